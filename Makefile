@@ -1,0 +1,49 @@
+# Isotropy. `make learn` shows it at work, `make test` shows that it is right.
+#
+#   PYTHON=python3.12   make .venv with this Python (3.11 or newer; python3 unless said)
+#   TORCH=cpu           where torch has to be installed: ask for the CPU build
+#   ARGS="..."          more arguments for the command that the target runs
+
+TORCH ?=
+PYTHON ?=
+ARGS ?=
+JOBS ?= 2
+
+SETUP := PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup_environment.sh
+RUN := .venv/bin/python -m
+# One thread per test process: two processes with two threads each starve one another.
+PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest -n $(JOBS)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help learn test test-all check bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@sed -n 's/^#   /  /p' Makefile
+
+learn: ## learn the symmetry of the embedded rotated digits, and write a report
+	@$(SETUP)
+	@.venv/bin/isotropy learn --variant rotated $(ARGS)
+
+test: ## the tests, without the slow ones
+	@$(SETUP) test
+	$(PYTEST) $(ARGS)
+
+test-all: ## all tests
+	@$(SETUP) test
+	$(PYTEST) -m "" $(ARGS)
+
+check: ## ruff, mypy, and which room imports which
+	@$(SETUP) test check
+	$(RUN) ruff check .
+	$(RUN) mypy
+	$(RUN) pytest -q tests/test_architecture.py
+
+bench: ## the benchmarks, against other libraries
+	@$(SETUP) bench
+	$(RUN) benchmarks $(ARGS)
+
+clean: ## remove .venv, caches and builds; what you learned, in runs, stays
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
+	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,173 @@
+"""Curvature blocks: from roots to factors to spectra to log-determinants and their gradients.
+
+A parameter tensor has one block of the (approximate) GGN, in one of two forms:
+
+    Kronecker    H = (1/N) G ⊗ A      weights of a layer, vec row-major (output index slow)
+    dense        H                     biases and scalars
+
+Layer rules deliver *roots*: matrices X whose rows add up to a factor, A = Σ XᵀX over batches.
+A root is smaller than its factor for small batches, and it makes gradients cheap: the
+derivative of ½⟨V, XᵀX⟩ by X is X V for symmetric V, one matrix product and no graph.
+
+With eigenvalues λ of G, μ of A, output-curvature scale s and prior precision δ,
+
+    log|H + δ I| = Σ_ij log(s λ_i μ_j / N + δ)          no damping, δ adds to the product
+    ∂/∂G         = U diag_i( Σ_j s μ_j/N / (s λ_i μ_j/N + δ) ) Uᵀ        (likewise for A)
+
+Grouped convolutions have one such block a group; `groups` is the first axis everywhere.
+Eigendecompositions run in float64: in lower precision they fail on ill-conditioned factors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class KroneckerRoots:
+    """Roots of A: `inputs` (groups, rows, in), and of G: `outputs` (groups, rows, out)."""
+
+    inputs: Tensor
+    outputs: Tensor
+
+    def factors(self) -> KroneckerFactors:
+        return KroneckerFactors(_gram(self.inputs), _gram(self.outputs))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.inputs, self.outputs)
+
+
+@dataclass(frozen=True)
+class DenseRoots:
+    """Root of a dense block: `rows` (rows, parameters)."""
+
+    rows: Tensor
+
+    def factors(self) -> DenseFactors:
+        return DenseFactors(_gram(self.rows))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.rows,)
+
+
+Roots = KroneckerRoots | DenseRoots
+
+
+@dataclass(frozen=True)
+class KroneckerFactors:
+    """A (groups, in, in) and G (groups, out, out), both summed over examples."""
+
+    inputs: Tensor
+    outputs: Tensor
+
+    def __add__(self, other: KroneckerFactors) -> KroneckerFactors:
+        return KroneckerFactors(self.inputs + other.inputs, self.outputs + other.outputs)
+
+    def spectrum(self, count: int) -> KroneckerSpectrum:
+        """Eigenvalues and eigenvectors after dividing A by the number of examples."""
+        return KroneckerSpectrum(*_eigh(self.outputs), *_eigh(self.inputs / count), count)
+
+    def dense(self, count: int) -> Tensor:
+        """The block written out, (groups, out·in, out·in); for small layers and tests."""
+        groups, size = self.inputs.shape[0], self.inputs.shape[1] * self.outputs.shape[1]
+        product = torch.einsum("gij,gkl->gikjl", self.outputs, self.inputs / count)
+        return product.reshape(groups, size, size)
+
+
+@dataclass(frozen=True)
+class DenseFactors:
+    """A dense block H (parameters, parameters), summed over examples."""
+
+    matrix: Tensor
+
+    def __add__(self, other: DenseFactors) -> DenseFactors:
+        return DenseFactors(self.matrix + other.matrix)
+
+    def spectrum(self, count: int) -> DenseSpectrum:
+        del count  # a dense block is a plain sum over examples
+        return DenseSpectrum(*_eigh(self.matrix))
+
+    def dense(self, count: int) -> Tensor:
+        del count
+        return self.matrix[None]
+
+
+Factors = KroneckerFactors | DenseFactors
+
+
+class Spectrum(ABC):
+    """Eigenvalues of a block, and gradients of its log-determinant."""
+
+    @abstractmethod
+    def eigenvalues(self) -> Tensor:
+        """All eigenvalues of the block, one axis, float64, none negative."""
+
+    @abstractmethod
+    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
+        """∂ log|scale·H + precision·I| by each factor, in the order of `Roots.tensors()`.
+
+        Contracted with one batch's factors these give that batch's share of the gradient.
+        """
+
+    def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """log|scale·H + precision·I|, differentiable in both."""
+        return (scale * self.eigenvalues() + precision).log().sum()
+
+    def effective_parameters(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """γ = Σ scale·h/(scale·h + precision): how many parameters the data determines."""
+        curvature = scale * self.eigenvalues()
+        return (curvature / (curvature + precision)).sum()
+
+
+@dataclass(frozen=True)
+class KroneckerSpectrum(Spectrum):
+    """Spectra of G (groups, out) and of A/N (groups, in), with their eigenvectors."""
+
+    output_values: Tensor
+    output_vectors: Tensor
+    input_values: Tensor
+    input_vectors: Tensor
+    count: int
+
+    def eigenvalues(self) -> Tensor:
+        return (self.output_values[:, :, None] * self.input_values[:, None, :]).flatten()
+
+    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
+        outer = self.output_values[:, :, None]
+        inner = self.input_values[:, None, :]
+        inverse = scale / (scale * outer * inner + precision)
+        for_outputs = _conjugate(self.output_vectors, (inner * inverse).sum(2))
+        for_inputs = _conjugate(self.input_vectors, (outer * inverse).sum(1) / self.count)
+        return for_inputs, for_outputs
+
+
+@dataclass(frozen=True)
+class DenseSpectrum(Spectrum):
+    """Spectrum of a dense block."""
+
+    values: Tensor
+    vectors: Tensor
+
+    def eigenvalues(self) -> Tensor:
+        return self.values
+
+    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
+        return (_conjugate(self.vectors, scale / (scale * self.values + precision)),)
+
+
+def _gram(root: Tensor) -> Tensor:
+    return root.mT @ root
+
+
+def _conjugate(vectors: Tensor, values: Tensor) -> Tensor:
+    return (vectors * values[..., None, :]) @ vectors.mT
+
+
+def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    matrix = matrix.double()
+    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    return values.clamp_min(0.0), vectors

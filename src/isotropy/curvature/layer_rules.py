@@ -1,0 +1,179 @@
+"""One rule per kind of layer: how its parameters' Jacobian splits into curvature roots.
+
+For a network whose outputs are averaged over S transformed copies of each example, the
+Jacobian of a layer y = W a is (1/S) Σ_s g_s ⊗ a_s. LILA (Immer et al. 2022, Eq. 14) keeps the
+Kronecker form by
+
+    (1/S) Σ_s g_s ⊗ a_s  ≈  (Σ_s ĝ_s) ⊗ (mean_s a_s)        ĝ_s = g_s/S ,
+
+where ĝ_s is what back-propagation from the *averaged* output delivers. So, over examples n,
+directions d of the output curvature and positions t where the weight is shared (pixels of a
+convolution, tokens, repeated uses of a layer; T in all):
+
+    A = Σ_n Σ_t ā āᵀ          G = (1/T) Σ_n Σ_d Σ_t ĝ ĝᵀ         block (1/N) G ⊗ A  (Eq. 7, 15)
+
+Biases and scalars need no Kronecker form; their blocks are the exact ones,
+H = Σ_n Σ_d j jᵀ with j the sum of the gradient over samples and positions.
+
+A rule for a layer of your own:
+
+    class MyRule(LayerRule):
+        parameters = ("gain",)
+        def roots(self, module, uses): ...
+    register_rule(MyLayer, MyRule())
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from isotropy.checks import CallerError
+from isotropy.curvature.kronecker import DenseRoots, KroneckerRoots, Roots
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call of a layer, reduced over samples.
+
+    inputs    (batch, …)              by default the mean over samples
+    gradient  (directions, batch, …)  by default the sum over samples
+    """
+
+    inputs: Tensor
+    gradient: Tensor
+
+
+class LayerRule:
+    """How one kind of layer contributes curvature for its `parameters`.
+
+    The two `reduce_` methods see all samples, (batch·samples, …) with samples fastest, and
+    decide what is kept of them; `roots` turns what was kept into one entry per parameter.
+    """
+
+    parameters: tuple[str, ...] = ()
+
+    def reduce_inputs(self, module: nn.Module, inputs: Tensor, samples: int) -> Tensor:
+        return split_samples(inputs, samples).mean(1)
+
+    def reduce_gradient(
+        self, module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int
+    ) -> Tensor:
+        return gradient.unflatten(1, (-1, samples)).sum(2)
+
+    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        raise NotImplementedError
+
+    def check(self, module: nn.Module, name: str) -> None:
+        """Raise if this particular layer is beyond the rule."""
+
+
+_RULES: dict[type[nn.Module], LayerRule] = {}
+
+
+def register_rule(kind: type[nn.Module], rule: LayerRule) -> None:
+    """Make `rule` the rule for modules of exactly this type (subclasses register their own)."""
+    _RULES[kind] = rule
+
+
+def rule_for(module: nn.Module) -> LayerRule | None:
+    """The rule for this module, or None."""
+    return _RULES.get(type(module))
+
+
+def supported_layers() -> tuple[str, ...]:
+    """Names of the layer types that have a rule."""
+    return tuple(sorted(kind.__name__ for kind in _RULES))
+
+
+def split_samples(rows: Tensor, samples: int) -> Tensor:
+    """(batch·samples, …) → (batch, samples, …)."""
+    return rows.unflatten(0, (-1, samples))
+
+
+def _rows(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate positions of several uses, (…, positions, features) → (1, rows, features)."""
+    joined = torch.cat(list(parts), dim=-2) if len(parts) > 1 else parts[0]
+    return joined.flatten(0, -2)[None]
+
+
+def _bias_roots(position_sums: Sequence[Tensor]) -> DenseRoots:
+    """Exact bias block from gradients summed over positions, one (directions, batch, out) a use."""
+    return DenseRoots(sum(position_sums[1:], start=position_sums[0]).flatten(0, -2))
+
+
+class LinearRule(LayerRule):
+    """y = W a + b on (batch, …, in); every axis between is a position the weight is shared over."""
+
+    parameters = ("weight", "bias")
+
+    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        inputs = [use.inputs.flatten(1, -2) if use.inputs.ndim > 2 else use.inputs[:, None]
+                  for use in uses]
+        gradients = [use.gradient.flatten(2, -2) if use.gradient.ndim > 3
+                     else use.gradient[:, :, None] for use in uses]
+        positions = sum(part.shape[1] for part in inputs)
+        roots: dict[str, Roots] = {
+            "weight": KroneckerRoots(_rows(inputs), _rows(gradients) / math.sqrt(positions))
+        }
+        if module.bias is not None:
+            roots["bias"] = _bias_roots([part.sum(2) for part in gradients])
+        return roots
+
+
+class Conv2dRule(LayerRule):
+    """A convolution: a Linear layer on patches, shared over output pixels, one block a group.
+
+    The patch operation is linear, so it runs on the sample-averaged input.
+    """
+
+    parameters = ("weight", "bias")
+
+    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        assert isinstance(module, nn.Conv2d)
+        groups = module.groups
+        # (batch, groups, pixels, in·k·k) and (directions, batch, groups, pixels, out)
+        patches = [_patches(module, use.inputs) for use in uses]
+        gradients = [use.gradient.flatten(3).unflatten(2, (groups, -1)).mT for use in uses]
+        positions = sum(part.shape[2] for part in patches)
+        roots: dict[str, Roots] = {
+            "weight": KroneckerRoots(
+                torch.cat([part.movedim(1, 0).flatten(1, 2) for part in patches], 1),
+                torch.cat([part.movedim(2, 0).flatten(1, 3) for part in gradients], 1)
+                / math.sqrt(positions),
+            )
+        }
+        if module.bias is not None:
+            roots["bias"] = _bias_roots([use.gradient.flatten(3).sum(3) for use in uses])
+        return roots
+
+    def check(self, module: nn.Module, name: str) -> None:
+        assert isinstance(module, nn.Conv2d)
+        modes = ("zeros", "circular", "reflect", "replicate")
+        if module.padding_mode not in modes:
+            raise CallerError(f"layer {name!r}: padding mode {module.padding_mode!r} has no rule")
+
+
+def _patches(module: nn.Conv2d, images: Tensor) -> Tensor:
+    """What each output pixel sees: (batch, groups, pixels, in/groups · height · width)."""
+    # torch keeps the padding as (left, right, top, bottom), resolved for "same" and "valid".
+    padding = module._reversed_padding_repeated_twice
+    if any(padding):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        images = functional.pad(images, padding, mode=mode)
+    columns = functional.unfold(
+        images,
+        kernel_size=module.kernel_size,  # type: ignore[arg-type]
+        dilation=module.dilation,  # type: ignore[arg-type]
+        stride=module.stride,  # type: ignore[arg-type]
+    )
+    return columns.unflatten(1, (module.groups, -1)).mT
+
+
+register_rule(nn.Linear, LinearRule())
+register_rule(nn.Conv2d, Conv2dRule())

@@ -1,0 +1,226 @@
+"""A folder of pictures with one subfolder per class, named for the class.
+
+    folder/cat/001.png  folder/dog/anything.jpg        one set, or
+    folder/train/cat/…  folder/test/cat/…              a training and a test set
+
+Classes are in sorted order of their names, pictures in sorted order of their paths.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from isotropy.checks import CallerError
+from isotropy.data.arrays import Notes
+from isotropy.data.files import entries
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.pictures import is_grey, picture_tensor, resize_images, upright_size
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What a picture file says about itself before it is decoded; size is (height, width)."""
+
+    size: tuple[int, int]
+    grey: bool
+    transparent: bool
+
+
+def is_image_folder(folder: Path) -> bool:
+    """True where a subfolder, or a subfolder of one, holds pictures."""
+    return _has_class_folders(folder) or any(map(_has_class_folders, _subfolders(folder)))
+
+
+def read_image_folder(
+    folder: Path, *, image_size: int | None = None, reference: LabelledData | None = None
+) -> Split:
+    """Pictures by class, with the test set from `test/` where there is a `train/` beside it.
+
+    image_size: side in pixels that every picture is resized to; None takes the size of
+        `reference`, or else the most common one. Resizing is announced in the notes.
+    reference: the training data this is a test set for; classes must be the same, and size and
+        channels are taken over. Of `train/` and `test/` only the latter is read.
+
+    All grey pictures give 1 channel, otherwise 3. Raises `CallerError` for unreadable pictures,
+    a class without pictures, and classes other than those of the training data.
+    """
+    if not _is_training_folder(folder / "train"):
+        data, notes = _read_classes(folder, folder.name, image_size, reference)
+        return Split(train=data, test=None, notes=notes)
+    has_test = (folder / "test").is_dir()
+    if has_test and reference is not None:
+        data, notes = _read_classes(folder / "test", f"{folder.name} test", image_size, reference)
+        return Split(train=data, test=None, notes=notes)
+    train, notes = _read_classes(folder / "train", folder.name, image_size, reference)
+    others = [each.name for each in _subfolders(folder) if each.name not in ("train", "test")]
+    if others:
+        notes += (f"folders beside train and test left unread: {', '.join(others)}",)
+    if not has_test:
+        return Split(train=train, test=None, notes=notes)
+    test, test_notes = _read_classes(folder / "test", f"{folder.name} test", image_size, train)
+    return Split(
+        train=train, test=test, notes=notes + tuple(f"test set: {note}" for note in test_notes)
+    )
+
+
+def _read_classes(
+    folder: Path, name: str, image_size: int | None, reference: LabelledData | None
+) -> tuple[LabelledData, Notes]:
+    class_folders = _subfolders(folder)
+    classes = tuple(each.name for each in class_folders)
+    _check_classes(folder, classes, reference)
+    paths: list[Path] = []
+    labels: list[int] = []
+    num_others = 0
+    for label, class_folder in enumerate(class_folders):
+        files = _files(class_folder)
+        pictures = [path for path in files if _is_picture(path)]
+        if not pictures:
+            raise CallerError(
+                f"{class_folder}: expected pictures of class {class_folder.name!r} "
+                f"({' '.join(SUFFIXES)}), found none; add some or take the folder away"
+            )
+        num_others += len(files) - len(pictures)
+        paths += pictures
+        labels += [label] * len(pictures)
+    headers = [_read_header(path) for path in paths]
+    inputs, notes = _read_pictures(paths, headers, image_size, reference)
+    if num_others:
+        notes += (f"{num_others} files that are not pictures left unread",)
+    data = LabelledData(inputs=inputs, targets=torch.tensor(labels), classes=classes, name=name)
+    return data, notes
+
+
+def _check_classes(folder: Path, classes: tuple[str, ...], reference: LabelledData | None) -> None:
+    if not classes:
+        raise CallerError(
+            f"{folder}: expected a subfolder of pictures per class, found none; pictures that lie "
+            "in no class folder are unlabelled, sort them into folders named for their classes"
+        )
+    if reference is not None and classes != reference.classes:
+        known = reference.classes or ()
+        unknown = [each for each in classes if each not in known]
+        missing = [each for each in known if each not in classes]
+        raise CallerError(
+            f"{folder}: expected the classes of the training data ({', '.join(known)}), got "
+            f"{', '.join(classes)} (unknown: {', '.join(unknown) or 'none'}; missing: "
+            f"{', '.join(missing) or 'none'}); give both the same class folders"
+        )
+
+
+def _read_pictures(
+    paths: list[Path],
+    headers: list[_Header],
+    image_size: int | None,
+    reference: LabelledData | None,
+) -> tuple[Tensor, Notes]:
+    """Images float32 `(examples, channels, height, width)` in [0, 1], and notes."""
+    notes: list[str] = []
+    num_grey = sum(header.grey for header in headers)
+    if reference is not None and reference.is_images and reference.inputs.shape[1] in (1, 3):
+        channels = reference.inputs.shape[1]
+    else:
+        channels = 1 if num_grey == len(paths) else 3
+    if channels == 3 and num_grey:
+        notes.append(f"{num_grey} of {len(paths)} images are grey, read as RGB like the others")
+    if channels == 1 and num_grey < len(paths):
+        notes.append(f"{len(paths) - num_grey} of {len(paths)} images have colour, read as grey")
+    num_transparent = sum(header.transparent for header in headers)
+    if num_transparent:
+        notes.append(f"transparency of {num_transparent} images dropped")
+    size, why = _common_size(headers, image_size, reference)
+    num_resized = sum(header.size != size for header in headers)
+    if num_resized:
+        notes.append(
+            f"{num_resized} of {len(paths)} images resized to {size[0]} × {size[1]} pixels "
+            f"(height × width; bilinear, antialiased), {why}"
+        )
+    images = torch.empty(len(paths), channels, *size)
+    for image, path in zip(images, paths, strict=True):
+        image.copy_(resize_images(_decode(path, channels)[None], size)[0])
+    return images, tuple(notes)
+
+
+def _common_size(
+    headers: list[_Header], image_size: int | None, reference: LabelledData | None
+) -> tuple[tuple[int, int], str]:
+    """The (height, width) for all pictures, and the reason for it in words."""
+    if image_size is not None:
+        return (image_size, image_size), "as asked"
+    if reference is not None and reference.is_images:
+        height, width = reference.inputs.shape[2:]
+        return (height, width), "the size of the training images"
+    counts = Counter(header.size for header in headers)
+    # The smaller of two equally common sizes: resizing down invents no detail.
+    return min(counts, key=lambda size: (-counts[size], size)), "the most common size"
+
+
+def _read_header(path: Path) -> _Header:
+    try:
+        with Image.open(path) as picture:
+            transparent = picture.has_transparency_data
+            return _Header(upright_size(picture), is_grey(picture), transparent)
+    except Exception as error:  # PIL's many decoders raise errors of many kinds
+        raise _unreadable(path, error) from None
+
+
+def _decode(path: Path, channels: int) -> Tensor:
+    try:
+        with Image.open(path) as picture:
+            return picture_tensor(picture, channels)
+    except CallerError as error:
+        raise CallerError(f"{path}: {error}") from None
+    except Exception as error:  # PIL's many decoders raise errors of many kinds
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> CallerError:
+    if isinstance(error, PermissionError):
+        return CallerError(f"{path}: permission denied; make this picture readable for this user")
+    if path.stat().st_size == 0:
+        return CallerError(f"{path}: expected a picture, got an empty file; replace or remove it")
+    return CallerError(
+        f"{path}: expected a readable picture, got {type(error).__name__} on opening it "
+        "(damaged, truncated, or of another kind than its name says); replace or remove it"
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return [entry for entry in entries(folder) if entry.is_dir()]
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below `folder`, in sorted order; links to folders could go round, and are not
+    followed."""
+    found: list[Path] = []
+    for entry in entries(folder):
+        if entry.is_file():
+            found.append(entry)
+        elif entry.is_dir() and not entry.is_symlink():
+            found += _files(entry)
+    return found
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+def _has_pictures(folder: Path) -> bool:
+    return any(_is_picture(entry) for entry in entries(folder))
+
+
+def _has_class_folders(folder: Path) -> bool:
+    return any(_has_pictures(subfolder) for subfolder in _subfolders(folder))
+
+
+def _is_training_folder(folder: Path) -> bool:
+    """True for `train/` with class folders in it; a class that is called train has pictures."""
+    return folder.is_dir() and not _has_pictures(folder) and _has_class_folders(folder)

@@ -1,0 +1,238 @@
+"""Labelled data: inputs and targets of the same length, checked once, when they are put together.
+
+Classification: targets int64 `(examples,)`, each in 0..C−1, and C class names.
+Regression: targets float32 `(examples, outputs)`, and no class names.
+Images: inputs float32 `(examples, channels, height, width)`; anything else
+`(examples, features...)`. float64 is accepted too, for comparisons that need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from isotropy.checks import CallerError, check_at_least, check_finite, shape_text
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledData:
+    """Examples with their targets; no instance exists that did not pass `check`.
+
+    inputs: float32 `(examples, channels, height, width)` or `(examples, features...)`.
+    targets: int64 `(examples,)` for classes, float32 `(examples, outputs)` for regression.
+    classes: class names in the order of their labels; None for regression. Where labels come
+        without names, the names "0", "1", … up to the largest label are put in, so that a
+        subset without the last class still knows how many classes there are.
+    name: how sentences and reports call this data.
+
+    Raises `CallerError` as `check` does.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    classes: tuple[str, ...] | None
+    name: str
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.classes is None and self.is_classification:
+            names = tuple(str(label) for label in range(int(self.targets.max()) + 1))
+            object.__setattr__(self, "classes", names)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def is_classification(self) -> bool:
+        """True when targets are class labels, False when they are regression outputs."""
+        return not self.targets.is_floating_point()
+
+    @property
+    def is_images(self) -> bool:
+        """True when inputs are `(examples, channels, height, width)`."""
+        return self.inputs.ndim == 4
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes; raises `CallerError` for regression."""
+        if self.classes is None:
+            raise CallerError(
+                f"{self.name}: expected class labels, got regression targets "
+                f"{shape_text(self.targets)}; a regression has outputs and no classes"
+            )
+        return len(self.classes)
+
+    def take(self, indices: Tensor) -> LabelledData:
+        """The examples at `indices` (int64, `(count,)`), in that order."""
+        return replace(self, inputs=self.inputs[indices], targets=self.targets[indices])
+
+    def subset(self, count: int, seed: int) -> LabelledData:
+        """`count` examples drawn uniformly without replacement.
+
+        The first `count` of one random permutation, so with the same `seed` a smaller subset
+        lies inside a larger one. Raises `CallerError` unless 1 ≤ count ≤ len(self).
+        """
+        if not 1 <= count <= len(self):
+            raise CallerError(
+                f"{self.name}: expected a subset of 1 to {len(self)} examples, got {count}; "
+                f"ask for at most {len(self)}"
+            )
+        return self.take(_permutation(len(self), seed)[:count])
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Training and test data, and what was done to get them.
+
+    notes: sentences to announce to the user (resized, held out 20 %, …), in the order in which
+        things were done.
+    """
+
+    train: LabelledData
+    test: LabelledData | None
+    notes: tuple[str, ...] = ()
+
+
+def check(data: LabelledData) -> None:
+    """Raise `CallerError` unless inputs and targets make a data set.
+
+    Checked: as many targets as inputs, at least one example, floating-point and finite inputs,
+    and targets that are either finite outputs `(examples, outputs)` or integer labels in 0..C−1
+    with C ≥ 2. Where no class names are given, C is the largest label plus one, and must not
+    exceed the number of examples (labels such as 2019 are numbers of something else).
+    """
+    name, inputs, targets = data.name, data.inputs, data.targets
+    if inputs.ndim < 2 or targets.ndim < 1:
+        raise CallerError(
+            f"{name}: expected inputs (examples, features...) with targets (examples,), got "
+            f"{shape_text(inputs)} with {shape_text(targets)}; put the examples on the first axis"
+        )
+    _check_lengths(name, len(inputs), len(targets))
+    if inputs.numel() == 0:
+        raise CallerError(
+            f"{name}: expected at least one number per example, got {shape_text(inputs)}; "
+            "leave no axis of size 0"
+        )
+    if not inputs.is_floating_point():
+        raise CallerError(
+            f"{name}: expected floating-point inputs, got {inputs.dtype}; "
+            "convert with inputs.float()"
+        )
+    # A NaN or infinity always reaches the sum, which is far cheaper than looking at each number;
+    # a sum that merely overflowed passes the second, exact check.
+    if not bool(inputs.sum().isfinite()):
+        advice = "replace them or leave these examples out"
+        check_finite(inputs, what=f"{name}, inputs", advice=advice)
+    if targets.is_floating_point():
+        _check_outputs(data)
+    else:
+        _check_labels(data)
+
+
+def check_two_labels(data: LabelledData) -> None:
+    """Raise `CallerError` if all examples of a classification carry the same label."""
+    if data.classes is None:
+        return
+    present = data.targets.unique()
+    if len(present) < 2:
+        raise CallerError(
+            f"{data.name}: expected training examples of at least two classes, got "
+            f"{len(data)} of class {data.classes[int(present[0])]!r} only; "
+            "add examples of another class"
+        )
+
+
+def hold_out(data: LabelledData, fraction: float = 0.2, seed: int = 0) -> Split:
+    """Set a random `fraction` of the examples aside for testing.
+
+    The test part has round(fraction · examples) examples, at least one and never all, the first
+    of a permutation drawn with `seed`; both parts keep the order of `data`.
+    Raises `CallerError` unless 0 < fraction < 1 and there are two examples to split.
+    """
+    if not 0 < fraction < 1:
+        raise CallerError(
+            f"held-out fraction: expected a number between 0 and 1, got {fraction:g}; "
+            "0.2 holds out 20 %"
+        )
+    if len(data) < 2:
+        raise CallerError(
+            f"{data.name}: expected at least 2 examples to hold some out, got 1; "
+            "give a test set of its own"
+        )
+    count = min(max(round(fraction * len(data)), 1), len(data) - 1)
+    order = _permutation(len(data), seed)
+    train = data.take(order[count:].sort().values)
+    test = replace(data.take(order[:count].sort().values), name=f"{data.name} (held out)")
+    note = (
+        f"{100 * fraction:g} % ({count} example{'s' if count > 1 else ''}) held out by seed "
+        f"{seed}; learning never sees them"
+    )
+    return Split(train=train, test=test, notes=(note,))
+
+
+def _permutation(count: int, seed: int) -> Tensor:
+    """A uniformly random order of `count` examples, int64 `(count,)`."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
+def _check_lengths(name: str, num_inputs: int, num_targets: int) -> None:
+    if num_inputs != num_targets:
+        more, fewer = ("labels", "examples") if num_targets > num_inputs else ("examples", "labels")
+        raise CallerError(
+            f"{name}: expected one label per example, got more {more} than {fewer}: "
+            f"{num_targets} labels for {num_inputs} examples; "
+            "check that both come from the same set"
+        )
+    check_at_least(num_inputs, 1, what=f"{name}, number of examples")
+
+
+def _check_outputs(data: LabelledData) -> None:
+    name, targets = data.name, data.targets
+    if targets.ndim != 2 or targets.shape[1] == 0:
+        raise CallerError(
+            f"{name}: expected regression targets (examples, outputs), got "
+            f"{shape_text(targets)}; for one output write targets[:, None]"
+        )
+    if data.classes is not None:
+        raise CallerError(
+            f"{name}: expected no class names beside floating-point targets, got "
+            f"{len(data.classes)}; pass classes=None for regression or targets.long() for classes"
+        )
+    check_finite(targets, what=f"{name}, targets", advice="leave unlabelled examples out")
+
+
+def _check_labels(data: LabelledData) -> None:
+    name, targets, classes = data.name, data.targets, data.classes
+    if targets.dtype != torch.int64:
+        raise CallerError(
+            f"{name}: expected int64 labels, got {targets.dtype}; convert with targets.long()"
+        )
+    if targets.ndim != 1:
+        raise CallerError(
+            f"{name}: expected labels (examples,), got {shape_text(targets)}; "
+            "give one class number per example"
+        )
+    lowest, highest = int(targets.min()), int(targets.max())
+    if lowest < 0:
+        raise CallerError(
+            f"{name}: expected labels from 0 up, got {lowest} at index {int(targets.argmin())}; "
+            "leave unlabelled examples out, or renumber the classes"
+        )
+    if classes is None and highest >= 2 and highest >= len(targets):
+        raise CallerError(
+            f"{name}: expected labels 0 to C−1, got {highest} with only {len(targets)} examples; "
+            "renumber them with numpy.unique(labels, return_inverse=True)"
+        )
+    num_classes = highest + 1 if classes is None else len(classes)
+    if num_classes < 2:
+        raise CallerError(
+            f"{name}: expected at least two classes, got {num_classes}; "
+            "with one class there is nothing to learn"
+        )
+    if highest >= num_classes:
+        raise CallerError(
+            f"{name}: expected labels 0 to {num_classes - 1} ({num_classes} classes), got "
+            f"{highest} at index {int(targets.argmax())}; correct the label or add the class"
+        )

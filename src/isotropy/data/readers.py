@@ -1,0 +1,201 @@
+"""Data from wherever it is: one function, `load`, that recognises what it is given.
+
+A path is recognised by what lies there, not by its name: IDX files, CIFAR-10 binary batches,
+an `.npz` archive, or a folder of pictures per class. In memory: a `torch.utils.data.Dataset`,
+a pair (inputs, targets), or `LabelledData`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from isotropy.checks import CallerError, check_at_least, shape_text
+from isotropy.data.archive import ZIP_START, read_npz
+from isotropy.data.arrays import labelled_from_arrays
+from isotropy.data.cifar import find_cifar_folder, read_cifar_folder
+from isotropy.data.dataset import read_dataset
+from isotropy.data.files import GZIP_START, entries, existing_path, read_start, refused
+from isotropy.data.idx import find_idx_folder, read_idx_folder, read_idx_pair
+from isotropy.data.image_folder import SUFFIXES, is_image_folder, read_image_folder
+from isotropy.data.labelled import LabelledData, Split, check_two_labels, hold_out
+from isotropy.data.pictures import resized
+
+KNOWN_KINDS = (
+    "IDX files (train-images-idx3-ubyte), CIFAR-10 binary batches (data_batch_1.bin), an .npz "
+    "archive with x and y, or a folder of pictures per class"
+)
+
+
+def load(
+    source: Any,
+    test: Any = None,
+    *,
+    image_size: int | None = None,
+    seed: int = 0,
+    hold_out_fraction: float = 0.2,
+) -> Split:
+    """Training and test data, checked and in standard form.
+
+    source: a path (str or Path), a `torch.utils.data.Dataset`, a pair (inputs, targets) of
+        tensors or arrays, or a `Split` or `LabelledData`, which is taken as it is.
+    test: the same kinds. Of a source that has a training and a test part, the test part is
+        taken. None takes the test set that comes with `source`; where none does, some examples
+        are held out.
+    image_size: side in pixels to which all images are resized; None leaves images as they are,
+        except that pictures of different sizes in one folder are resized to the most common one.
+    seed: decides which examples are held out.
+    hold_out_fraction: share of the examples to hold out; 0 holds out none and leaves `test` None.
+
+    Returns a `Split` whose notes are sentences on everything that was decided here.
+    Raises `CallerError` with one sentence that names the path, or the data, at fault.
+    """
+    if image_size is not None:
+        check_at_least(image_size, 1, what="image_size, in pixels")
+    if not 0 <= hold_out_fraction < 1:
+        raise CallerError(
+            f"hold_out_fraction: expected a number from 0 to below 1, got {hold_out_fraction:g}; "
+            "0.2 holds out 20 %"
+        )
+    split = _read(source, image_size, None)
+    if test is not None:
+        given = _read(test, image_size, split.train)
+        notes = split.notes + tuple(f"test set: {note}" for note in given.notes)
+        split = Split(train=split.train, test=given.test or given.train, notes=notes)
+    if image_size is not None:
+        split = _resize(split, image_size)
+    check_two_labels(split.train)
+    split = replace(split, notes=split.notes + _absent_classes(split.train))
+    if split.test is not None:
+        return replace(split, test=_conform(split.test, split.train))
+    if hold_out_fraction == 0:
+        return replace(split, notes=(*split.notes, "no test set, and nothing held out"))
+    parts = hold_out(split.train, hold_out_fraction, seed)
+    check_two_labels(parts.train)
+    return replace(parts, notes=split.notes + parts.notes)
+
+
+def _read(source: Any, image_size: int | None, reference: LabelledData | None) -> Split:
+    """Whatever `source` holds; `reference` is the training data where this is the test set."""
+    if isinstance(source, LabelledData):
+        return Split(train=source, test=None)
+    if isinstance(source, Split):
+        return source
+    if isinstance(source, (str, Path)):
+        path = existing_path(source)
+        try:
+            return _read_path(path, image_size, reference)
+        except OSError as error:
+            raise refused(Path(error.filename or path), error) from None
+        except CallerError as error:
+            if str(path) in str(error):
+                raise
+            raise CallerError(f"{path}: {error}") from None
+    if isinstance(source, Dataset):
+        data, notes = read_dataset(source, reference=reference)
+        return Split(train=data, test=None, notes=notes)
+    if isinstance(source, (tuple, list)) and len(source) == 2:
+        name = "data" if reference is None else "test data"
+        data, notes = labelled_from_arrays(source[0], source[1], name=name, reference=reference)
+        return Split(train=data, test=None, notes=notes)
+    raise CallerError(
+        "expected a path, a torch Dataset, a pair (inputs, targets) or LabelledData, got "
+        f"{type(source).__name__}; unlabelled inputs need their targets beside them"
+    )
+
+
+def _read_path(path: Path, image_size: int | None, reference: LabelledData | None) -> Split:
+    if path.is_dir():
+        return _read_folder(path, image_size, reference)
+    start = read_start(path, 4)
+    if start.startswith(ZIP_START) or path.suffix == ".npz":
+        return read_npz(path, reference=reference)
+    looks_like_idx = start.startswith(b"\0\0") or start.startswith(GZIP_START)
+    if looks_like_idx or "idx" in path.name:
+        return Split(train=read_idx_pair(path, reference=reference), test=None)
+    raise CallerError(
+        f"{path}: expected {KNOWN_KINDS}, got a file that begins with bytes {start.hex(' ')}; "
+        "convert it with numpy.savez_compressed(path, x=inputs, y=labels)"
+    )
+
+
+def _read_folder(folder: Path, image_size: int | None, reference: LabelledData | None) -> Split:
+    found = entries(folder)
+    if not found:
+        raise CallerError(f"{folder}: expected {KNOWN_KINDS}, got an empty folder; name another")
+    idx_folder = find_idx_folder(folder)
+    if idx_folder is not None:
+        return read_idx_folder(idx_folder, reference=reference)
+    cifar_folder = find_cifar_folder(folder)
+    if cifar_folder is not None:
+        return read_cifar_folder(cifar_folder, reference=reference)
+    if is_image_folder(folder):
+        return read_image_folder(folder, image_size=image_size, reference=reference)
+    if any(entry.suffix.lower() in SUFFIXES for entry in found):
+        raise CallerError(
+            f"{folder}: expected a subfolder of pictures per class, got pictures in no subfolder, "
+            "which are unlabelled; sort them into folders named for their classes"
+        )
+    listing = ", ".join(entry.name for entry in itertools.islice(found, 3))
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    raise CallerError(
+        f"{folder}: expected {KNOWN_KINDS}, got a folder with {listing}{more}; "
+        "name the folder or file that holds the data"
+    )
+
+
+def _resize(split: Split, image_size: int) -> Split:
+    train, notes = resized(split.train, image_size)
+    if split.test is None:
+        return Split(train=train, test=None, notes=split.notes + notes)
+    test, test_notes = resized(split.test, image_size)
+    return Split(train=train, test=test, notes=split.notes + notes + test_notes)
+
+
+def _conform(test: LabelledData, train: LabelledData) -> LabelledData:
+    """`test` under the class names of `train`; raises `CallerError` where they do not fit."""
+    if test.inputs.shape[1:] != train.inputs.shape[1:]:
+        advice = "; image_size resizes both" if test.is_images and train.is_images else ""
+        raise CallerError(
+            f"{test.name}: expected test inputs like the training inputs, "
+            f"{shape_text(train.inputs[0])} each, got {shape_text(test.inputs[0])}{advice}"
+        )
+    if test.classes is None or train.classes is None:
+        if test.classes is not train.classes or test.targets.shape[1:] != train.targets.shape[1:]:
+            raise CallerError(
+                f"{test.name}: expected test targets like the training targets, {_kind(train)}, "
+                f"got {_kind(test)}; give both in the same form"
+            )
+        return test
+    if test.classes == train.classes:
+        return test
+    unnamed = tuple(str(label) for label in range(test.num_classes))
+    if test.classes == unnamed and test.num_classes <= train.num_classes:
+        return replace(test, classes=train.classes)
+    raise CallerError(
+        f"{test.name}: expected the {train.num_classes} classes of the training data "
+        f"({', '.join(train.classes)}), got {test.num_classes} ({', '.join(test.classes)}); "
+        "give both the same classes in the same order"
+    )
+
+
+def _absent_classes(data: LabelledData) -> tuple[str, ...]:
+    """A note on classes without an example: labels that begin at 1 show up here."""
+    if data.classes is None:
+        return ()
+    counts = data.targets.bincount(minlength=data.num_classes)
+    absent = [name for name, count in zip(data.classes, counts, strict=True) if count == 0]
+    if not absent:
+        return ()
+    listing = ", ".join(absent[:5]) + (" …" if len(absent) > 5 else "")
+    return (f"{len(absent)} of {data.num_classes} classes have no training example: {listing}",)
+
+
+def _kind(data: LabelledData) -> str:
+    if data.classes is not None:
+        return f"labels of {data.num_classes} classes"
+    return f"regression targets {shape_text(data.targets)}"

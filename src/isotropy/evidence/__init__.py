@@ -1,0 +1,1 @@
+"""Choose the amount of symmetry from training data."""

@@ -1,0 +1,81 @@
+"""Gaussian priors on weights, with precisions that the evidence learns.
+
+    p(θ) = Π_l N(θ_l; 0, I/δ_l)      one δ for everything, per layer, or per parameter tensor
+
+A network may declare its own groups with a method `prior_groups()` that returns a dictionary
+from parameter name to group name; roles are never guessed from names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError, check_choice
+
+PriorStructure = Literal["scalar", "layer", "tensor"]
+STRUCTURES = ("scalar", "layer", "tensor")
+
+
+class GaussianPrior(nn.Module):
+    """Zero-mean Gaussian prior; `log_precisions` (groups,) is learnable, in float64.
+
+    names: the parameters that have a prior, in the network's own order.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        names: tuple[str, ...],
+        structure: PriorStructure = "scalar",
+        precision: float = 1.0,
+    ) -> None:
+        super().__init__()
+        check_choice(structure, STRUCTURES, what="prior structure")
+        self.structure = structure
+        self.names = names
+        self.group_of = _groups(network, names, structure)
+        self.groups = tuple(dict.fromkeys(self.group_of.values()))
+        start = torch.full((len(self.groups),), math.log(precision), dtype=torch.float64)
+        self.log_precisions = nn.Parameter(start)
+
+    def precisions(self) -> dict[str, Tensor]:
+        """δ for each parameter tensor by name; differentiable in `log_precisions`."""
+        values = dict(zip(self.groups, self.log_precisions.exp(), strict=True))
+        return {name: values[self.group_of[name]] for name in self.names}
+
+    def by_group(self) -> dict[str, float]:
+        """δ for each group, for reports."""
+        return dict(zip(self.groups, self.log_precisions.detach().exp().tolist(), strict=True))
+
+    def penalty(self, parameters: dict[str, Tensor]) -> Tensor:
+        """½ Σ_l δ_l ‖θ_l‖², differentiable in the parameters; precisions are constants."""
+        constants = dict(zip(self.groups, self.log_precisions.detach().exp().tolist(), strict=True))
+        terms = [
+            constants[self.group_of[name]] / 2 * parameters[name].square().sum()
+            for name in self.names
+        ]
+        return torch.stack(terms).sum()
+
+
+def _groups(
+    network: nn.Module, names: tuple[str, ...], structure: PriorStructure
+) -> dict[str, str]:
+    declared = getattr(network, "prior_groups", None)
+    if callable(declared):
+        groups: dict[str, str] = declared()
+        missing = [name for name in names if name not in groups]
+        if missing:
+            raise CallerError(
+                f"prior_groups(): expected a group for every trainable parameter, got none for "
+                f"{missing[0]!r}"
+            )
+        return {name: groups[name] for name in names}
+    if structure == "scalar":
+        return dict.fromkeys(names, "all")
+    if structure == "layer":
+        return {name: name.rpartition(".")[0] or name for name in names}
+    return {name: name for name in names}

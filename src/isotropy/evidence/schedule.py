@@ -1,0 +1,158 @@
+"""Settings of a learning run, and how they follow from the size of the problem.
+
+`LearnConfig` holds what a caller may set; every field left at None is filled in by `resolve`
+from the number of examples, the network and the device, and the filled-in schedule is printed
+and saved. The paper's recipe (Immer et al. 2022, MNIST) is 1000 epochs of batches of 1000 with 31
+samples, one hyper step an epoch at learning rate 0.05; on a CPU the default budget is far
+smaller. Shorter runs make larger hyper steps: a range must be able to travel its whole
+period twice, so  learning rate × updates ≥ 2 (π + ½).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from isotropy.checks import CallerError, check_at_least, check_choice
+from isotropy.evidence.priors import STRUCTURES, PriorStructure
+from isotropy.likelihoods import LIKELIHOODS
+
+Objective = Literal["laplace", "augerino", "fixed", "none"]
+OBJECTIVES = ("laplace", "augerino", "fixed", "none")
+
+
+@dataclass(frozen=True)
+class LearnConfig:
+    """What a caller may set. None means: follow from the size of the problem (`resolve`).
+
+    objective        what chooses the ranges: laplace (the evidence), augerino (training loss
+                     with a reward for width), fixed (`ranges` as given), none (no augmentation)
+    samples          transformed copies averaged in training and in the evidence (S)
+    test_samples     copies averaged when predicting
+    epochs           passes over the training data
+    batch_size       examples a weight step
+    curvature_batch  examples held at once in an evidence pass; memory grows with it
+    weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
+    burn_in          epochs before the first hyper step
+    update_every     epochs between hyper steps
+    gradient_batches batches of `curvature_batch` examples in a ranges step; 0 means all data
+    range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
+    prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
+    prior_structure  one precision: scalar, or one per layer, or one per tensor
+    ranges, caps     half-widths by generator name in reported units: given, largest allowed
+    """
+
+    objective: Objective = "laplace"
+    likelihood: str = "categorical"
+    samples: int | None = None
+    test_samples: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    curvature_batch: int | None = None
+    weight_rate: float = 5e-3
+    weight_rate_end: float = 1e-6
+    burn_in: int | None = None
+    update_every: int = 1
+    gradient_batches: int | None = None
+    range_rate: float | None = None
+    range_rate_end: float | None = None
+    range_memory: float = 0.9
+    prior_rate: float | None = None
+    prior_steps: int | None = None
+    prior_structure: PriorStructure = "scalar"
+    prior_precision: float = 1.0
+    evaluate_every: int | None = None
+    ranges: Mapping[str, float] | None = None
+    caps: Mapping[str, float] | None = None
+    augerino_weight: float = 1e-2
+    augerino_decay: float = 1e-4
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise for settings that cannot be meant."""
+        check_choice(self.objective, OBJECTIVES, what="objective")
+        check_choice(self.prior_structure, STRUCTURES, what="prior structure")
+        check_choice(self.likelihood, LIKELIHOODS, what="likelihood")
+        positive = ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
+                    "update_every", "prior_steps", "evaluate_every")  # fmt: skip
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None:
+                check_at_least(value, 1, what=name.replace("_", " "))
+        for name in ("burn_in", "gradient_batches"):
+            value = getattr(self, name)
+            if value is not None:
+                check_at_least(value, 0, what=name.replace("_", " "))
+        for name in ("weight_rate", "range_rate", "prior_rate", "prior_precision"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
+        if self.objective == "fixed" and not self.ranges:
+            raise CallerError(
+                "objective fixed: expected the ranges to use, got none; give them by name in "
+                "reported units, such as rotation=30"
+            )
+        if self.objective != "fixed" and self.ranges:
+            raise CallerError(
+                f"ranges are given only for the objective fixed, got them for {self.objective!r}; "
+                "to bound what is learned use caps"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> LearnConfig:
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in record.items() if name in known})
+
+
+def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
+    """Fill in every None; what comes back is complete and is what a run folder records."""
+    config.check()
+    plain = config.objective == "none"
+    paper = on_gpu  # a GPU affords the paper's samples; a CPU gets fewer
+    samples = config.samples or (31 if paper else 16)
+    epochs = config.epochs or default_epochs(examples, on_gpu)
+    burn_in = config.burn_in if config.burn_in is not None else min(10, epochs // 6)
+    updates = max(1, (epochs - burn_in) // config.update_every)
+    range_rate = config.range_rate or max(0.05, 2 * (math.pi + 0.5) / updates)
+    batch_size = config.batch_size or default_batch(examples)
+    curvature_batch = config.curvature_batch or (1000 if on_gpu else 125)
+    every = config.evaluate_every or max(1, epochs // 10)
+    return replace(
+        config,
+        samples=1 if plain else samples,
+        test_samples=config.test_samples or max(31, samples),
+        epochs=epochs,
+        batch_size=min(batch_size, examples),
+        curvature_batch=min(curvature_batch, examples),
+        burn_in=burn_in,
+        gradient_batches=_given(config.gradient_batches, 0 if on_gpu else 4),
+        range_rate=range_rate,
+        range_rate_end=_given(config.range_rate_end, range_rate / 10),
+        prior_rate=config.prior_rate or range_rate,
+        prior_steps=config.prior_steps or 1,
+        evaluate_every=every,
+    )
+
+
+def default_epochs(examples: int, on_gpu: bool) -> int:
+    """Epochs for this many examples: more for small sets, and more where they are cheap."""
+    return 100 if on_gpu else 80
+
+
+def default_batch(examples: int) -> int:
+    """The paper's 1000, less for small sets so that an epoch has enough weight steps."""
+    return max(32, min(1000, examples // 8))
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """From `start` to `end` along half a cosine as `progress` goes from 0 to 1."""
+    return end + (start - end) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

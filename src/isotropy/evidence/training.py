@@ -1,0 +1,317 @@
+"""Weights and hyperparameters learned in one run: the training loop.
+
+An epoch takes one weight step per mini-batch on  mean loss + (1/2N) Σ δ‖θ‖²  with the
+transformed copies as constants. After a burn-in, every `update_every` epochs, a hyper step:
+one evidence pass, a few steps on log precisions and noise, then one step on the ranges
+along the evidence gradient (`laplace`). With `augerino` the ranges follow the training loss
+with a reward for width instead,  CE − w‖η‖₂  and a fixed weight decay; with `fixed` and `none` only
+the precisions are learned.
+
+The loop draws from named streams (`streams`) and keeps no other state than parameters, optimiser
+moments and the epoch, so that a saved and resumed run ends with the numbers of an unbroken one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.curvature.kfac import KFAC, average_outputs, evaluation_mode
+from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
+from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.schedule import LearnConfig, cosine
+from isotropy.evidence.streams import stream
+from isotropy.likelihoods import Likelihood
+from isotropy.networks.invariant_model import InvariantModel
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What is known after an epoch; None where it was not computed then."""
+
+    epoch: int
+    train_loss: float
+    train_accuracy: float | None
+    log_likelihood: float | None
+    log_evidence: float | None
+    log_evidence_per_example: float | None
+    ranges: dict[str, float]
+    prior_precision: dict[str, float]
+    noise: float | None
+    test_accuracy: float | None
+    test_log_likelihood: float | None
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Accuracy (None for regression) and mean log likelihood on some data."""
+
+    accuracy: float | None
+    log_likelihood: float
+
+
+class Trainer:
+    """One run: `run_epoch` until `epoch == config.epochs`, then `final_evidence`.
+
+    inputs (examples, …) and targets lie on the model's device; config is resolved (no None).
+    """
+
+    def __init__(
+        self,
+        model: InvariantModel,
+        likelihood: Likelihood,
+        config: LearnConfig,
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> None:
+        self.model = model
+        self.network = model.network
+        self.likelihood = likelihood
+        self.config = config
+        self.inputs, self.targets = inputs, targets
+        self.device = inputs.device
+        kfac = KFAC(self.network)
+        self.prior = GaussianPrior(
+            self.network, kfac.parameter_names, config.prior_structure, config.prior_precision
+        ).to(self.device)
+        self.evidence = LaplaceEvidence(self.network, likelihood, self.prior, model.samples, kfac)
+        self.ranges = model.augmentation.half_widths
+        learns = config.objective in ("laplace", "augerino")
+        self.ranges.requires_grad_(learns)
+        augerino = config.objective == "augerino"
+        trainable = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimisers: dict[str, torch.optim.Optimizer] = {
+            "weights": torch.optim.Adam(
+                trainable, lr=config.weight_rate, weight_decay=config.augerino_decay * augerino
+            ),
+            "ranges": torch.optim.Adam(
+                [self.ranges], lr=_number(config.range_rate), betas=(0.9, config.range_memory)
+            ),
+            "prior": torch.optim.Adam(
+                [self.prior.log_precisions, *likelihood.parameters()],
+                lr=_number(config.prior_rate),
+            ),
+        }
+        self.epoch = 0
+        self.seconds = 0.0
+        self._check_outputs()
+
+    def _check_outputs(self) -> None:
+        """Run a few examples, so that a network that does not fit the data is named at once."""
+        with torch.no_grad(), evaluation_mode(self.network):
+            try:
+                outputs = self.network(self.inputs[:2])
+            except RuntimeError as error:
+                shape = tuple(self.inputs.shape[1:])
+                raise CallerError(
+                    f"the network does not accept inputs of shape {shape}: {error}"
+                ) from error
+        if outputs.ndim != 2:
+            raise CallerError(
+                f"network outputs: expected (batch, outputs), got {tuple(outputs.shape)}"
+            )
+        self.likelihood.check_targets(self.targets, outputs)
+
+    # -- one epoch -------------------------------------------------------------------------
+
+    def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> EpochRecord:
+        """One pass of weight steps, a hyper step when due, and scores on `test` when due."""
+        started = time.perf_counter()
+        self.epoch += 1
+        loss, correct = self._weight_steps()
+        log_likelihood, log_evidence = None, None
+        if self._hyper_step_due():
+            log_likelihood, log_evidence = self._hyper_step()
+        self.seconds += time.perf_counter() - started
+        last = self.epoch == self.config.epochs
+        due = last or self.epoch % _whole(self.config.evaluate_every) == 0
+        scores = self.score(*test) if test is not None and due else None
+        count = len(self.inputs)
+        return EpochRecord(
+            epoch=self.epoch,
+            train_loss=loss,
+            train_accuracy=correct,
+            log_likelihood=log_likelihood,
+            log_evidence=log_evidence,
+            log_evidence_per_example=None if log_evidence is None else log_evidence / count,
+            ranges={s.name: s.high for s in self.model.symmetries()},
+            prior_precision=self.prior.by_group(),
+            noise=getattr(self.likelihood, "noise", None),
+            test_accuracy=None if scores is None else scores.accuracy,
+            test_log_likelihood=None if scores is None else scores.log_likelihood,
+            seconds=self.seconds,
+        )
+
+    def _hyper_step_due(self) -> bool:
+        after = self.epoch - _whole(self.config.burn_in)
+        return (
+            self.config.objective != "augerino"
+            and after > 0
+            and after % self.config.update_every == 0
+        )
+
+    def _weight_steps(self) -> tuple[float, float | None]:
+        config, count = self.config, len(self.inputs)
+        augerino = config.objective == "augerino"
+        order = torch.randperm(count, generator=stream(config.seed, "order", self.epoch))
+        batches = order.to(self.device).split(_whole(config.batch_size))
+        noise_stream = stream(config.seed, "noise", self.epoch, self.device)
+        weights, ranges = self.optimisers["weights"], self.optimisers["ranges"]
+        losses: list[Tensor] = []
+        hits: list[Tensor] = []
+        for index, batch in enumerate(batches):
+            progress = (self.epoch - 1 + index / len(batches)) / _whole(config.epochs)
+            _set_rate(weights, cosine(config.weight_rate, config.weight_rate_end, progress))
+            inputs, targets = self.inputs[batch], self.targets[batch]
+            noise = self.model.noise(len(batch), generator=noise_stream)
+            with torch.set_grad_enabled(augerino):
+                rows = self.model.orbit(inputs, noise)
+            outputs = average_outputs(self.network(rows), noise.shape[1])
+            loss = self.likelihood.training_loss(outputs, targets)
+            losses.append(loss.detach() * len(batch))
+            if augerino:
+                loss = loss - config.augerino_weight * _norm(self.ranges)
+            else:
+                loss = loss + self.prior.penalty(dict(self.network.named_parameters())) / count
+            weights.zero_grad(set_to_none=True)
+            ranges.zero_grad(set_to_none=True)
+            loss.backward()
+            weights.step()
+            if augerino:
+                _set_rate(ranges, self._range_rate(progress))
+                ranges.step()
+                self.model.augmentation.project()
+            if targets.ndim == 1:
+                hits.append((outputs.detach().argmax(1) == targets).sum())
+        mean_loss = float(torch.stack(losses).sum()) / count
+        self._check_finite(mean_loss, "training loss")
+        accuracy = float(torch.stack(hits).sum()) / count if hits else None
+        return mean_loss, accuracy
+
+    # -- the evidence ----------------------------------------------------------------------
+
+    def orbit_batches(self, purpose: str, *, limit: int = 0, graph: bool = False) -> Iterator[Batch]:
+        """Batches for an evidence pass, in the epoch's own order and noise for this purpose.
+
+        limit: at most so many batches, drawn at random (0: all data in order).
+        """
+        seed, size = self.config.seed, _whole(self.config.curvature_batch)
+        order = torch.arange(len(self.inputs))
+        if limit:
+            order = torch.randperm(
+                len(self.inputs), generator=stream(seed, purpose + " order", self.epoch)
+            )[: limit * size]
+        noise_stream = stream(seed, purpose, self.epoch, self.device)
+        for batch in order.to(self.device).split(size):
+            noise = self.model.noise(len(batch), generator=noise_stream)
+            with torch.set_grad_enabled(graph):
+                rows = self.model.orbit(self.inputs[batch], noise)
+            yield rows, self.targets[batch]
+
+    def _hyper_step(self) -> tuple[float, float]:
+        """Precisions and noise, then ranges; returns log likelihood and evidence before."""
+        config = self.config
+        fit = self.evidence.fit(self.orbit_batches("factors"))
+        prior = self.optimisers["prior"]
+        start = _whole(config.burn_in)
+        progress = (self.epoch - start) / max(1, _whole(config.epochs) - start)
+        before: Tensor | None = None
+        for _ in range(_whole(config.prior_steps)):
+            prior.zero_grad(set_to_none=True)
+            value = self.evidence.value(fit)
+            before = value.detach() if before is None else before
+            (-value).backward()
+            prior.step()
+        assert before is not None
+        log_likelihood = float(self.likelihood.log_likelihood(fit.statistic, fit.count))
+        self._check_finite(float(before), "log evidence")
+        if config.objective == "laplace":
+            batches = self.orbit_batches(
+                "ranges", limit=_whole(config.gradient_batches), graph=True
+            )
+            (gradient,) = self.evidence.gradient(fit, batches, [self.ranges])
+            self._check_finite(float(gradient.sum()), "gradient of the evidence by the ranges")
+            ranges = self.optimisers["ranges"]
+            self.ranges.grad = gradient
+            _set_rate(ranges, self._range_rate(progress))
+            ranges.step()
+            self.model.augmentation.project()
+        return log_likelihood, float(before)
+
+    def final_evidence(self) -> float | None:
+        """log Z of the model as it stands, in nats (None for augerino, which has no prior)."""
+        if self.config.objective == "augerino":
+            return None
+        with torch.no_grad():
+            value = self.evidence.value(self.evidence.fit(self.orbit_batches("final")))
+        return float(value)
+
+    def _range_rate(self, progress: float) -> float:
+        return cosine(_number(self.config.range_rate), _number(self.config.range_rate_end), progress)
+
+    def _check_finite(self, value: float, what: str) -> None:
+        if not torch.isfinite(torch.tensor(value)):
+            raise NotFiniteError(
+                f"the {what} became {value} in epoch {self.epoch}; the last good state is kept; "
+                "try a lower weight rate, or rescale inputs that are far from unit size"
+            )
+
+    # -- scoring ---------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def score(self, inputs: Tensor, targets: Tensor) -> Scores:
+        """Averaged predictions with the same noise every time, `test_samples` copies each."""
+        samples = _whole(self.config.test_samples)
+        if self.model.augmentation.is_identity:
+            samples = 1  # all copies are the same
+        noise_stream = stream(self.config.seed, "test", 0, self.device)
+        size = max(1, 8192 // samples)
+        hits, total = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        with evaluation_mode(self.network):
+            for part, wanted in zip(inputs.split(size), targets.split(size), strict=True):
+                noise = self.model.noise(len(part), samples=samples, generator=noise_stream)
+                outputs = self.model(part, noise)
+                total += self.likelihood.log_likelihood(
+                    self.likelihood.statistic(outputs, wanted), len(part)
+                )
+                if wanted.ndim == 1:
+                    hits += (outputs.argmax(1) == wanted).sum()
+        accuracy = float(hits) / len(inputs) if targets.ndim == 1 else None
+        return Scores(accuracy, float(total) / len(inputs))
+
+    # -- state -----------------------------------------------------------------------------
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Everything with parameters, by the name it is saved under."""
+        return {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    """‖η‖₂ with gradient 0 at 0."""
+    squared = tensor.square().sum()
+    return torch.where(squared > 0, squared, 1.0).sqrt() * (squared > 0)
+
+
+def _set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+def _whole(value: int | None) -> int:
+    assert value is not None, "the configuration must be resolved first"
+    return value
+
+
+def _number(value: float | None) -> float:
+    assert value is not None, "the configuration must be resolved first"
+    return value

@@ -1,0 +1,142 @@
+"""Likelihoods: how probable the targets are given the network's outputs, and how sharply.
+
+A likelihood here is what the Laplace evidence needs to know of it:
+
+    statistic(f, y)         a number that adds up over examples …
+    log_likelihood(t, N)    … and from which log p(y_1..N | f_1..N) follows, in nats
+    curvature_root(f)       r_nd with  Λ_n ∝ Σ_d r_nd r_ndᵀ,  Λ = −∂² log p / ∂f²
+    curvature_scale()       the factor of proportionality (1/σ² for Gaussian noise)
+
+The noise is kept out of statistic and root, so that it can be learned from one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from isotropy.checks import CallerError, check_choice, shape_text
+
+
+class Likelihood(nn.Module):
+    """What the evidence needs to know of p(y | f). Hyperparameters are `parameters()`."""
+
+    name: str
+
+    @abstractmethod
+    def statistic(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """A 0-dimensional tensor that adds up over examples; outputs (batch, outputs)."""
+
+    @abstractmethod
+    def log_likelihood(self, statistic: Tensor, count: int) -> Tensor:
+        """Sum over `count` examples of log p(y | f), in nats; differentiable in the noise."""
+
+    @abstractmethod
+    def curvature_root(self, outputs: Tensor) -> Tensor:
+        """r (directions, batch, outputs) with Λ_n = curvature_scale · Σ_d r_dn r_dnᵀ."""
+
+    def curvature_scale(self) -> Tensor:
+        """Factor between Σ r rᵀ and the output curvature Λ (0-dimensional)."""
+        return torch.ones(())
+
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean over the batch of −log p(y | f), in nats; the noise is a constant here."""
+        count = len(outputs)
+        noiseless = self.log_likelihood(self.statistic(outputs, targets), count)
+        return -noiseless / count
+
+    @abstractmethod
+    def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
+        """Raise unless targets (examples, …) fit network outputs (batch, outputs)."""
+
+
+class Categorical(Likelihood):
+    """Class labels y given logits f: p(y | f) = softmax(f)_y."""
+
+    name = "categorical"
+
+    def statistic(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return -functional.cross_entropy(outputs, targets, reduction="sum")
+
+    def log_likelihood(self, statistic: Tensor, count: int) -> Tensor:
+        return statistic
+
+    def curvature_root(self, outputs: Tensor) -> Tensor:
+        """r_c = √p_c (p − e_c), one direction a class: Σ_c r_c r_cᵀ = diag(p) − p pᵀ = Λ.
+
+        r_c is the gradient of −log p_c scaled by √p_c. √p comes as exp(½ log p), whose
+        derivative stays finite as p goes to zero.
+        """
+        log_p = outputs.log_softmax(-1)
+        root_p = (log_p / 2).exp()
+        identity = torch.eye(outputs.shape[-1], device=outputs.device, dtype=outputs.dtype)
+        return root_p.T[..., None] * (log_p.exp() - identity[:, None])
+
+    def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
+        if targets.ndim != 1 or targets.is_floating_point():
+            raise CallerError(
+                f"targets: expected whole-number class labels (examples,), got {targets.dtype} "
+                f"{shape_text(targets)}; for real-valued targets use the gaussian likelihood"
+            )
+        classes = outputs.shape[-1]
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= classes:
+            raise CallerError(
+                f"labels: expected 0 to {classes - 1} for a network with {classes} outputs, got "
+                f"{low} to {high}; give the network {high + 1} outputs or renumber the labels"
+            )
+
+
+class Gaussian(Likelihood):
+    """Real targets y given means f: p(y | f) = N(y; f, σ² I), σ learned by the evidence."""
+
+    name = "gaussian"
+
+    def __init__(self, noise: float = 1.0) -> None:
+        super().__init__()
+        self.log_noise = nn.Parameter(torch.tensor(math.log(noise), dtype=torch.float64))
+        self.outputs = 1
+
+    @property
+    def noise(self) -> float:
+        """The noise's standard deviation σ."""
+        return float(self.log_noise.detach().exp())
+
+    def statistic(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square().sum()
+
+    def log_likelihood(self, statistic: Tensor, count: int) -> Tensor:
+        log_noise = self.log_noise.to(statistic)
+        terms = count * self.outputs
+        return -statistic / 2 * (-2 * log_noise).exp() - terms * (
+            log_noise + math.log(2 * math.pi) / 2
+        )
+
+    def curvature_root(self, outputs: Tensor) -> Tensor:
+        """The unit vectors: Λ = I/σ², the 1/σ² kept in `curvature_scale`."""
+        batch, count = outputs.shape
+        identity = torch.eye(count, device=outputs.device, dtype=outputs.dtype)
+        return identity[:, None].expand(count, batch, count)
+
+    def curvature_scale(self) -> Tensor:
+        return (-2 * self.log_noise).exp()
+
+    def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
+        if targets.ndim != 2 or targets.shape[1:] != outputs.shape[1:]:
+            raise CallerError(
+                f"targets: expected (examples, {outputs.shape[-1]}) like the network's outputs, "
+                f"got {shape_text(targets)}"
+            )
+        self.outputs = int(targets.shape[1])
+
+
+LIKELIHOODS: dict[str, type[Likelihood]] = {"categorical": Categorical, "gaussian": Gaussian}
+
+
+def likelihood_named(name: str) -> Likelihood:
+    """A fresh likelihood by name."""
+    return LIKELIHOODS[check_choice(name, LIKELIHOODS, what="likelihood")]()

@@ -1,0 +1,1 @@
+"""Networks that have, nearly have, or can acquire a symmetry."""

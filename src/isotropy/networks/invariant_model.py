@@ -1,0 +1,61 @@
+"""A network made invariant by averaging its outputs over transformed copies of the input.
+
+    f̂(x) = (1/S) Σ_s f(g(a_s) x),   a_s drawn from an augmentation        (LILA, Eq. 1)
+
+Outputs (logits) are averaged, not probabilities or losses; the same average is used in training,
+for the evidence and at test time, because the average *is* the model. Any `nn.Module` that
+maps (batch, …) to (batch, outputs) works unmodified: it is called on (batch·samples, …), samples
+fastest.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import check_at_least
+from isotropy.networks.augmentations import Symmetry, UniformRanges
+
+
+class InvariantModel(nn.Module):
+    """`network` averaged over `samples` copies transformed by `augmentation`.
+
+    >>> model = InvariantModel(network, UniformRanges(affine()), samples=31)
+    >>> logits = model(images)                                  # fresh noise each call
+    >>> logits = model(images, noise=model.noise(len(images), generator=g))   # replayable
+    """
+
+    def __init__(self, network: nn.Module, augmentation: UniformRanges, samples: int = 31) -> None:
+        super().__init__()
+        check_at_least(samples, 1, what="samples")
+        self.network = network
+        self.augmentation = augmentation
+        self.samples = samples
+
+    def noise(
+        self, batch: int, *, samples: int | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Noise for `batch` examples, (batch, samples, generators)."""
+        return self.augmentation.noise(batch, samples or self.samples, generator=generator)
+
+    def orbit(self, inputs: Tensor, noise: Tensor) -> Tensor:
+        """What the network is called on: (batch·samples, …), samples fastest."""
+        return self.augmentation(inputs, noise).flatten(0, 1)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        noise: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Averaged outputs (batch, outputs) for inputs (batch, …)."""
+        if noise is None:
+            noise = self.noise(len(inputs), generator=generator)
+        outputs = self.network(self.orbit(inputs, noise))
+        averaged: Tensor = outputs.unflatten(0, (-1, noise.shape[1])).mean(1)
+        return averaged
+
+    def symmetries(self) -> list[Symmetry]:
+        """The symmetries the model has acquired, in the units users read."""
+        return self.augmentation.symmetries()

@@ -1,0 +1,1 @@
+"""What a symmetry is: generators, actions on data, resampling. No networks here."""

@@ -1,0 +1,160 @@
+"""Pictures in class folders: order, channels, sizes, orientation, and the test folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from data_files import write_picture, write_picture_set
+from PIL import Image
+
+from isotropy.data.pictures import picture_tensor
+from isotropy.data.readers import load
+
+LOSSLESS = [".png", ".bmp", ".tif", ".tiff", ".PNG"]
+LOSSY = [".jpg", ".jpeg", ".gif", ".webp"]
+
+
+def all_of(folder, **options):
+    split = load(folder, hold_out_fraction=0, **options)
+    return split.train, split.notes
+
+
+def test_classes_and_pictures_in_sorted_order(tmp_path):
+    pixels = {
+        name: write_picture(tmp_path / name, seed=seed)
+        for seed, name in enumerate(["dog/b.png", "ant/z.png", "dog/a.png", "cat/m/n.png"])
+    }
+    data, _ = all_of(tmp_path)
+    assert data.classes == ("ant", "cat", "dog") and data.targets.tolist() == [0, 1, 2, 2]
+    for image, name in zip(data.inputs, sorted(pixels), strict=True):
+        np.testing.assert_allclose(image.permute(1, 2, 0), pixels[name] / 255, atol=1e-6)
+    assert data.inputs.shape == (4, 3, 4, 5)
+
+
+@pytest.mark.parametrize("suffix", LOSSLESS + LOSSY)
+def test_every_suffix(tmp_path, suffix):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8), (200, 200, 200)).save(tmp_path / name / f"1{suffix}")
+    data, _ = all_of(tmp_path)
+    torch.testing.assert_close(data.inputs, torch.full((2, 3, 8, 8), 200 / 255), atol=0.02, rtol=0)
+
+
+def test_grey_pictures_have_one_channel(tmp_path):
+    write_picture_set(tmp_path, mode="L")
+    assert all_of(tmp_path)[0].inputs.shape == (6, 1, 4, 5)
+
+
+def test_one_picture_in_colour_makes_all_rgb(tmp_path):
+    write_picture_set(tmp_path, mode="L")
+    write_picture(tmp_path / "dog" / "colour.png", mode="RGB")
+    data, notes = all_of(tmp_path)
+    assert data.inputs.shape == (7, 3, 4, 5)
+    assert torch.equal(data.inputs[0, 0], data.inputs[0, 2])
+    assert "6 of 7 images are grey, read as RGB like the others" in notes
+
+
+def test_sizes_become_the_most_common_one(tmp_path):
+    write_picture_set(tmp_path, size=(8, 6))
+    write_picture(tmp_path / "dog" / "large.png", size=(80, 60))
+    data, notes = all_of(tmp_path)
+    assert data.inputs.shape == (7, 3, 6, 8)
+    assert any(note.startswith("1 of 7 images resized to 6 × 8 pixels") for note in notes)
+    assert "the most common size" in notes[0]
+
+
+def test_image_size_is_asked_for(tmp_path):
+    write_picture_set(tmp_path, size=(8, 6))
+    data, notes = all_of(tmp_path, image_size=5)
+    assert data.inputs.shape == (6, 3, 5, 5) and "as asked" in notes[0]
+
+
+def test_train_and_test_folders(tmp_path):
+    write_picture_set(tmp_path / "train", mode="L", size=(6, 6))
+    write_picture_set(tmp_path / "test", mode="RGB", size=(9, 9), per_class=1)
+    write_picture_set(tmp_path / "val", per_class=1)
+    split = load(tmp_path)
+    assert split.train.inputs.shape == (6, 1, 6, 6) and split.test.inputs.shape == (2, 1, 6, 6)
+    assert split.test.classes == split.train.classes == ("cat", "dog")
+    assert split.notes == (
+        "folders beside train and test left unread: val",
+        "test set: 2 of 2 images have colour, read as grey",
+        "test set: 2 of 2 images resized to 6 × 6 pixels (height × width; bilinear, "
+        "antialiased), the size of the training images",
+    )
+
+
+def test_a_train_folder_alone_is_held_out_from(tmp_path):
+    write_picture_set(tmp_path / "train", per_class=5)
+    split = load(tmp_path)
+    assert (len(split.train), len(split.test)) == (8, 2)
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    write_picture_set(tmp_path, classes=("car", "train"))
+    assert all_of(tmp_path)[0].classes == ("car", "train")
+
+
+def test_other_files_are_left_alone_and_told(tmp_path):
+    write_picture_set(tmp_path)
+    (tmp_path / "cat" / "notes.txt").write_text("meow")
+    (tmp_path / "cat" / ".hidden.png").write_text("no picture")
+    (tmp_path / "README").write_text("cats and dogs")
+    data, notes = all_of(tmp_path)
+    assert len(data) == 6 and "1 files that are not pictures left unread" in notes
+
+
+def test_transparency_is_dropped_and_told(tmp_path):
+    write_picture_set(tmp_path, mode="RGBA")
+    data, notes = all_of(tmp_path)
+    assert data.inputs.shape[1] == 3 and "transparency of 6 images dropped" in notes
+
+
+@pytest.mark.parametrize("orientation, turns", [(1, 0), (3, 2), (6, 3), (8, 1)])
+def test_a_camera_held_sideways(tmp_path, orientation, turns):
+    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        picture = Image.fromarray(pixels)
+        exif = picture.getexif()
+        exif[0x0112] = orientation
+        picture.save(tmp_path / name / "1.png", exif=exif)
+    data, notes = all_of(tmp_path)
+    np.testing.assert_allclose(data.inputs[0, 0], np.rot90(pixels, turns) / 255, atol=1e-6)
+    assert not any("resized" in note for note in notes)
+
+
+MODES = {
+    "1": (Image.new("1", (2, 2), 1), (1, 2, 2), 1.0),
+    "L": (Image.new("L", (2, 2), 51), (1, 2, 2), 0.2),
+    "LA": (Image.new("LA", (2, 2), (51, 9)), (1, 2, 2), 0.2),
+    "P": (Image.new("RGB", (2, 2), (51, 51, 51)).convert("P"), (3, 2, 2), 0.2),
+    "RGB": (Image.new("RGB", (2, 2), (51, 51, 51)), (3, 2, 2), 0.2),
+    "RGBA": (Image.new("RGBA", (2, 2), (51, 51, 51, 9)), (3, 2, 2), 0.2),
+    "I;16": (Image.fromarray(np.full((2, 2), 13107, dtype=np.uint16)), (1, 2, 2), 0.2),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_of_pictures(mode):
+    picture, shape, value = MODES[mode]
+    assert picture.mode == mode
+    torch.testing.assert_close(picture_tensor(picture), torch.full(shape, value))
+    assert picture_tensor(picture, 3).shape == (3, 2, 2)
+
+
+class Gallery(torch.utils.data.Dataset):
+    """Items (PIL picture, class number)."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return Image.new("RGB", (5, 4), (index, 0, 255)), index % 2
+
+
+def test_pictures_from_a_dataset():
+    data = load(Gallery(), hold_out_fraction=0).train
+    assert data.inputs.shape == (6, 3, 4, 5)
+    torch.testing.assert_close(data.inputs[:, 0, 0, 0] * 255, torch.arange(6.0))

@@ -1,0 +1,168 @@
+"""Drawings and pictures: checked by their geometry and by what their text must not hold."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from isotropy.report.figures import (
+    COLOUR_VARIABLES,
+    Curve,
+    RangePanel,
+    curves_figure,
+    flow_figure,
+    range_figure,
+)
+from isotropy.report.flow_lines import border, flow_lines, lines_apart, thinned
+from isotropy.report.pictures import picture_uri
+
+GRID = np.stack(np.meshgrid(np.linspace(0, 27, 7), np.linspace(0, 27, 7)), axis=-1)
+CENTRE = np.array([13.5, 13.5])
+
+
+def rotation(degrees: float) -> np.ndarray:
+    angle = math.radians(degrees)
+    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+
+def moved(matrix: np.ndarray, shift: tuple[float, float] = (0.0, 0.0)) -> np.ndarray:
+    """A flow (2, rows, columns, 2) of an affine map about the centre."""
+    return np.stack([GRID, (GRID - CENTRE) @ matrix.T + CENTRE + shift])
+
+
+def drawings() -> dict[str, str]:
+    epochs = list(range(1, 21))
+    rising = Curve(epochs, [math.nan, *np.linspace(5, 170, 19)])
+    return {
+        "range": range_figure(RangePanel(rising, 180.0, 20.0, 190.0, "°"), key="r", label="a <b>"),
+        "curves": curves_figure(
+            [Curve(epochs, list(np.linspace(0, 80, 20)), "test")],
+            percent=True,
+            key="c",
+            label="accuracy",
+        ),
+        "flow": flow_figure(moved(rotation(60)), (28, 28), key="f", label="flow"),
+    }
+
+
+@pytest.mark.parametrize("name", ["range", "curves", "flow"])
+def test_svg_stands_alone_in_a_page(name: str) -> None:
+    svg = drawings()[name]
+    assert svg == drawings()[name], "drawn twice, the same"
+    assert svg.startswith("<svg ") and svg.endswith("</svg>")
+    assert 'role="img"' in svg and "aria-label=" in svg
+    for unwanted in ("http", "<style", "<metadata", "<!--", "DejaVu", *COLOUR_VARIABLES):
+        assert unwanted not in svg
+    assert "var(--accent)" in svg
+    assert not re.findall(r"(?:fill|stroke): #", svg), "a colour that would not follow the page"
+    identifiers = re.findall(r' id="([^"]+)"', svg)
+    references = set(re.findall(r'(?:url\(|href=")#([^")]+)', svg))
+    assert set(identifiers) == references and len(identifiers) == len(references)
+    assert all(identifier.startswith(f"{name[0]}-") for identifier in identifiers)
+
+
+def test_label_is_escaped() -> None:
+    assert 'aria-label="a &lt;b&gt;"' in drawings()["range"]
+
+
+def test_curves_without_a_finite_value_are_drawn_empty() -> None:
+    curve = Curve([1, 2], [math.nan, math.inf], "nothing")
+    assert "nothing" not in curves_figure([curve], percent=False, key="e", label="empty")
+
+
+SHEAR = np.array([[1.0, 0.4], [0.0, 1.0]])
+AFFINE = {
+    "rotation": moved(rotation(130)),
+    "almost a half turn": moved(rotation(179)),
+    "translation": moved(np.eye(2), (4.0, -2.0)),
+    "scale": moved(np.diag([1.4, 0.7])),
+    "shear": moved(SHEAR),
+    "all at once": moved(rotation(70) @ SHEAR, (3.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_flow_lines_obey_the_group_law(name: str) -> None:
+    """From t = 0 to ½ and from ½ to 1 a flow does the same map: half of the line, applied twice."""
+    flow = AFFINE[name]
+    lines = flow_lines(flow)
+    np.testing.assert_allclose(lines[:, 0], flow[0].reshape(-1, 2), atol=1e-9)
+    np.testing.assert_allclose(lines[:, -1], flow[1].reshape(-1, 2), atol=1e-6)
+    middle = lines.shape[1] // 2
+    design = np.hstack([lines[:, 0], np.ones((len(lines), 1))])
+    half, *_ = np.linalg.lstsq(design, lines[:, middle], rcond=None)
+    twice = np.hstack([lines[:, middle], np.ones((len(lines), 1))]) @ half
+    np.testing.assert_allclose(twice, lines[:, -1], atol=1e-6)
+
+
+def test_a_rotation_keeps_its_distance_from_the_centre() -> None:
+    radius = np.linalg.norm(flow_lines(AFFINE["rotation"]) - CENTRE, axis=-1)
+    np.testing.assert_allclose(radius, radius[:, :1].repeat(radius.shape[1], axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "flow", [moved(-np.eye(2)), np.stack([GRID, GRID + np.sin(GRID)]), moved(np.diag([1.0, -1.0]))]
+)
+def test_what_has_no_flow_is_straight(flow: np.ndarray) -> None:
+    lines = flow_lines(flow)
+    assert np.isfinite(lines).all()
+    np.testing.assert_allclose(lines[:, lines.shape[1] // 2], flow.mean(axis=0).reshape(-1, 2))
+
+
+def test_kept_lines_are_apart_and_short_ones_all_stay() -> None:
+    kept = lines_apart(flow_lines(AFFINE["rotation"]), 2.0)
+    assert 1 < len(kept) < GRID.size // 2
+    gaps = [
+        np.linalg.norm(one[:, None] - other[None], axis=-1).min()
+        for index, one in enumerate(kept)
+        for other in kept[:index]
+    ]
+    assert min(gaps) >= 2.0
+    assert len(lines_apart(flow_lines(moved(np.eye(2))), 2.0)) == GRID.size // 2
+
+
+def test_thinned_flow_is_even_and_still_the_same_map() -> None:
+    flow = thinned(AFFINE["all at once"], 4)
+    assert flow.shape == (2, 4, 4, 2)
+    np.testing.assert_allclose(flow[0, 0, :, 0], np.linspace(0, 27, 4))
+    matrix = rotation(70) @ SHEAR
+    np.testing.assert_allclose(flow[1], (flow[0] - CENTRE) @ matrix.T + CENTRE + (3.0, 1.0))
+
+
+def test_border_is_closed() -> None:
+    around = border(GRID)
+    np.testing.assert_array_equal(around[0], around[-1])
+    assert len(np.unique(around, axis=0)) == 24
+
+
+def decoded(uri: str) -> np.ndarray:
+    """Oracle: matplotlib's PNG reader, (height, width[, 3 or 4]) in [0, 1]."""
+    content = base64.b64decode(uri.removeprefix("data:image/png;base64,"))
+    return imread(io.BytesIO(content), format="png")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_picture_is_read_back(channels: int) -> None:
+    image = np.random.default_rng(0).random((channels, 5, 8))
+    pixels = decoded(picture_uri(image))
+    shown = image[0] if channels == 1 else np.moveaxis(image, 0, -1)
+    np.testing.assert_allclose(pixels, shown, rtol=0, atol=0.5 / 255 + 1e-6)
+
+
+def test_pictures_of_odd_values_and_channels() -> None:
+    odd = np.array([[[math.nan, -1.0, 2.0]]])
+    np.testing.assert_array_equal(decoded(picture_uri(odd)), [[0.0, 0.0, 1.0]])
+    two = np.stack([np.zeros((2, 2)), np.ones((2, 2))])
+    np.testing.assert_allclose(decoded(picture_uri(two)), np.full((2, 2), 0.5), atol=0.01)
+    assert decoded(picture_uri(np.ones((4, 2, 2)))).shape == (2, 2, 3)
+
+
+def test_large_pictures_are_averaged_over_blocks() -> None:
+    image = np.kron(np.eye(4), np.ones((16, 16)))[None]
+    np.testing.assert_allclose(decoded(picture_uri(image, largest_side=4)), np.eye(4))

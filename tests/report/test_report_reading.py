@@ -1,0 +1,187 @@
+"""The words that numbers turn into: cases are data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from isotropy.report.reading import (
+    READINGS,
+    finding_sentence,
+    number_text,
+    reading_of,
+    verdict_of,
+)
+
+UNITS = {
+    "translation_x": "fraction of image width",
+    "translation_y": "fraction of image width",
+    "rotation": "degrees",
+    "scale_x": "log factor",
+    "hyperbolic_rotation": "log factor",
+}
+NO_TRUTH: dict[str, float] = {}
+ZERO = dict.fromkeys(UNITS, 0.0)
+
+
+def result_with(objective: str = "laplace", **half_widths: Any) -> dict[str, Any]:
+    """A result whose ranges are 0.012 where not given; a pair gives both ends."""
+    symmetries = []
+    for name, unit in UNITS.items():
+        given = half_widths.get(name, 0.012)
+        low, high = given if isinstance(given, tuple) else (given and -given, given)
+        symmetries.append({"name": name, "kind": "range", "low": low, "high": high, "unit": unit})
+    return {"objective": objective, "symmetries": symmetries}
+
+
+STILL = "No other transformation was found: every other learned range is at the noise floor"
+CASES = {
+    "one found": (
+        result_with(rotation=175.0),
+        NO_TRUTH,
+        f"The labels do not change under rotation by up to ±175°. {STILL} (below 0.02).",
+    ),
+    "found and known": (
+        result_with(rotation=175.0),
+        ZERO | {"rotation": 180.0},
+        f"The labels do not change under rotation by up to ±175°. {STILL} (below 0.02). "
+        "The data were made with rotation by any angle.",
+    ),
+    "partial": (
+        result_with(rotation=88.4, translation_x=0.003),
+        {"rotation": 90.0},
+        f"The labels do not change under rotation by up to ±88°. {STILL} (below 0.02). "
+        "The data were made with rotation by up to ±90°.",
+    ),
+    "several found": (
+        result_with(rotation=88.0, translation_x=0.12, scale_x=0.25),
+        NO_TRUTH,
+        "The labels do not change under translation along x by up to ±0.12 of the image width, "
+        "rotation by up to ±88° and scaling along x by factors from 0.78 to 1.28. "
+        f"{STILL} (below 0.02).",
+    ),
+    "all but one found": (
+        result_with(
+            rotation=90.0, translation_x=0.2, translation_y=0.2, scale_x=0.3, hyperbolic_rotation=0
+        ),
+        NO_TRUTH,
+        "The labels do not change under translation along x by up to ±0.20 of the image width, "
+        "translation along y by up to ±0.20 of the image width, rotation by up to ±90° and "
+        "scaling along x by factors from 0.74 to 1.35. "
+        "Hyperbolic rotation ±0.00 is at the noise floor.",
+    ),
+    "asymmetric": (
+        result_with(rotation=(-10.0, 90.0)),
+        NO_TRUTH,
+        f"The labels do not change under rotation from −10° to 90°. {STILL} (below 0.02).",
+    ),
+    "nothing found": (
+        result_with(rotation=2.14),
+        NO_TRUTH,
+        "No symmetry was found. "
+        "Every learned range is at the noise floor (rotation ±2.1°, the rest below 0.02).",
+    ),
+    "nothing found, and there is nothing": (
+        result_with(rotation=2.14),
+        ZERO,
+        "No symmetry was found. "
+        "Every learned range is at the noise floor (rotation ±2.1°, the rest below 0.02). "
+        "The data were made without any of them.",
+    ),
+    "missed": (
+        result_with(rotation=2.14),
+        ZERO | {"rotation": 45.0},
+        "No symmetry was found. "
+        "Every learned range is at the noise floor (rotation ±2.1°, the rest below 0.02). "
+        "The data were made with rotation by up to ±45°. In the data but not found: rotation.",
+    ),
+    "too small to call": (
+        result_with(rotation=15.0),
+        NO_TRUTH,
+        "No symmetry was found. Too small to call: rotation ±15°. "
+        "Every other learned range is at the noise floor (below 0.02).",
+    ),
+    "found too much": (
+        result_with(rotation=90.0),
+        ZERO,
+        f"The labels do not change under rotation by up to ±90°. {STILL} (below 0.02). "
+        "The data were made without any of them. Found but not put into the data: rotation.",
+    ),
+    "one is not a number": (
+        result_with(rotation=None),
+        NO_TRUTH,
+        "No symmetry was found. The learned range of rotation is not a finite number. "
+        "Every other learned range is at the noise floor (below 0.02).",
+    ),
+    "none is a number": (
+        result_with("laplace", **dict.fromkeys(UNITS, math.nan)),
+        NO_TRUTH,
+        "Nothing can be said: no learned range is a finite number.",
+    ),
+    "objective none": (
+        result_with("none", **dict.fromkeys(UNITS, 0.0)),
+        {"rotation": 180.0},
+        "Nothing was learned: every range was fixed at zero. "
+        "The data were made with rotation by any angle.",
+    ),
+    "objective fixed": (
+        result_with("fixed", **(ZERO | {"rotation": 90.0})),
+        NO_TRUTH,
+        "The ranges were given, not learned: rotation by up to ±90°.",
+    ),
+    "objective fixed at zero": (
+        result_with("fixed", **ZERO),
+        NO_TRUTH,
+        "The ranges were given, not learned: all are zero.",
+    ),
+    "nothing tried": ({"symmetries": []}, NO_TRUTH, "No transformation was tried."),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_finding_sentence(case: str) -> None:
+    result, truth, expected = CASES[case]
+    assert finding_sentence(result, truth) == expected
+
+
+@pytest.mark.parametrize("unit", [*READINGS, "grey level", None])
+def test_verdict_changes_at_the_thresholds(unit: str | None) -> None:
+    reading = reading_of(unit)
+
+    def verdict(width: float) -> str:
+        return verdict_of({"name": "any", "unit": unit, "low": -width, "high": width})
+
+    assert 0 < reading.floor < reading.found < reading.full_scale
+    assert verdict(reading.found) == "found"
+    assert verdict(0.999 * reading.found) == "too small to call"
+    assert verdict(0.999 * reading.floor) == "at the noise floor"
+    assert verdict(math.nan) == "not a number"
+
+
+def test_thresholds_are_the_documented_ones() -> None:
+    assert {unit: reading.found for unit, reading in READINGS.items()} == {
+        "degrees": 20.0,
+        "fraction of image width": 0.05,
+        "log factor": 0.1,
+        "tangent": 0.1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "expected"),
+    [
+        (-1234.56, 1, "−1,234.6"),
+        (0.0, 2, "0.00"),
+        (-0.0001, 2, "0.00"),
+        (None, 2, "–"),
+        (math.nan, 2, "–"),
+        (-math.inf, 2, "–"),
+        ("seven", 2, "–"),
+        (True, 2, "–"),
+        (16, 0, "16"),
+    ],
+)
+def test_number_text(value: object, decimals: int, expected: str) -> None:
+    assert number_text(value, decimals) == expected
