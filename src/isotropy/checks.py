@@ -31,9 +31,7 @@ def check_axes(tensor: Tensor, axes: tuple[str, ...], *, what: str, advice: str 
     """
     if tensor.ndim != len(axes):
         hint = f"; {advice}" if advice else ""
-        raise CallerError(
-            f"{what}: expected ({', '.join(axes)}), got {shape_text(tensor)}{hint}"
-        )
+        raise CallerError(f"{what}: expected ({', '.join(axes)}), got {shape_text(tensor)}{hint}")
 
 
 def check_finite(tensor: Tensor, *, what: str, advice: str = "") -> None:

@@ -66,15 +66,18 @@ class Categorical(Likelihood):
         return statistic
 
     def curvature_root(self, outputs: Tensor) -> Tensor:
-        """r_c = √p_c (p − e_c), one direction a class: Σ_c r_c r_cᵀ = diag(p) − p pᵀ = Λ.
+        """C − 1 directions with Σ_d r_d r_dᵀ = diag(p) − p pᵀ = Λ.
 
-        r_c is the gradient of −log p_c scaled by √p_c. √p comes as exp(½ log p), whose
-        derivative stays finite as p goes to zero.
+        One direction a class does it, ρ_c = √p_c (p − e_c), the gradient of −log p_c scaled by
+        √p_c. But Σ_c √p_c ρ_c = 0, so a Householder reflection that takes (√p_1 … √p_C) to the
+        last axis leaves nothing there:  r_c = ρ_c − ρ_C √p_c / (1 + √p_C),  c < C.
+        √p comes as exp(½ log p), whose derivative stays finite as p goes to zero.
         """
         log_p = outputs.log_softmax(-1)
-        root_p = (log_p / 2).exp()
+        root_p = (log_p / 2).exp().T[..., None]  # (classes, batch, 1)
         identity = torch.eye(outputs.shape[-1], device=outputs.device, dtype=outputs.dtype)
-        return root_p.T[..., None] * (log_p.exp() - identity[:, None])
+        full = root_p * (log_p.exp() - identity[:, None])
+        return full[:-1] - full[-1] * (root_p[:-1] / (1 + root_p[-1]))
 
     def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
         if targets.ndim != 1 or targets.is_floating_point():

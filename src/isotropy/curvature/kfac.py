@@ -1,28 +1,27 @@
 """KFAC of the generalised Gauss–Newton for networks averaged over transformed copies.
 
-One forward pass records what enters and leaves every layer; back-propagating the roots of the
-output curvature to the recorded outputs gives the layers' Jacobians; `layer_rules` turn both
-into roots of the curvature blocks. Nothing else is computed: the weights are constants here, so
-no weight gradient is formed, and without a graph to the inputs none to them either.
+One forward pass records what enters and leaves every layer (`recording`); back-propagating the
+roots of the output curvature to the recorded outputs gives the layers' Jacobians; `layer_rules`
+turn both into roots of the curvature blocks. Nothing else is computed: no weight gradients, and
+without a graph to the inputs no gradients to them either.
 
 With `create_graph=True` the roots are differentiable in everything the inputs depend on, the
 transformation's parameters above all. Public KFAC codes detach at this point.
 
 Rows are (batch·samples, …) with samples fastest; outputs are averaged over samples before the
-likelihood sees them (Immer et al. 2022, Eq. 11). Oracle: tests/oracles/dense_ggn.py.
+likelihood sees them (Immer et al. 2022, Eq. 11). Oracles: tests/oracles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.nn import functional
 
-from isotropy.checks import CallerError, shape_text
+from isotropy.checks import CallerError
 from isotropy.curvature.kronecker import Factors, Roots
 from isotropy.curvature.layer_rules import (
     LayerRule,
@@ -31,6 +30,7 @@ from isotropy.curvature.layer_rules import (
     split_samples,
     supported_layers,
 )
+from isotropy.curvature.recording import Call, record
 from isotropy.likelihoods import Likelihood
 
 
@@ -45,13 +45,9 @@ class BatchCurvature:
         return {name: root.factors() for name, root in self.roots.items()}
 
 
-@dataclass
-class _Call:
-    """One recorded call of a layer: its input and its output before anything else used it."""
-
-    inputs: Tensor
-    output: Tensor
-    version: int
+class _Layer(NamedTuple):
+    module: nn.Module
+    rule: LayerRule
 
 
 class KFAC:
@@ -63,13 +59,13 @@ class KFAC:
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
-        self._layers: dict[str, tuple[nn.Module, LayerRule]] = {}
-        self._copy_outputs = any(getattr(m, "inplace", False) for m in network.modules())
+        self._layers: dict[str, _Layer] = {}
         self.parameter_names = self._find_layers()
 
     def _find_layers(self) -> tuple[str, ...]:
         owner: dict[int, str] = {}
         names: list[str] = []
+        # A parameter tied between modules is listed once by default; here both owners count.
         for layer_name, module in self.network.named_modules():
             own = {
                 name: parameter
@@ -100,7 +96,7 @@ class KFAC:
                     )
                 owner[id(parameter)] = layer_name
                 names.append(f"{layer_name}.{name}" if layer_name else name)
-            self._layers[layer_name] = (module, rule)
+            self._layers[layer_name] = _Layer(module, rule)
         if not names:
             raise CallerError("the network has no trainable parameters")
         return tuple(names)
@@ -120,119 +116,98 @@ class KFAC:
         directions_at_once: how many directions of the output curvature are back-propagated in
         one batched pass (None: all on a GPU, one on a CPU, where that is faster).
         """
-        outputs, calls = self._record(inputs)
-        averaged = average_outputs(outputs, samples)
-        directions = likelihood.curvature_root(averaged)
+        modules = {name: layer.module for name, layer in self._layers.items()}
+        recording = record(self.network, modules, inputs)
+        head = recording.head()
+        if head is None:
+            start = averaged = average_samples(recording.outputs, samples)
+            directions = cotangents = likelihood.curvature_root(averaged)
+        else:
+            # f̄ = W mean_s(a_s) + b: gradients start from the averaged input of the last layer.
+            start = average_samples(head.inputs, samples)
+            weight, bias = _constants(head.module)
+            averaged = functional.linear(start, weight, bias)
+            directions = likelihood.curvature_root(averaged)
+            cotangents = directions @ weight
         if not create_graph:
-            directions = directions.detach()
+            averaged, directions, cotangents = (
+                tensor.detach() for tensor in (averaged, directions, cotangents)
+            )
         if directions_at_once is None:
             directions_at_once = len(directions) if inputs.is_cuda else 1
-        recorded = [(name, call) for name, found in calls.items() for call in found]
+
+        uses: dict[str, list[Use]] = {name: [] for name in self._layers}
+        others = [call for call in recording.calls if call is not head]
         gradients = self._gradients(
-            averaged, recorded, directions, samples, create_graph, directions_at_once
+            start, others, cotangents, samples, create_graph, directions_at_once
         )
-        roots: dict[str, Roots] = {}
-        position = 0
-        for layer_name, (module, rule) in self._layers.items():
-            uses = []
-            for call in calls.get(layer_name, []):
-                reduced = rule.reduce_inputs(module, call.inputs, samples)
-                uses.append(Use(reduced, gradients[position]))
-                position += 1
-            if not uses:
-                raise CallerError(
-                    f"layer {layer_name!r} has trainable parameters but was not called in the "
-                    "forward pass; freeze it with requires_grad_(False) or remove it"
-                )
-            prefix = f"{layer_name}." if layer_name else ""
-            for name, root in rule.roots(module, uses).items():
-                if prefix + name in self.parameter_names:
-                    roots[prefix + name] = root if create_graph else _detach(root)
-        return BatchCurvature(averaged if create_graph else averaged.detach(), roots)
-
-    def _record(self, inputs: Tensor) -> tuple[Tensor, dict[str, list[_Call]]]:
-        """Run the network on constant weights; return outputs and every layer's calls."""
-        calls: dict[str, list[_Call]] = {name: [] for name in self._layers}
-        constants = {name: p.detach() for name, p in self.network.named_parameters()}
-        with self._hooks(calls), evaluation_mode(self.network):
-            outputs = functional_call(self.network, constants, (inputs,))
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-            came = shape_text(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
-        for name, found in calls.items():
-            if any(call.output._version != call.version for call in found):
-                raise CallerError(
-                    f"the output of layer {name!r} is changed in place by what follows it; use "
-                    "the out-of-place form (relu instead of relu_)"
-                )
-        return outputs, calls
-
-    @contextmanager
-    def _hooks(self, calls: dict[str, list[_Call]]) -> Iterator[None]:
-        def record(name: str, inputs: Tensor, output: Tensor) -> Tensor:
-            if not output.requires_grad:
-                output.requires_grad_()
-            # An in-place operation must not reach the recorded output.
-            handed_on = output.clone() if self._copy_outputs else output
-            calls[name].append(_Call(inputs, output, output._version))
-            return handed_on
-
-        handles = [
-            module.register_forward_hook(
-                lambda _, arguments, output, name=name: record(name, arguments[0], output)
-            )
-            for name, (module, _) in self._layers.items()
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        for call, gradient in zip(others, gradients, strict=True):
+            reduced = self._layers[call.layer].rule.reduce_inputs(call.module, call.inputs, samples)
+            uses[call.layer].append(Use(reduced, gradient))
+        if head is not None:
+            uses[head.layer].append(Use(start, directions))
+        return BatchCurvature(averaged, self._roots(uses, create_graph))
 
     def _gradients(
         self,
-        averaged: Tensor,
-        recorded: list[tuple[str, _Call]],
-        directions: Tensor,
+        start: Tensor,
+        calls: list[Call],
+        cotangents: Tensor,
         samples: int,
         create_graph: bool,
         at_once: int,
     ) -> list[Tensor]:
-        """Per recorded call, gradients of r_d · f̄, reduced over samples: (directions, batch, …)."""
-        parts: list[list[Tensor]] = [[] for _ in recorded]
-        for chunk in directions.split(at_once):
+        """Per call, the gradients of each cotangent · start, reduced over samples.
+
+        cotangents (directions, batch, features) → a list of (directions, batch, …).
+        """
+        if not calls:
+            return []
+        parts: list[list[Tensor]] = [[] for _ in calls]
+        for chunk in cotangents.split(at_once):
             batched = len(chunk) > 1
             found = torch.autograd.grad(
-                averaged,
-                [call.output for _, call in recorded],
+                start,
+                [call.output for call in calls],
                 chunk if batched else chunk[0],
                 retain_graph=True,
                 create_graph=create_graph,
                 is_grads_batched=batched,
                 materialize_grads=True,
             )
-            for part, (name, call), gradient in zip(parts, recorded, found, strict=True):
-                module, rule = self._layers[name]
+            for part, call, gradient in zip(parts, calls, found, strict=True):
                 raw = gradient if batched else gradient[None]
-                part.append(rule.reduce_gradient(module, call.inputs, raw, samples))
+                rule = self._layers[call.layer].rule
+                part.append(rule.reduce_gradient(call.module, call.inputs, raw, samples))
         return [torch.cat(part) for part in parts]
 
+    def _roots(self, uses: dict[str, list[Use]], create_graph: bool) -> dict[str, Roots]:
+        roots: dict[str, Roots] = {}
+        for layer_name, (module, rule) in self._layers.items():
+            if not uses[layer_name]:
+                raise CallerError(
+                    f"layer {layer_name!r} has trainable parameters but was not called in the "
+                    "forward pass; freeze it with requires_grad_(False) or remove it"
+                )
+            prefix = f"{layer_name}." if layer_name else ""
+            for name, root in rule.roots(module, uses[layer_name]).items():
+                if prefix + name in self.parameter_names:
+                    roots[prefix + name] = root if create_graph else _detach(root)
+        return roots
 
-def average_outputs(outputs: Tensor, samples: int) -> Tensor:
-    """Mean over samples: (batch·samples, outputs) → (batch, outputs)."""
-    return split_samples(outputs, samples).mean(1)
+
+def average_samples(rows: Tensor, samples: int) -> Tensor:
+    """Mean over samples: (batch·samples, …) → (batch, …).
+
+    Scaled after the sum: its gradient is then a broadcast view, where that of `mean` is divided
+    and written out once per sample.
+    """
+    return split_samples(rows, samples).sum(1) * (1 / samples)
 
 
-@contextmanager
-def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Dropout off and statistics fixed inside, every module's own mode restored after."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+def _constants(linear: nn.Module) -> tuple[Tensor, Tensor | None]:
+    assert isinstance(linear, nn.Linear)
+    return linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
 
 
 def _detach(root: Roots) -> Roots:

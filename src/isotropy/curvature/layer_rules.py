@@ -113,10 +113,14 @@ class LinearRule(LayerRule):
     parameters = ("weight", "bias")
 
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
-        inputs = [use.inputs.flatten(1, -2) if use.inputs.ndim > 2 else use.inputs[:, None]
-                  for use in uses]
-        gradients = [use.gradient.flatten(2, -2) if use.gradient.ndim > 3
-                     else use.gradient[:, :, None] for use in uses]
+        inputs = [
+            use.inputs.flatten(1, -2) if use.inputs.ndim > 2 else use.inputs[:, None]
+            for use in uses
+        ]
+        gradients = [
+            use.gradient.flatten(2, -2) if use.gradient.ndim > 3 else use.gradient[:, :, None]
+            for use in uses
+        ]
         positions = sum(part.shape[1] for part in inputs)
         roots: dict[str, Roots] = {
             "weight": KroneckerRoots(_rows(inputs), _rows(gradients) / math.sqrt(positions))

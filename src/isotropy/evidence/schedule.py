@@ -5,7 +5,9 @@ from the number of examples, the network and the device, and the filled-in sched
 and saved. The paper's recipe (Immer et al. 2022, MNIST) is 1000 epochs of batches of 1000 with 31
 samples, one hyper step an epoch at learning rate 0.05; on a CPU the default budget is far
 smaller. Shorter runs make larger hyper steps: a range must be able to travel its whole
-period twice, so  learning rate × updates ≥ 2 (π + ½).
+period twice, so  learning rate × updates ≥ 2 (π + ½), up to a rate of ¼; a run too short even for
+that is told so (`too_short`). The ranges' optimiser forgets quickly (`range_memory`): gradients are
+much larger while a range is small, and a long memory of them would stall it half way.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from isotropy.evidence.priors import STRUCTURES, PriorStructure
 from isotropy.likelihoods import LIKELIHOODS
 
 Objective = Literal["laplace", "augerino", "fixed", "none"]
+TRAVEL = 2 * (math.pi + 0.5)
+"""How far a range must be able to travel in a run, in coordinates: learning rate × updates."""
+
 OBJECTIVES = ("laplace", "augerino", "fixed", "none")
 
 
@@ -39,6 +44,7 @@ class LearnConfig:
     update_every     epochs between hyper steps
     gradient_batches batches of `curvature_batch` examples in a ranges step; 0 means all data
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
+    range_memory     decay of the squared gradients in the ranges' Adam (β₂)
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
     prior_structure  one precision: scalar, or one per layer, or one per tensor
     ranges, caps     half-widths by generator name in reported units: given, largest allowed
@@ -118,7 +124,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
     epochs = config.epochs or default_epochs(examples, on_gpu)
     burn_in = config.burn_in if config.burn_in is not None else min(10, epochs // 6)
     updates = max(1, (epochs - burn_in) // config.update_every)
-    range_rate = config.range_rate or max(0.05, 2 * (math.pi + 0.5) / updates)
+    range_rate = config.range_rate or min(0.25, max(0.05, TRAVEL / updates))
     batch_size = config.batch_size or default_batch(examples)
     curvature_batch = config.curvature_batch or (1000 if on_gpu else 125)
     every = config.evaluate_every or max(1, epochs // 10)
@@ -137,6 +143,14 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         prior_steps=config.prior_steps or 1,
         evaluate_every=every,
     )
+
+
+def too_short(config: LearnConfig) -> bool:
+    """Whether a resolved run that learns ranges ends before they can settle."""
+    assert config.epochs is not None and config.burn_in is not None
+    assert config.range_rate is not None
+    updates = max(0, config.epochs - config.burn_in) // config.update_every
+    return config.objective == "laplace" and config.range_rate * updates < TRAVEL * (1 - 1e-9)
 
 
 def default_epochs(examples: int, on_gpu: bool) -> int:

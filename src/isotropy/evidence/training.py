@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.curvature.kfac import KFAC, average_outputs, evaluation_mode
+from isotropy.curvature.kfac import KFAC, average_samples
+from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.schedule import LearnConfig, cosine
@@ -176,7 +177,7 @@ class Trainer:
             noise = self.model.noise(len(batch), generator=noise_stream)
             with torch.set_grad_enabled(augerino):
                 rows = self.model.orbit(inputs, noise)
-            outputs = average_outputs(self.network(rows), noise.shape[1])
+            outputs = average_samples(self.network(rows), noise.shape[1])
             loss = self.likelihood.training_loss(outputs, targets)
             losses.append(loss.detach() * len(batch))
             if augerino:
@@ -200,7 +201,9 @@ class Trainer:
 
     # -- the evidence ----------------------------------------------------------------------
 
-    def orbit_batches(self, purpose: str, *, limit: int = 0, graph: bool = False) -> Iterator[Batch]:
+    def orbit_batches(
+        self, purpose: str, *, limit: int = 0, graph: bool = False
+    ) -> Iterator[Batch]:
         """Batches for an evidence pass, in the epoch's own order and noise for this purpose.
 
         limit: at most so many batches, drawn at random (0: all data in order).
@@ -257,7 +260,9 @@ class Trainer:
         return float(value)
 
     def _range_rate(self, progress: float) -> float:
-        return cosine(_number(self.config.range_rate), _number(self.config.range_rate_end), progress)
+        return cosine(
+            _number(self.config.range_rate), _number(self.config.range_rate_end), progress
+        )
 
     def _check_finite(self, value: float, what: str) -> None:
         if not torch.isfinite(torch.tensor(value)):
@@ -288,12 +293,6 @@ class Trainer:
                     hits += (outputs.argmax(1) == wanted).sum()
         accuracy = float(hits) / len(inputs) if targets.ndim == 1 else None
         return Scores(accuracy, float(total) / len(inputs))
-
-    # -- state -----------------------------------------------------------------------------
-
-    def modules(self) -> dict[str, nn.Module]:
-        """Everything with parameters, by the name it is saved under."""
-        return {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
 
 
 def _norm(tensor: Tensor) -> Tensor:

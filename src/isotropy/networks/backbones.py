@@ -202,6 +202,8 @@ def backbone(name: str, shape: Sequence[int], outputs: int, **arguments: Any) ->
 
 def _image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     if len(shape) != 3:
-        raise CallerError(f"expected images (channels, height, width), got inputs of {tuple(shape)}")
+        raise CallerError(
+            f"expected images (channels, height, width), got inputs of {tuple(shape)}"
+        )
     channels, height, width = shape
     return channels, height, width

@@ -229,9 +229,7 @@ def _gather(
     batch, channels, _, width = images.shape
     flat = images.reshape(batch, channels, -1)
     rows, columns = y_factors.shape[2:]
-    total = torch.zeros(
-        (batch, channels, rows, columns), device=images.device, dtype=images.dtype
-    )
+    total = torch.zeros((batch, channels, rows, columns), device=images.device, dtype=images.dtype)
     for y_factor, y_index in zip(y_factors, y_taps.index, strict=True):
         for x_factor, x_index in zip(x_factors, x_taps.index, strict=True):
             index = (y_index * width + x_index).reshape(batch, 1, -1).expand(-1, channels, -1)

@@ -1,0 +1,5 @@
+"""`python -m isotropy` is `isotropy`."""
+
+from isotropy.cli.main import main
+
+main()

@@ -1,0 +1,201 @@
+"""Run folders: safetensors and JSON, no pickle, nothing half written.
+
+Every file is written beside its place and moved into it, so that a full disk or a killed process
+leaves the last good version. A run folder holds
+
+    config.json              settings, data, network (a name and arguments, or FILE.py:factory)
+    metrics.jsonl            one line an epoch
+    checkpoint.safetensors   all tensors of the run; epoch and scalars in its metadata
+    augmentation.json        the learned ranges with units
+    result.json, samples.npz, report.html     when the run has ended
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.evidence.training import Trainer
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+AUGMENTATION = "augmentation.json"
+RESULT = "result.json"
+REPORT = "report.html"
+
+
+def make_folder(path: Path) -> Path:
+    """Create a run folder and make sure that it can be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise CallerError(
+            f"run folder {str(path)!r} cannot be written: {error.strerror or error}; choose "
+            "another with --out"
+        ) from error
+    return path
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing: beside its place first, then moved into it."""
+    beside = path.with_name(path.name + ".part")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise CallerError(
+            f"{str(path)!r} cannot be written: {error.strerror or error}; what was there before "
+            "is kept"
+        ) from error
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: non-finite numbers become null, paths and tuples plain."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a JSON object, indented, whole or not at all."""
+    write_bytes(path, (json.dumps(plain(record), indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a sentence if it is missing or broken."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CallerError(
+            f"{str(path.parent)!r} is not a run folder: it has no {path.name}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CallerError(f"{str(path)!r} cannot be read: {error}") from error
+    if not isinstance(record, dict):
+        raise CallerError(f"{str(path)!r}: expected a JSON object, got {type(record).__name__}")
+    return record
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line, whole or not at all."""
+    lines = [json.dumps(plain(row), allow_nan=False) + "\n" for row in rows]
+    write_bytes(path, "".join(lines).encode())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read one JSON object a line; a missing file has none."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+    """Tensors and a JSON record in one safetensors file, whole or not at all."""
+    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_bytes(path, save(flat, metadata={"record": json.dumps(plain(record))}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_tensors` wrote."""
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+        return tensors, json.loads(metadata["record"])
+    except FileNotFoundError as error:
+        raise CallerError(f"{str(path.parent)!r} holds no checkpoint ({path.name})") from error
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+        raise CallerError(f"checkpoint {str(path)!r} cannot be read: {error}") from error
+
+
+# -- a trainer's state ---------------------------------------------------------------------
+
+
+def save_trainer(folder: Path, trainer: Trainer, history: list[dict[str, Any]]) -> None:
+    """Everything a run needs to go on as if it had not stopped."""
+    tensors: dict[str, Tensor] = {}
+    for name, module in _modules(trainer).items():
+        tensors.update({f"{name}/{key}": value for key, value in module.state_dict().items()})
+    for name, optimiser in trainer.optimisers.items():
+        for index, moments in optimiser.state_dict()["state"].items():
+            tensors.update(
+                {f"optimiser/{name}/{index}/{key}": value for key, value in moments.items()}
+            )
+    # A network with dropout draws from torch's global generator.
+    tensors["generator/cpu"] = torch.get_rng_state()
+    if trainer.device.type == "cuda":
+        tensors["generator/cuda"] = torch.cuda.get_rng_state(trainer.device)
+    record = {"epoch": trainer.epoch, "seconds": trainer.seconds}
+    write_lines(folder / METRICS, history)
+    save_tensors(folder / CHECKPOINT, tensors, record)
+
+
+def load_trainer(folder: Path, trainer: Trainer) -> list[dict[str, Any]]:
+    """Bring `trainer` to the saved state; returns the history up to there."""
+    tensors, record = load_tensors(folder / CHECKPOINT)
+    for name, module in _modules(trainer).items():
+        load_module(folder, module, tensors, name)
+    for name, optimiser in trainer.optimisers.items():
+        state: dict[int, dict[str, Tensor]] = {}
+        prefix = f"optimiser/{name}/"
+        for key, value in tensors.items():
+            if key.startswith(prefix):
+                index, moment = key.removeprefix(prefix).split("/")
+                state.setdefault(int(index), {})[moment] = value
+        optimiser.load_state_dict(
+            {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
+        )
+    torch.set_rng_state(tensors["generator/cpu"])
+    if trainer.device.type == "cuda" and "generator/cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["generator/cuda"], trainer.device)
+    trainer.epoch, trainer.seconds = int(record["epoch"]), float(record["seconds"])
+    return [row for row in read_lines(folder / METRICS) if row["epoch"] <= trainer.epoch]
+
+
+def load_module(folder: Path, module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
+    """Load the tensors saved under `name/` into a module of the same shapes."""
+    prefix = f"{name}/"
+    state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    wanted = module.state_dict()
+    for key in sorted(set(wanted) | set(state)):
+        here = tuple(wanted[key].shape) if key in wanted else "nothing"
+        there = tuple(state[key].shape) if key in state else "nothing"
+        if here != there:
+            raise CallerError(
+                f"run folder {str(folder)!r} is of another model: it holds {there} for {key!r}, "
+                f"this model has {here}"
+            )
+    module.load_state_dict(state)
+
+
+def _modules(trainer: Trainer) -> dict[str, nn.Module]:
+    return {
+        "network": trainer.network,
+        "augmentation": trainer.model.augmentation,
+        "prior": trainer.prior,
+        "likelihood": trainer.likelihood,
+    }

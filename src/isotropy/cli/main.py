@@ -1,0 +1,52 @@
+"""`isotropy`: the command group, and what becomes of errors.
+
+Exit status 0 done; 1 failed; 2 the caller's mistake, one sentence on standard error that names
+the culprit; 130 interrupted, with a run folder that can be resumed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from isotropy._version import __version__
+from isotropy.checks import CallerError
+from isotropy.cli.learn import learn_command
+from isotropy.evidence.laplace import NotFiniteError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="isotropy")
+def cli() -> None:
+    """Find out which symmetries your data has, how much, and build exactly that in."""
+
+
+cli.add_command(learn_command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    try:
+        status = cli.main(args=arguments, prog_name="isotropy", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as help_text:
+        click.echo(help_text.format_message(), err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        _say(error.format_message())
+        sys.exit(2 if isinstance(error, click.UsageError) else 1)
+    except CallerError as error:
+        _say(str(error))
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(130)
+    except NotFiniteError as error:
+        _say(str(error))
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(message: str) -> None:
+    click.echo(f"isotropy: {' '.join(message.split())}", err=True)

@@ -1,0 +1,122 @@
+"""Live progress of a learning run on standard error: a table on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from isotropy.report.reading import number_text
+from isotropy.symmetry.actions import Generator
+from isotropy.workflows.learning import LearnProgress
+
+
+def reading(generator: Generator, width: float) -> str:
+    """`±175.0°` or `±0.02 log factor`: a half-width as it is shown."""
+    if generator.unit == "degrees":
+        return f"±{width:.1f}°"
+    return f"±{width:.3f} {generator.unit}"
+
+
+class LearnDisplay:
+    """Shows each epoch. Use as a context manager and call with every `LearnProgress`."""
+
+    def __init__(
+        self, generators: tuple[Generator, ...], truth: dict[str, float], *, quiet: bool = False
+    ) -> None:
+        self.generators = generators
+        self.truth = truth
+        self.quiet = quiet
+        self.console = Console(stderr=True, highlight=False)
+        self.started = time.monotonic()
+        self.first_epoch: int | None = None
+        self.live = Live(console=self.console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> LearnDisplay:
+        if self._interactive:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._interactive:
+            self.live.stop()
+
+    @property
+    def _interactive(self) -> bool:
+        return self.console.is_terminal and not self.quiet
+
+    def say(self, sentence: str) -> None:
+        """A line above the table."""
+        if not self.quiet:
+            self.console.print(sentence, soft_wrap=True, markup=False)
+
+    def __call__(self, progress: LearnProgress) -> None:
+        if self.quiet:
+            return
+        if self._interactive:
+            self.live.update(self._table(progress))
+            return
+        epochs = progress.config.epochs or 1
+        if progress.row.epoch % max(1, epochs // 10) == 0 or progress.row.epoch == epochs:
+            self.console.print(self._line(progress), soft_wrap=True, markup=False)
+
+    def _line(self, progress: LearnProgress) -> str:
+        row = progress.row
+        found = max(
+            self.generators, key=lambda g: abs(g.from_units(row.ranges[g.name])), default=None
+        )
+        widest = "" if found is None else f"  {found.name} {reading(found, row.ranges[found.name])}"
+        return (
+            f"epoch {row.epoch}/{progress.config.epochs}  loss {row.train_loss:.3f}  "
+            f"evidence/example {number_text(progress.log_evidence_per_example, 3)}{widest}  "
+            f"test accuracy {_percent(progress.test_accuracy)}  {row.seconds:.0f} s"
+        )
+
+    def _table(self, progress: LearnProgress) -> Group:
+        row, config = progress.row, progress.config
+        epochs = config.epochs or 1
+        if self.first_epoch is None:
+            self.first_epoch = row.epoch - 1
+        elapsed = time.monotonic() - self.started
+        left = elapsed / max(1, row.epoch - self.first_epoch) * (epochs - row.epoch)
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(f"epoch {row.epoch}/{epochs}", style="bold"),
+            ProgressBar(total=epochs, completed=row.epoch, width=30),
+            Text(f"{elapsed:.0f} s, about {left:.0f} s left", style="dim"),
+        )
+        ranges = Table(box=None, pad_edge=False, header_style="dim")
+        ranges.add_column("symmetry")
+        ranges.add_column("learned range", justify="right")
+        ranges.add_column("")
+        if self.truth:
+            ranges.add_column("in the data", justify="right", style="dim")
+        for generator in self.generators:
+            width = row.ranges[generator.name]
+            largest = generator.period or 1.0
+            share = min(1.0, abs(generator.from_units(width)) / largest)
+            cells = [generator.name, reading(generator, width), ProgressBar(1.0, share, width=24)]
+            if self.truth:
+                cells.append(reading(generator, self.truth.get(generator.name, 0.0)))
+            ranges.add_row(*cells)
+        phase = "burn-in" if row.epoch <= (config.burn_in or 0) else "learning"
+        scores = Text(
+            f"{phase}   loss {row.train_loss:.3f}   evidence/example "
+            f"{number_text(progress.log_evidence_per_example, 3)}   test accuracy "
+            f"{_percent(progress.test_accuracy)}"
+        )
+        return Group(head, Text(), ranges, Text(), scores)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,107 @@
+"""Record what enters and leaves every layer in one forward pass, leaving the network as it was.
+
+The weights are constants during the pass (`functional_call` on detached tensors), so that
+back-propagation to the recorded outputs forms no weight gradient. Hooks are removed and every
+module's own training mode is restored on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from isotropy.checks import CallerError, shape_text
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a layer: its input, and its output before anything else used it."""
+
+    layer: str
+    module: nn.Module
+    inputs: Tensor
+    output: Tensor
+    version: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The network's outputs (rows, outputs) and all calls, in the order they were made."""
+
+    outputs: Tensor
+    calls: tuple[Call, ...]
+
+    def head(self) -> Call | None:
+        """The call whose output *is* the network's output, if that is a plain Linear layer.
+
+        An affine last layer commutes with the average over samples, so that everything behind it
+        needs to be computed once per example instead of once per sample.
+        """
+        for call in self.calls:
+            if (
+                call.output is self.outputs
+                and type(call.module) is nn.Linear
+                and call.inputs.ndim == 2
+            ):
+                return call
+        return None
+
+
+def record(network: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) -> Recording:
+    """Run `network` on constant weights and record every call of the named `layers`."""
+    calls: list[Call] = []
+    constants = {name: parameter.detach() for name, parameter in network.named_parameters()}
+    copy_outputs = any(getattr(module, "inplace", False) for module in network.modules())
+    with torch.enable_grad(), _hooks(layers, calls, copy_outputs), evaluation_mode(network):
+        outputs = functional_call(network, constants, (inputs,))
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        came = shape_text(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
+    for call in calls:
+        if call.output._version != call.version:
+            raise CallerError(
+                f"the output of layer {call.layer!r} is changed in place by what follows it; use "
+                "the out-of-place form (relu instead of relu_)"
+            )
+    return Recording(outputs, tuple(calls))
+
+
+@contextmanager
+def _hooks(
+    layers: Mapping[str, nn.Module], calls: list[Call], copy_outputs: bool
+) -> Iterator[None]:
+    def keep(name: str, module: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
+        if not output.requires_grad:
+            output.requires_grad_()
+        calls.append(Call(name, module, inputs, output, output._version))
+        # An in-place operation must not reach the recorded output.
+        return output.clone() if copy_outputs else output
+
+    handles = [
+        module.register_forward_hook(
+            lambda module, arguments, output, name=name: keep(name, module, arguments[0], output)
+        )
+        for name, module in layers.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Dropout off and statistics fixed inside, every module's own mode restored after."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

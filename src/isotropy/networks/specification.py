@@ -1,0 +1,145 @@
+"""Networks named in words, so that a run folder can rebuild its own without pickle.
+
+mlp, cnn, resnet     a backbone; `mlp:200` sets its first argument (hidden width)
+FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
+                     factory(); the file's hash is kept and must not change
+timm:NAME            a model of the timm library (an optional extra)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from isotropy.checks import CallerError, check_choice
+from isotropy.networks.backbones import BACKBONES, backbone
+
+_WIDTH_ARGUMENT = {"mlp": "hidden", "resnet": "width"}
+
+
+@dataclass(frozen=True)
+class NetworkSpecification:
+    """A network by kind (backbone, file, timm, given), name and JSON arguments.
+
+    `given` is a module handed over in Python: it has a name but cannot be rebuilt from it.
+    """
+
+    kind: str
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    sha256: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def text(self) -> str:
+        """How the user wrote it."""
+        if self.kind == "backbone" and self.arguments:
+            return f"{self.name}:{next(iter(self.arguments.values()))}"
+        return f"timm:{self.name}" if self.kind == "timm" else self.name
+
+    def build(self, shape: Sequence[int], outputs: int) -> nn.Module:
+        """A freshly initialised network for inputs of `shape` (no batch axis)."""
+        if self.kind == "backbone":
+            return backbone(self.name, shape, outputs, **self.arguments)
+        if self.kind == "file":
+            return _build_from_file(self, shape, outputs)
+        if self.kind == "timm":
+            return _build_from_timm(self.name, shape, outputs)
+        raise CallerError(
+            f"the network {self.name!r} was handed over in Python and cannot be rebuilt from its "
+            "name; pass it again"
+        )
+
+
+def parse_network(text: str) -> NetworkSpecification:
+    """The specification a user wrote: `mlp`, `mlp:200`, `nets.py:make`, `timm:resnet18`."""
+    name, _, rest = text.partition(":")
+    if name == "timm" and rest:
+        return NetworkSpecification("timm", rest)
+    if ".py" in text:
+        path_text, _, factory = text.rpartition(":")
+        if not path_text.endswith(".py") or not factory:
+            raise CallerError(f"model {text!r}: expected FILE.py:factory")
+        path = Path(path_text).resolve()
+        return NetworkSpecification("file", f"{path}:{factory}", sha256=_hash(path))
+    check_choice(name, BACKBONES, what="model")
+    if not rest:
+        return NetworkSpecification("backbone", name)
+    argument = _WIDTH_ARGUMENT.get(name)
+    if argument is None or not rest.isdigit() or int(rest) < 1:
+        raise CallerError(
+            f"model {text!r}: expected mlp:WIDTH or resnet:WIDTH with a whole width of at least 1"
+        )
+    return NetworkSpecification("backbone", name, {argument: int(rest)})
+
+
+def specification_of(network: nn.Module) -> NetworkSpecification:
+    """The specification of a module that was handed over in Python."""
+    kind = type(network)
+    return NetworkSpecification("given", f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _hash(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise CallerError(
+            f"model file {str(path)!r} cannot be read: {error.strerror or error}"
+        ) from error
+
+
+def _build_from_file(
+    specification: NetworkSpecification, shape: Sequence[int], outputs: int
+) -> nn.Module:
+    path_text, _, factory_name = specification.name.rpartition(":")
+    path = Path(path_text)
+    if specification.sha256 is not None and _hash(path) != specification.sha256:
+        raise CallerError(
+            f"model file {str(path)!r} has changed since the run began; restore it or start anew"
+        )
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.path.insert(0, str(path.parent))  # so that the file finds its neighbours
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise CallerError(
+            f"model file {str(path)!r} does not run: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    factory: Callable[..., Any] | None = getattr(module, factory_name, None)
+    if not callable(factory):
+        raise CallerError(f"model file {str(path)!r} has no function {factory_name!r}")
+    takes_shape = len(inspect.signature(factory).parameters) >= 2
+    network = factory(tuple(shape), outputs) if takes_shape else factory()
+    if not isinstance(network, nn.Module):
+        raise CallerError(
+            f"{factory_name!r} in {str(path)!r}: expected it to return an nn.Module, got "
+            f"{type(network).__name__}"
+        )
+    return network
+
+
+def _build_from_timm(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
+    try:
+        import timm
+    except ImportError as error:
+        raise CallerError(
+            "models of the form timm:NAME need the timm library; install isotropy[vision]"
+        ) from error
+    if name not in timm.list_models():
+        raise CallerError(f"unknown timm model {name!r}")
+    network: nn.Module = timm.create_model(name, num_classes=outputs, in_chans=shape[0])
+    return network

@@ -1,0 +1,94 @@
+"""The generalised Gauss–Newton of an averaged network, written out as one dense matrix.
+
+    H = Σ_n Ĵ_nᵀ Λ_n Ĵ_n ,    Ĵ_n = (1/S) Σ_s ∂f(x_ns)/∂θ ,    Λ_n = −∂² log p(y_n | f̂_n) / ∂f̂²
+
+(Immer et al. 2022, Eq. 11 and 12), by `torch.func` Jacobians of the whole network. Rows are
+(batch·samples, …) with samples fastest; parameters are vectorised row-major. Knows torch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+OutputCurvature = Callable[[Tensor], Tensor]
+"""From averaged outputs (batch, outputs) to Λ (batch, outputs, outputs)."""
+
+
+def softmax_curvature(outputs: Tensor) -> Tensor:
+    """Λ = diag(p) − p pᵀ of class labels given logits."""
+    p = outputs.softmax(-1)
+    return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+
+
+def gaussian_curvature(noise: float) -> OutputCurvature:
+    """Λ = I/σ² of real targets with noise of standard deviation σ."""
+
+    def curvature(outputs: Tensor) -> Tensor:
+        identity = torch.eye(outputs.shape[-1], dtype=outputs.dtype)
+        return (identity / noise**2).expand(len(outputs), -1, -1)
+
+    return curvature
+
+
+def average_over_samples(rows: Tensor, samples: int) -> Tensor:
+    """Mean over samples: (batch·samples, …) → (batch, …), one example at a time."""
+    return torch.stack(
+        [rows[first : first + samples].sum(0) / samples for first in range(0, len(rows), samples)]
+    )
+
+
+def trainable(network: nn.Module) -> dict[str, Tensor]:
+    """The parameters that have a block, by name."""
+    return {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
+
+
+def averaged_outputs(
+    network: nn.Module, parameters: dict[str, Tensor], rows: Tensor, samples: int
+) -> Tensor:
+    """f̂ (batch, outputs) with the given values for the parameters."""
+    return average_over_samples(functional_call(network, parameters, (rows,)), samples)
+
+
+def averaged_jacobians(network: nn.Module, rows: Tensor, samples: int) -> dict[str, Tensor]:
+    """Ĵ by parameter name, (batch, outputs, parameters of that tensor)."""
+
+    def outputs(parameters: dict[str, Tensor]) -> Tensor:
+        return averaged_outputs(network, parameters, rows, samples)
+
+    found = jacrev(outputs)(trainable(network))
+    return {name: jacobian.flatten(2) for name, jacobian in found.items()}
+
+
+def dense_ggn(
+    network: nn.Module, rows: Tensor, samples: int, output_curvature: OutputCurvature
+) -> Tensor:
+    """H (P, P) over all trainable parameters, in the order of `named_parameters`."""
+    jacobian = torch.cat(list(averaged_jacobians(network, rows, samples).values()), -1)
+    outputs = averaged_outputs(network, trainable(network), rows, samples)
+    return _sandwich(jacobian, output_curvature(outputs))
+
+
+def dense_ggn_blocks(
+    network: nn.Module, rows: Tensor, samples: int, output_curvature: OutputCurvature
+) -> dict[str, Tensor]:
+    """The diagonal blocks of H by parameter name."""
+    curvature = output_curvature(averaged_outputs(network, trainable(network), rows, samples))
+    return {
+        name: _sandwich(jacobian, curvature)
+        for name, jacobian in averaged_jacobians(network, rows, samples).items()
+    }
+
+
+def group_blocks(block: Tensor, groups: int) -> Tensor:
+    """The diagonal blocks of a grouped convolution's weight block, (groups, p/g, p/g)."""
+    size = len(block) // groups
+    parts = [slice(first, first + size) for first in range(0, len(block), size)]
+    return torch.stack([block[part, part] for part in parts])
+
+
+def _sandwich(jacobian: Tensor, curvature: Tensor) -> Tensor:
+    return torch.einsum("ncp,ncd,ndq->pq", jacobian, curvature, jacobian)

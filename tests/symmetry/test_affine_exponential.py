@@ -1,0 +1,291 @@
+"""The closed-form affine exponential: against scipy's, at its seams, and in every derivative."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles.affine_oracle import exponential, exponential_derivative
+
+from isotropy.symmetry.affine_exponential import affine_exponential
+
+# Relative to the size of the exponential, or one, and growing with the block's norm squared:
+# that is scipy's own rounding (against 60 digits ours stays below 1e-15 where its is 1e-12).
+TOLERANCE = {torch.float64: 2e-13, torch.float32: 2e-6}
+
+DELTA_SEAM, TAU_SEAM = 0.1, 0.5
+SIDES = (-1e-2, -1e-6, -1e-12, 0.0, 1e-12, 1e-6, 1e-2)
+
+
+def matrix_with(tau: float, delta: float, half: float = 0.2, upper: float = 0.7) -> list:
+    """A 2×2 matrix with half trace τ whose traceless part squares to δ I."""
+    return [[tau + half, upper], [(delta - half**2) / upper, tau - half]]
+
+
+POINTS = {
+    "zero": [[0.0, 0.0], [0.0, 0.0]],
+    "equal eigenvalues, small": [[0.3, 0.0], [0.0, 0.3]],
+    "equal eigenvalues, at the seam": [[0.5, 0.0], [0.0, 0.5]],
+    "equal eigenvalues, large": [[-1.7, 0.0], [0.0, -1.7]],
+    "nilpotent": [[0.0, 1.0], [0.0, 0.0]],
+    "nilpotent, full": [[0.6, -0.9], [0.4, -0.6]],
+    "Jordan block": [[0.8, 2.0], [0.0, 0.8]],
+    "diag(a, 0), small": [[0.2, 0.0], [0.0, 0.0]],
+    "diag(a, 0), large": [[2.0, 0.0], [0.0, 0.0]],
+    "diag(0, −a)": [[0.0, 0.0], [0.0, -1.3]],
+    "hyperbolic": [[0.0, 0.7], [0.7, 0.0]],
+    "rotation, small": [[0.0, 1e-3], [-1e-3, 0.0]],
+    "rotation, a full turn": [[0.0, 2 * np.pi], [-2 * np.pi, 0.0]],
+    "rotation, 20 radians": [[0.0, 20.0], [-20.0, 0.0]],
+    "spiral": [[-0.4, 5.0], [-5.0, -0.4]],
+    "generic": [[0.3, -1.1], [0.5, 0.9]],
+    "seam δ = 0.1": matrix_with(0.1, 0.1),
+    "seam δ = −0.1": matrix_with(0.1, -0.1),
+    "seam τ = 0.5": matrix_with(0.5, 0.03),
+    "seam τ = −0.5": matrix_with(-0.5, -0.03),
+    "corner of the seams": matrix_with(0.5, 0.1),
+    "eigenvalue at its seam": matrix_with(0.1, 0.36),
+}
+TRANSLATION = (0.7, -1.3)
+
+
+def double(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def assert_equals_oracle(block, translation, *, dtype=torch.float64):
+    """Compare with scipy's 3×3 exponential; a NaN fails."""
+    block = torch.as_tensor(block, dtype=torch.float64).to(dtype)
+    translation = torch.as_tensor(translation, dtype=torch.float64).to(dtype)
+    linear, shift = affine_exponential(block, translation)
+    assert linear.dtype == shift.dtype == dtype
+    right_linear, right_shift = exponential(block.double().numpy(), translation.double().numpy())
+    size = max(1.0, np.abs(right_linear).max())
+    norm = max(1.0, float(block.double().norm()))
+    tolerance = TOLERANCE[dtype] * (norm**2 if dtype == torch.float64 else 1)
+    assert np.abs(linear.double().numpy() - right_linear).max() <= tolerance * size
+    # V b is judged against |b|, so that tiny translations are right to all digits.
+    reach = float(translation.double().norm()) * max(size, norm)
+    assert np.abs(shift.double().numpy() - right_shift).max() <= tolerance * reach
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("point", POINTS)
+def test_equals_the_oracle(point, dtype):
+    assert_equals_oracle(POINTS[point], TRANSLATION, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("scale", [10.0**k for k in range(-9, 1)] + [2.0, 4.0, 8.0])
+def test_equals_the_oracle_at_every_scale(scale, dtype):
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        block, translation = generator.uniform(-1, 1, (2, 2)), generator.uniform(-1, 1, 2)
+        assert_equals_oracle(scale * block, scale * translation, dtype=dtype)
+
+
+entry = st.floats(-8, 8)
+
+
+@given(st.tuples(entry, entry, entry, entry), st.tuples(entry, entry))
+def test_equals_the_oracle_anywhere(block, translation):
+    assert_equals_oracle(np.reshape(block, (2, 2)), translation)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("tau_seam", [-TAU_SEAM, 0.0, TAU_SEAM])
+@pytest.mark.parametrize("delta_seam", [-DELTA_SEAM, 0.0, DELTA_SEAM])
+def test_both_sides_of_every_seam(delta_seam, tau_seam, dtype):
+    for delta_off in SIDES:
+        for tau_off in SIDES:
+            block = matrix_with(tau_seam + tau_off, delta_seam + delta_off)
+            assert_equals_oracle(block, TRANSLATION, dtype=dtype)
+
+
+near_tau = st.builds(
+    lambda seam, off: seam + off, st.sampled_from([-0.5, 0.0, 0.5]), st.floats(-0.05, 0.05)
+)
+near_delta = st.builds(
+    lambda seam, off: seam + off, st.sampled_from([-0.1, 0.0, 0.1]), st.floats(-0.03, 0.03)
+)
+part = st.one_of(st.floats(-3, -0.2), st.floats(0.2, 3))
+
+
+@given(near_tau, near_delta, st.floats(-1, 1), part)
+def test_near_the_seams_the_value_and_the_derivative_are_right(tau, delta, half, upper):
+    block = matrix_with(tau, delta, half, upper)
+    assert_equals_oracle(block, TRANSLATION)
+    assert_derivative_equals_oracle(block)
+
+
+def assert_derivative_equals_oracle(block, tolerance=1e-11):
+    direction, direction_shift = double([[0.3, -0.8], [1.1, 0.4]]), double([0.2, 0.9])
+    _, (linear_dot, shift_dot) = torch.func.jvp(
+        affine_exponential, (double(block), double(TRANSLATION)), (direction, direction_shift)
+    )
+    right = exponential_derivative(
+        np.array(block), np.array(TRANSLATION), direction.numpy(), direction_shift.numpy()
+    )
+    size = max(1.0, *(np.abs(each).max() for each in right))
+    assert np.abs(linear_dot.numpy() - right[0]).max() <= tolerance * size
+    assert np.abs(shift_dot.numpy() - right[1]).max() <= tolerance * size
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_derivative_equals_the_oracle(point):
+    assert_derivative_equals_oracle(POINTS[point])
+
+
+def leaves(point: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return double(POINTS[point]).requires_grad_(), double(TRANSLATION).requires_grad_()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_gradients_in_both_modes(point):
+    assert torch.autograd.gradcheck(
+        affine_exponential, leaves(point), check_forward_ad=True, atol=1e-7, rtol=1e-6
+    )
+
+
+TWICE = (
+    "zero", "equal eigenvalues, at the seam", "nilpotent", "diag(a, 0), small", "diag(a, 0), large",
+    "rotation, 20 radians", "generic", "corner of the seams",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("point", TWICE)
+def test_second_derivatives(point):
+    assert torch.autograd.gradgradcheck(
+        affine_exponential, leaves(point), check_fwd_over_rev=True, atol=1e-6, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_float32_gradient(point):
+    def gradient(dtype):
+        block = double(POINTS[point]).to(dtype).requires_grad_()
+        linear, shift = affine_exponential(block, double(TRANSLATION).to(dtype))
+        (found,) = torch.autograd.grad((linear.sum() + shift.sum()), block)
+        return found.double()
+
+    right = gradient(torch.float64)
+    error = (gradient(torch.float32) - right).abs().max()
+    assert error <= 1e-5 * max(1.0, float(right.abs().max()))
+
+
+# --- algebra ------------------------------------------------------------------------------
+
+small = st.floats(-2, 2)
+blocks = st.tuples(small, small, small, small).map(lambda values: np.reshape(values, (2, 2)))
+translations = st.tuples(small, small).map(np.array)
+
+
+def element(block, translation, time: float = 1.0) -> torch.Tensor:
+    """exp(time · A) as a 3×3 matrix, by the code under test."""
+    linear, shift = affine_exponential(
+        torch.as_tensor(time * block), torch.as_tensor(time * translation)
+    )
+    matrix = torch.eye(3, dtype=torch.float64)
+    matrix[:2, :2], matrix[:2, 2] = linear, shift
+    return matrix
+
+
+def assert_same(found: torch.Tensor, wanted: torch.Tensor, size: float) -> None:
+    assert (found - wanted).abs().max() <= 1e-13 * max(1.0, size)
+
+
+@given(blocks, translations, st.floats(-1, 1), st.floats(-1, 1))
+def test_one_parameter_subgroup(block, translation, s, t):
+    first, second = element(block, translation, s), element(block, translation, t)
+    together = element(block, translation, s + t)
+    assert_same(first @ second, together, float(first.norm() * second.norm()))
+
+
+@given(blocks, translations)
+def test_minus_gives_the_inverse(block, translation):
+    there, back = element(block, translation), element(block, translation, -1.0)
+    assert_same(there @ back, torch.eye(3, dtype=torch.float64), float(there.norm() * back.norm()))
+
+
+def test_zero_is_exactly_the_identity():
+    linear, shift = affine_exponential(torch.zeros(2, 2), torch.zeros(2))
+    assert torch.equal(linear, torch.eye(2)) and torch.equal(shift, torch.zeros(2))
+
+
+def test_pure_translation_is_exactly_itself():
+    _, shift = affine_exponential(torch.zeros(2, 2), torch.tensor(TRANSLATION))
+    assert torch.equal(shift, torch.tensor(TRANSLATION))
+
+
+def test_it_is_not_a_product_of_flows():
+    quarter, right = np.array([[0.0, 1.0], [-1.0, 0.0]]) * np.pi / 2, np.array([1.0, 0.0])
+    nothing, still = np.zeros((2, 2)), np.zeros(2)
+    jointly = element(quarter, right)
+    turn, move = element(quarter, still), element(nothing, right)
+    for product in (turn @ move, move @ turn):
+        assert (jointly - product).abs().max() > 0.3
+    # The joint flow is the turn about the point that B p + b leaves in place, p = −B⁻¹ b.
+    centre = torch.as_tensor(-np.linalg.solve(quarter, right))
+    torch.testing.assert_close(jointly[:2, :2] @ centre + jointly[:2, 2], centre)
+
+
+# --- shapes and transforms ----------------------------------------------------------------
+
+
+def test_leading_axes_vmap_and_jacfwd():
+    generator = torch.Generator().manual_seed(0)
+    block = torch.randn(4, 3, 2, 2, generator=generator, dtype=torch.float64)
+    translation = torch.randn(4, 3, 2, generator=generator, dtype=torch.float64)
+    linear, shift = affine_exponential(block, translation)
+    assert linear.shape == (4, 3, 2, 2) and shift.shape == (4, 3, 2)
+    mapped = torch.func.vmap(torch.func.vmap(affine_exponential))(block, translation)
+    torch.testing.assert_close(mapped, (linear, shift))
+    forward = torch.func.jacfwd(affine_exponential, argnums=(0, 1))(block[0, 0], translation[0, 0])
+    reverse = torch.func.jacrev(affine_exponential, argnums=(0, 1))(block[0, 0], translation[0, 0])
+    torch.testing.assert_close(forward, reverse)
+
+
+def test_one_batch_may_visit_every_branch():
+    names = list(POINTS)
+    together = double([POINTS[name] for name in names]).requires_grad_()
+    linear, shift = affine_exponential(together, double(TRANSLATION).expand(len(names), 2))
+    (gradient,) = torch.autograd.grad(linear.sum() + shift.sum(), together)
+    for index, name in enumerate(names):
+        alone = double(POINTS[name]).requires_grad_()
+        parts = affine_exponential(alone, double(TRANSLATION))
+        (right,) = torch.autograd.grad(parts[0].sum() + parts[1].sum(), alone)
+        torch.testing.assert_close(gradient[index], right)
+
+
+FIRST_USES = {
+    "inference mode": lambda exp, B, b: torch.inference_mode()(exp)(B, b),
+    "no gradients": lambda exp, B, b: torch.no_grad()(exp)(B, b),
+    "vmap": lambda exp, B, b: torch.func.vmap(exp)(B, b),
+    "forward mode": lambda exp, B, b: torch.func.jvp(exp, (B, b), (B, b)),
+    "reverse mode": lambda exp, B, b: torch.func.vjp(exp, B, b)[1]((B, b)),
+    "reverse over forward mode": lambda exp, B, b: torch.func.grad(
+        lambda B: torch.func.jvp(lambda b: exp(B, b), (b,), (b,))[1][1].sum()
+    )(B),
+}
+
+
+@pytest.mark.parametrize("first", FIRST_USES)
+def test_what_the_first_use_was_does_not_matter(first):
+    """A constant that is made once must not remember the mode it was made in."""
+    # A second copy of the module, whose first use is still to come.
+    file = inspect.getsourcefile(affine_exponential)
+    spec = importlib.util.spec_from_file_location("unused_copy", file)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    block, translation = torch.full((2, 2, 2), 0.1).double(), torch.ones(2, 2).double()
+    FIRST_USES[first](copy.affine_exponential, block, translation)
+    right = torch.func.jacfwd(affine_exponential)(block, translation)
+    torch.testing.assert_close(torch.func.jacfwd(copy.affine_exponential)(block, translation), right)
+    _, shift = copy.affine_exponential(block.requires_grad_(), translation)
+    (gradient,) = torch.autograd.grad(shift.sum(), block)
+    torch.testing.assert_close(gradient, right[1].sum((0, 1)))
