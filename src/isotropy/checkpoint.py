@@ -12,6 +12,7 @@ leaves the last good version. A run folder holds
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -50,6 +51,22 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def check_unused(path: Path) -> None:
+    """Raise if `path` already holds a run, which a new one would overwrite."""
+    if (path / CHECKPOINT).exists():
+        raise CallerError(
+            f"run folder {str(path)!r} already holds a run; continue it with --resume "
+            "(resume=True in Python) or choose another folder"
+        )
+
+
+def unwritable(path: Path, error: OSError) -> CallerError:
+    """The sentence for a file that the file system does not let us write."""
+    return CallerError(
+        f"{str(path)!r} cannot be written: {error.strerror or error}; what was there before is kept"
+    )
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a whole file or nothing: beside its place first, then moved into it."""
     beside = path.with_name(path.name + ".part")
@@ -59,12 +76,12 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise CallerError(
-            f"{str(path)!r} cannot be written: {error.strerror or error}; what was there before "
-            "is kept"
-        ) from error
+    except BaseException as error:  # an interruption, too, leaves nothing half written
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
+        raise
 
 
 def plain(value: Any) -> Any:
@@ -89,7 +106,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; a sentence if it is missing or broken."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CallerError(
             f"{str(path.parent)!r} is not a run folder: it has no {path.name}"
         ) from error
@@ -107,10 +124,14 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read one JSON object a line; a missing file has none."""
+    """Read one JSON object a line; a missing file has none, a broken one gets a sentence."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line]
+    except (OSError, ValueError) as error:
+        raise CallerError(f"{str(path)!r} cannot be read: {error}") from error
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
@@ -155,8 +176,13 @@ def save_trainer(folder: Path, trainer: Trainer, history: list[dict[str, Any]]) 
 
 
 def load_trainer(folder: Path, trainer: Trainer) -> list[dict[str, Any]]:
-    """Bring `trainer` to the saved state; returns the history up to there."""
+    """Bring `trainer` to the saved state; returns the history up to there.
+
+    Raises CallerError if the checkpoint is damaged, of another model, or lacks its history.
+    """
     tensors, record = load_tensors(folder / CHECKPOINT)
+    if "generator/cpu" not in tensors or not {"epoch", "seconds"} <= record.keys():
+        raise CallerError(f"{str(folder / CHECKPOINT)!r} is not the checkpoint of a run")
     for name, module in _modules(trainer).items():
         load_module(folder, module, tensors, name)
     for name, optimiser in trainer.optimisers.items():
@@ -173,7 +199,14 @@ def load_trainer(folder: Path, trainer: Trainer) -> list[dict[str, Any]]:
     if trainer.device.type == "cuda" and "generator/cuda" in tensors:
         torch.cuda.set_rng_state(tensors["generator/cuda"], trainer.device)
     trainer.epoch, trainer.seconds = int(record["epoch"]), float(record["seconds"])
-    return [row for row in read_lines(folder / METRICS) if row["epoch"] <= trainer.epoch]
+    # The history is written first, so that a run stopped between the two has a row too many.
+    history = read_lines(folder / METRICS)[: trainer.epoch]
+    if [row.get("epoch") for row in history] != list(range(1, trainer.epoch + 1)):
+        raise CallerError(
+            f"{str(folder / METRICS)!r}: expected one line for each of the {trainer.epoch} epochs "
+            f"of the checkpoint, got {len(history)}; restore the file or start anew"
+        )
+    return history
 
 
 def load_module(folder: Path, module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:

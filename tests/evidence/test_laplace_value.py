@@ -44,7 +44,7 @@ def expected_value(evidence: LaplaceEvidence, likelihood: str, rows: Tensor) -> 
     else:
         log_likelihood = gaussian_log_likelihood(outputs, kind.targets(count), NOISE)
     blocks = library_blocks(network, rows, evidence.samples, kind.build())
-    precisions = {name: float(value) for name, value in evidence.prior.precisions().items()}
+    precisions = {name: float(d.detach()) for name, d in evidence.prior.precisions().items()}
     return laplace_log_evidence(log_likelihood, blocks, trainable(network), precisions)
 
 
@@ -155,7 +155,7 @@ def test_one_linear_layer_is_the_whole_dense_matrix():
     found = evidence.value(evidence.fit([(rows, targets)]))
     whole = dense_ggn(network, rows, 3, gaussian_curvature(noise))
     outputs = averaged_outputs(network, trainable(network), rows, 3)
-    precision = {"weight": float(evidence.prior.precisions()["weight"])}
+    precision = {"weight": float(evidence.prior.precisions()["weight"].detach())}
     log_likelihood = gaussian_log_likelihood(outputs, targets, noise)
     expected = laplace_log_evidence(
         log_likelihood, {"weight": whole}, trainable(network), precision
@@ -205,7 +205,7 @@ def test_the_best_precision_is_the_fixed_point():
     prior = GaussianPrior(layer, ("weight",))
     evidence = LaplaceEvidence(layer, Gaussian(0.3), prior, 1)
     fit = evidence.fit([(rows, targets)])
-    optimiser = torch.optim.LBFGS(prior.parameters(), max_iter=100, tolerance_grad=1e-12)
+    optimiser = torch.optim.LBFGS(prior.parameters(), max_iter=100, tolerance_change=0.0)
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -216,8 +216,9 @@ def test_the_best_precision_is_the_fixed_point():
     optimiser.step(closure)
     effective = evidence.effective_parameters(fit)["weight"]
     assert 0 < effective < 4
-    best = float(prior.precisions()["weight"])
-    assert math.isclose(best, effective / float(layer.weight.square().sum()), rel_tol=1e-6)
+    best = float(prior.precisions()["weight"].detach())
+    squared_norm = float(layer.weight.detach().square().sum())
+    assert math.isclose(best, effective / squared_norm, rel_tol=1e-6)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -259,8 +260,7 @@ def test_curvature_that_is_not_finite_is_named(bad: float):
     rows = NETWORKS["mlp"].rows(2, 2)
     rows[1, 2] = bad
     evidence = evidence_of(network, Categorical(), 2)
-    with pytest.raises(NotFiniteError, match=r"the curvature of '0.weight' is not finite: .* try|"
-                       r"the curvature of '0.weight' is not finite: .*lower"):  # fmt: skip
+    with pytest.raises(NotFiniteError, match=r"curvature of '0.weight' is not finite: .*; lower"):
         evidence.fit([(rows, torch.tensor([0, 1]))])
 
 

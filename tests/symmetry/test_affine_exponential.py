@@ -285,7 +285,9 @@ def test_what_the_first_use_was_does_not_matter(first):
     block, translation = torch.full((2, 2, 2), 0.1).double(), torch.ones(2, 2).double()
     FIRST_USES[first](copy.affine_exponential, block, translation)
     right = torch.func.jacfwd(affine_exponential)(block, translation)
-    torch.testing.assert_close(torch.func.jacfwd(copy.affine_exponential)(block, translation), right)
+    torch.testing.assert_close(
+        torch.func.jacfwd(copy.affine_exponential)(block, translation), right
+    )
     _, shift = copy.affine_exponential(block.requires_grad_(), translation)
     (gradient,) = torch.autograd.grad(shift.sum(), block)
     torch.testing.assert_close(gradient, right[1].sum((0, 1)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ import torch
 from isotropy.checkpoint import CHECKPOINT, CONFIG, load_module, load_tensors, plain, read_json
 from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.cli.progress import LearnDisplay
+from isotropy.cli.resume import kept_options, resumed_run
 from isotropy.data.embedded import digits
 from isotropy.data.labelled import Split
 from isotropy.data.readers import load
 from isotropy.data.variants import LAWS, TRUE_RANGES, vary
 from isotropy.evidence.priors import STRUCTURES
-from isotropy.evidence.schedule import OBJECTIVES, LearnConfig, resolve, too_short
+from isotropy.evidence.schedule import OBJECTIVES, LearnConfig, too_short
+from isotropy.networks.backbones import BACKBONES
 from isotropy.networks.specification import NetworkSpecification, parse_network
 from isotropy.report.reading import finding_sentences
 from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS, AffineAction, affine
@@ -36,11 +38,15 @@ def _amounts(
     for value in values:
         name, _, number = value.partition("=")
         try:
-            amounts[check_choice(name, GENERATORS, what="generator")] = float(number)
-        except CallerError as error:
-            raise click.BadParameter(str(error)) from error
+            amount = float(number)
         except ValueError as error:
             raise click.BadParameter(f"expected NAME=NUMBER, got {value!r}") from error
+        if not (amount >= 0 and math.isfinite(amount)):
+            raise click.BadParameter(f"expected a half-width of at least 0, got {value!r}")
+        try:
+            amounts[check_choice(name, GENERATORS, what="generator")] = amount
+        except CallerError as error:
+            raise click.BadParameter(str(error)) from error
     return amounts
 
 
@@ -100,53 +106,45 @@ def _amounts(
     help="One prior precision, or one per layer or tensor.",
 )
 @click.option("--subset", type=int, help="Train on so many examples, drawn by the seed.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto | cpu | cuda | cuda:N")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder. Default: runs/…")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
-def learn_command(
-    data: str | None,
-    test_data: str | None,
-    variant: str,
-    image_size: int | None,
-    model_text: str | None,
-    resume: Path | None,
-    **options: Any,
-) -> None:
+@click.pass_context
+def learn_command(context: click.Context, /, resume: Path | None, **options: Any) -> None:
     """Learn which transformations leave the labels unchanged, and how much of each.
 
     Trains a network and, from the same training data alone, the ranges of its augmentation.
     Writes a run folder with a report. `isotropy learn --variant rotated` shows it on the
     embedded digits.
     """
+    network = None
     if resume is not None:
-        request = read_json(resume / CONFIG).get("request")
-        if not isinstance(request, dict):
-            raise CallerError(f"{str(resume)!r} was not written by `isotropy learn`")
-        _check_resumed_model(resume, model_text, request)
-        kept = {**request, "out": resume, "as_json": options["as_json"], "quiet": options["quiet"]}
+        run = resumed_run(context, resume, options)
+        options, config, network = run.options, run.config, run.network
     else:
-        kept = {**options, "data": data, "test_data": test_data, "variant": variant,
-                "image_size": image_size, "model_text": model_text or DEFAULT_MODEL}  # fmt: skip
-    result = _learn(kept, resume=resume is not None)
+        if options["model_text"] is None:
+            options["model_text"] = DEFAULT_MODEL
+        options["out"] = options["out"] or _fresh_folder(options)
+        config = _config(options)
+    folder = Path(options["out"])
+    try:
+        result = _learn(options, config, network, command=str(context.find_root().obj))
+    except KeyboardInterrupt:
+        advice = "nothing was saved yet"
+        if (folder / CHECKPOINT).exists():
+            advice = f"continue with: isotropy learn --resume {shlex.quote(str(folder))}"
+        click.echo(f"isotropy: interrupted; {advice}", err=True)
+        raise
     if options["as_json"]:
         click.echo(json.dumps(plain(result.record), allow_nan=False))
     else:
         _tell(result)
 
 
-def _check_resumed_model(folder: Path, model_text: str | None, request: dict[str, Any]) -> None:
-    if model_text is not None and model_text != request["model_text"]:
-        raise CallerError(
-            f"run folder {str(folder)!r} is of another model: it has {request['model_text']!r}, "
-            f"--model says {model_text!r}; leave --model out to resume"
-        )
-
-
-def _learn(options: dict[str, Any], *, resume: bool) -> LearnResult:
-    """Everything between the parsed options and the result."""
+def _config(options: dict[str, Any]) -> LearnConfig:
     config = LearnConfig(
         **{
             name: options[name]
@@ -158,50 +156,61 @@ def _learn(options: dict[str, Any], *, resume: bool) -> LearnResult:
         caps=options["caps"] or None,
     )  # fmt: skip
     config.check()
+    return config
+
+
+def _learn(
+    options: dict[str, Any],
+    config: LearnConfig,
+    resumed: NetworkSpecification | None,
+    *,
+    command: str,
+) -> LearnResult:
+    """Everything between the parsed options and the result.
+
+    resumed: the network of the run in `options["out"]` that is to be continued.
+    """
     place = _device(options["device"])
-    folder = Path(options["out"] or _fresh_folder(options))
     split = _data(options)
     shape, outputs = _shape_and_outputs(split)
-    specification, network = _network(options["model_text"], shape, outputs, config.seed)
+    if resumed is None:
+        specification, network = _network(options["model_text"], shape, outputs, config.seed)
+    else:
+        specification, network = resumed, resumed.build(shape, outputs)
     action = _action(options["generators"])
     truth = TRUE_RANGES[options["variant"]]
-    resolved = resolve(config, examples=len(split.train), on_gpu=place.type == "cuda")
     display = LearnDisplay(action.generators, truth, quiet=options["quiet"])
-    for note in split.notes:
-        display.say(note)
-    display.say(
-        f"{split.train.name}: {len(split.train)} examples, model {specification.text}, objective "
-        f"{resolved.objective}, {resolved.samples} samples, {resolved.epochs} epochs of batches of "
-        f"{resolved.batch_size}, {place}"
-    )
-    if too_short(resolved):
+
+    def announce(resolved: LearnConfig, epoch: int) -> None:
+        for note in split.notes:
+            display.say(note)
         display.say(
-            f"{resolved.epochs} epochs are too few for the ranges to settle; read them as a trend"
+            f"{split.train.name}: {len(split.train)} examples, model {specification.text}, "
+            f"objective {resolved.objective}, {resolved.samples} samples, {resolved.epochs} epochs "
+            f"of batches of {resolved.batch_size}, {place}"
         )
-    request = {**options, "out": str(folder), "as_json": False, "quiet": False}
-    try:
-        with display:
-            return learn(
-                network,
-                split,
-                actions=action,
-                config=config,
-                device=place,
-                folder=folder,
-                resume=resume,
-                progress=display,
-                network=specification,
-                describe={
-                    "request": plain(request),
-                    "truth": truth,
-                    "command": shlex.join(["isotropy", *sys.argv[1:]]),
-                },
+        if too_short(resolved):
+            display.say(
+                f"{resolved.epochs} epochs are too few for the ranges to settle; read them as a "
+                "trend"
             )
-    except KeyboardInterrupt:
-        click.echo(
-            f"isotropy: interrupted; continue with: isotropy learn --resume {folder}", err=True
+        if resumed is not None:
+            display.say(f"continuing after epoch {epoch} of {resolved.epochs}")
+
+    with display:
+        return learn(
+            network,
+            split,
+            actions=action,
+            config=config,
+            device=place,
+            folder=options["out"],
+            resume=resumed is not None,
+            started=announce,
+            progress=display,
+            network=specification,
+            describe={"request": kept_options(options), "truth": truth, "command": command},
         )
-        raise
 
 
 def _data(options: dict[str, Any]) -> Split:
@@ -238,8 +247,11 @@ def _network(
     """The network a user named: a specification, or a run folder with its trained weights."""
     torch.manual_seed(seed)
     folder = Path(text)
-    if (folder / CONFIG).is_file():
-        specification = NetworkSpecification(**read_json(folder / CONFIG)["network"])
+    if text and text not in BACKBONES and folder.is_dir():
+        config = folder / CONFIG
+        specification = NetworkSpecification.from_dict(
+            read_json(config).get("network"), where=str(config)
+        )
         network = specification.build(shape, outputs)
         tensors, _ = load_tensors(folder / CHECKPOINT)
         load_module(folder, network, tensors, "network")
@@ -256,20 +268,27 @@ def _action(generators: str | None) -> AffineAction:
 def _device(text: str) -> torch.device:
     if text == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(text)
-    except RuntimeError as error:
-        raise CallerError(f"unknown device {text!r}: expected auto, cpu, cuda or cuda:N") from error
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise CallerError(f"device {text!r}: this machine shows no CUDA device; use --device cpu")
-    return place
+    kind, _, number = text.partition(":")
+    if text != "cpu" and (kind != "cuda" or (":" in text and not number.isdecimal())):
+        raise CallerError(f"unknown device {text!r}: expected auto, cpu, cuda or cuda:N")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise CallerError(
+            f"device {text!r}: this machine shows {torch.cuda.device_count()} CUDA devices; use "
+            "--device cpu"
+        )
+    return torch.device(text)
 
 
 def _fresh_folder(options: dict[str, Any]) -> Path:
     source = "digits" if options["data"] is None else Path(options["data"]).stem
     name = f"learn-{source}-{options['variant']}-{options['objective'] or 'laplace'}"
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{name}-{options['seed']}-{stamp}"
+    folder = wanted = Path("runs") / f"{name}-{options['seed']}-{stamp}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
 
 
 def _tell(result: LearnResult) -> None:

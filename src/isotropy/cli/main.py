@@ -6,6 +6,8 @@ the culprit; 130 interrupted, with a run folder that can be resumed.
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 
 import click
@@ -13,6 +15,7 @@ import click
 from isotropy._version import __version__
 from isotropy.checks import CallerError
 from isotropy.cli.learn import learn_command
+from isotropy.cli.reproduce import reproduce_command
 from isotropy.evidence.laplace import NotFiniteError
 
 
@@ -23,12 +26,15 @@ def cli() -> None:
 
 
 cli.add_command(learn_command)
+cli.add_command(reproduce_command)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    command = shlex.join(["isotropy", *words])  # as it was typed: run folders keep it
     try:
-        status = cli.main(args=arguments, prog_name="isotropy", standalone_mode=False)
+        status = cli.main(words, prog_name="isotropy", standalone_mode=False, obj=command)
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message(), err=True)
         sys.exit(2)
@@ -43,8 +49,14 @@ def main(arguments: list[str] | None = None) -> None:
     except NotFiniteError as error:
         _say(str(error))
         sys.exit(1)
-    except BrokenPipeError:
-        sys.exit(1)
+    except OSError as error:
+        # Files that cannot be written are told as CallerError, a closed pipe is click's matter:
+        # what is left is the disk that standard output goes to.
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor fail again at exit
+        _say(f"standard output cannot be written: {error.strerror or error}")
+        sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
 
 

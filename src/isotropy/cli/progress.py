@@ -105,10 +105,13 @@ class LearnDisplay:
             width = row.ranges[generator.name]
             largest = generator.period or 1.0
             share = min(1.0, abs(generator.from_units(width)) / largest)
-            cells = [generator.name, reading(generator, width), ProgressBar(1.0, share, width=24)]
-            if self.truth:
-                cells.append(reading(generator, self.truth.get(generator.name, 0.0)))
-            ranges.add_row(*cells)
+            known = self.truth.get(generator.name, 0.0)
+            ranges.add_row(
+                generator.name,
+                reading(generator, width),
+                ProgressBar(1.0, share, width=24),
+                *([reading(generator, known)] if self.truth else []),
+            )
         phase = "burn-in" if row.epoch <= (config.burn_in or 0) else "learning"
         scores = Text(
             f"{phase}   loss {row.train_loss:.3f}   evidence/example "

@@ -172,9 +172,9 @@ def _patches(module: nn.Conv2d, images: Tensor) -> Tensor:
         images = functional.pad(images, padding, mode=mode)
     columns = functional.unfold(
         images,
-        kernel_size=module.kernel_size,  # type: ignore[arg-type]
-        dilation=module.dilation,  # type: ignore[arg-type]
-        stride=module.stride,  # type: ignore[arg-type]
+        kernel_size=module.kernel_size,
+        dilation=module.dilation,
+        stride=module.stride,
     )
     return columns.unflatten(1, (module.groups, -1)).mT
 

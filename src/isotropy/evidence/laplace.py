@@ -9,7 +9,7 @@ The value needs one pass without a graph (`fit`). Its gradient in whatever the i
 the augmentation's ranges above all, needs a second pass over all or some batches (`gradient`),
 by the vector–Jacobian scheme of Section 4.3:
 
-    ∂ log|H + P| = ⟨ V, Σ_batches ∂ factors(batch) ⟩ ,     V = ∂ log|H + P| / ∂ factors from pass one
+    ∂ log|H + P| = ⟨ V, Σ_batches ∂ factors(batch) ⟩ ,   V = ∂ log|H + P| / ∂ factors  (pass one)
 
 so memory is set by the batch and never by the number of examples. With the same noise in both
 passes this is exactly the gradient of the value; with fresh noise it is unbiased given V.

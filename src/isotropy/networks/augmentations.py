@@ -135,6 +135,7 @@ class UniformRanges(nn.Module):
 
     def forward(self, data: Tensor, noise: Tensor) -> Tensor:
         """Transformed copies (batch, samples, …) of data (batch, …) for given noise."""
+        self.action.check_coordinates(noise, data)
         learning = torch.is_grad_enabled() and self.half_widths.requires_grad
         if not learning and self.is_identity:
             return data[:, None].expand(-1, noise.shape[1], *data.shape[1:])
@@ -145,6 +146,7 @@ class UniformRanges(nn.Module):
         widths = self.half_widths.detach().abs().tolist()
         found = []
         for generator, width in zip(self.action.generators, widths, strict=True):
-            reach = generator.in_units(width)
+            # Rounded to float32, π is a little more than π.
+            reach = generator.in_units(min(width, generator.period or width))
             found.append(Symmetry(generator.name, "range", -reach, reach, generator.unit))
         return found

@@ -87,7 +87,7 @@ class Scale(nn.Module):
 
 
 class _ScalarRule(LayerRule):
-    """The exact 1×1 block of a scalar parameter: its gradient, summed over samples and positions."""
+    """The exact 1×1 block of a scalar: its gradient, summed over samples and positions."""
 
     def reduce_inputs(self, module: nn.Module, inputs: Tensor, samples: int) -> Tensor:
         return inputs.new_zeros(())  # the gradient alone says everything
@@ -162,6 +162,8 @@ class FixupResNet(nn.Module):
 
     def __init__(self, channels: int, outputs: int, width: int = 16, depth: int = 8) -> None:
         super().__init__()
+        if depth < 8 or (depth - 2) % 6:
+            raise CallerError(f"depth: expected 6·n + 2 with n of 1 or more, got {depth}")
         per_stage = (depth - 2) // 6
         blocks = 3 * per_stage
         self.stem = nn.Conv2d(channels, width, 3, padding=1, bias=False)

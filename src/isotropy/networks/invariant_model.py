@@ -36,7 +36,9 @@ class InvariantModel(nn.Module):
         self, batch: int, *, samples: int | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """Noise for `batch` examples, (batch, samples, generators)."""
-        return self.augmentation.noise(batch, samples or self.samples, generator=generator)
+        samples = self.samples if samples is None else samples
+        check_at_least(samples, 1, what="samples")
+        return self.augmentation.noise(batch, samples, generator=generator)
 
     def orbit(self, inputs: Tensor, noise: Tensor) -> Tensor:
         """What the network is called on: (batch·samples, …), samples fastest."""

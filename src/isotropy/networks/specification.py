@@ -40,6 +40,14 @@ class NetworkSpecification:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, record: Any, *, where: str) -> NetworkSpecification:
+        """What `as_dict` gave; raises CallerError that names `where` the record came from."""
+        try:
+            return cls(**record)
+        except TypeError as error:
+            raise CallerError(f"{where}: expected a network's name and arguments there") from error
+
     @property
     def text(self) -> str:
         """How the user wrote it."""
@@ -76,7 +84,7 @@ def parse_network(text: str) -> NetworkSpecification:
     if not rest:
         return NetworkSpecification("backbone", name)
     argument = _WIDTH_ARGUMENT.get(name)
-    if argument is None or not rest.isdigit() or int(rest) < 1:
+    if argument is None or not rest.isdecimal() or int(rest) < 1:
         raise CallerError(
             f"model {text!r}: expected mlp:WIDTH or resnet:WIDTH with a whole width of at least 1"
         )
@@ -107,29 +115,51 @@ def _build_from_file(
         raise CallerError(
             f"model file {str(path)!r} has changed since the run began; restore it or start anew"
         )
-    found = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: the file may be called like a library, and what it defines (a dataclass,
+    # say) is looked up under the module's name.
+    name = f"isotropy_model_{_hash(path)[:16]}"
+    found = importlib.util.spec_from_file_location(name, path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
     sys.path.insert(0, str(path.parent))  # so that the file finds its neighbours
     try:
         found.loader.exec_module(module)
-    except Exception as error:
+        factory: Callable[..., Any] | None = getattr(module, factory_name, None)
+        if not callable(factory):
+            raise CallerError(f"model file {str(path)!r} has no function {factory_name!r}")
+        network = factory(*_arguments(factory, (tuple(shape), outputs), specification.name))
+    except CallerError:
+        raise
+    except (Exception, SystemExit) as error:
         raise CallerError(
             f"model file {str(path)!r} does not run: {type(error).__name__}: {error}"
         ) from error
     finally:
         sys.path.remove(str(path.parent))
-    factory: Callable[..., Any] | None = getattr(module, factory_name, None)
-    if not callable(factory):
-        raise CallerError(f"model file {str(path)!r} has no function {factory_name!r}")
-    takes_shape = len(inspect.signature(factory).parameters) >= 2
-    network = factory(tuple(shape), outputs) if takes_shape else factory()
     if not isinstance(network, nn.Module):
         raise CallerError(
             f"{factory_name!r} in {str(path)!r}: expected it to return an nn.Module, got "
             f"{type(network).__name__}"
         )
     return network
+
+
+def _arguments(
+    factory: Callable[..., Any], shape_and_outputs: tuple[Any, ...], name: str
+) -> tuple[Any, ...]:
+    """Shape and outputs for a factory that takes both, nothing for one that takes nothing."""
+    signature = inspect.signature(factory)
+    for arguments in (shape_and_outputs, ()):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return arguments
+    raise CallerError(
+        f"model {name!r}: expected a function of (shape, outputs) or of nothing, got one of "
+        f"{signature}"
+    )
 
 
 def _build_from_timm(name: str, shape: Sequence[int], outputs: int) -> nn.Module:

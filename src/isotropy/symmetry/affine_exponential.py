@@ -112,7 +112,7 @@ def _expm1_ratio(z: Tensor) -> Tensor:
 
 def _series(tau: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """p = Σ δᵏ τʲ / ((2k)! j! (2k+j+1)) and q = Σ δᵏ τʲ / ((2k+1)! j! (2k+j+2))."""
-    table = _series_table().to(tau)
+    table = torch.tensor(_series_table(), dtype=tau.dtype, device=tau.device)
     tau_powers = torch.stack(_powers(tau, _TAU_TERMS), dim=-1)
     delta_powers = torch.stack(_powers(delta, _DELTA_TERMS), dim=-1)
     p, q = (((tau_powers @ part) * delta_powers).sum(-1) for part in table)
@@ -127,18 +127,15 @@ def _powers(x: Tensor, count: int) -> list[Tensor]:
 
 
 @cache
-def _series_table() -> Tensor:
-    """Taylor coefficients, (p or q, power of τ, power of δ)."""
-    return torch.tensor(
+def _series_table() -> list[list[list[float]]]:
+    """Taylor coefficients, [p or q][power of τ][power of δ]."""
+    return [
         [
             [
-                [
-                    1 / (math.factorial(2 * k + odd) * math.factorial(j) * (2 * k + odd + j + 1))
-                    for k in range(_DELTA_TERMS)
-                ]
-                for j in range(_TAU_TERMS)
+                1 / (math.factorial(2 * k + odd) * math.factorial(j) * (2 * k + odd + j + 1))
+                for k in range(_DELTA_TERMS)
             ]
-            for odd in (0, 1)
-        ],
-        dtype=torch.float64,
-    )
+            for j in range(_TAU_TERMS)
+        ]
+        for odd in (0, 1)
+    ]

@@ -129,6 +129,11 @@ class AffineAction(Action):
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Resample images (batch, channels, height, width) under exp(A), samples of each."""
         self.check_coordinates(coordinates, data)
+        if not data.is_floating_point():
+            raise CallerError(
+                f"images: expected floating-point pixels, got {data.dtype}; convert with "
+                "x.float() / 255"
+            )
         # The output pixel p shows what was at exp(A)⁻¹ p = exp(−A) p.
         linear, shift = self.element(-coordinates.to(data.dtype))
         return affine_warp(

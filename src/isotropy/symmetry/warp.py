@@ -1,4 +1,4 @@
-"""Resampling images under affine maps of the plane, differentiable in every mode.
+"""Resampling images under affine maps of the plane, differentiable in reverse and forward mode.
 
     output(p) = image(T p)          p runs over the pixel centres of the output
 
@@ -7,12 +7,13 @@ one unit half the image's width in both directions, so that a rotation matrix ro
 pixels also when the image is not square. With `align_corners=True` (the papers') half a
 width reaches the centre of the last pixel, (W − 1)/2 pixels; with False its edge, W/2.
 
-torch's `grid_sample` has no forward-mode derivative. Ours wraps its value and gradient
-and adds the tangent by hand from the interpolation taps: per axis, an interpolant is a
-few neighbouring pixels i with weights w_i(t), so that
+torch's `grid_sample` has no forward-mode derivative. Ours wraps its value and gradient and adds
+the tangent: an output pixel depends on the grid only through its own position (x, y), so that
 
-    value   = Σ_ij w_i(y) w_j(x) I_ij
-    tangent = Σ_ij (w_i′(y) ẏ w_j(x) + w_i(y) w_j′(x) ẋ) I_ij + Σ_ij w_i(y) w_j(x) İ_ij
+    tangent = ∂value/∂x · ẋ + ∂value/∂y · ẏ + (the warp of the images' tangent)
+
+with the slopes from torch's own backward pass; forward and reverse mode then agree also at the
+pixel centres, where a bilinear interpolant has a kink. Reverse over forward needs torch 2.12.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ Padding = Literal["zeros", "border", "reflection"]
 
 _MODES: dict[str, int] = {"bilinear": 0, "bicubic": 2}
 _PADDINGS: dict[str, int] = {"zeros": 0, "border": 1, "reflection": 2}
-_BICUBIC_A = -0.75  # the constant of torch's own bicubic interpolant
 
 
 def affine_warp(
@@ -62,6 +62,11 @@ def affine_warp(
             f"{shape_text(linear)}"
         )
     samples = linear.shape[1]
+    if shift.shape != (batch, samples, 2):
+        raise CallerError(
+            f"shift: expected (batch, samples, 2) = ({batch}, {samples}, 2), got "
+            f"{shape_text(shift)}"
+        )
     grid = _sampling_grid(linear, shift, height, width, align_corners)
     # All samples of one image in one tall grid: the image is read where it lies, not copied.
     tall = grid.reshape(batch, samples * height, width, 2)
@@ -141,98 +146,19 @@ class _GridSample(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, images_dot: Tensor | None, grid_dot: Tensor | None, *_: Any) -> Tensor:
         images, grid = ctx.saved_tensors
-        mode, padding, corners = ctx.options
-        height, width = images.shape[2:]
         tangent = torch.zeros((), device=images.device, dtype=images.dtype)
         if grid_dot is not None:
-            x_taps = _Taps(grid[..., 0], width, mode, padding, corners)
-            y_taps = _Taps(grid[..., 1], height, mode, padding, corners)
-            along_x = _gather(images, y_taps.weights, x_taps.slopes, y_taps, x_taps)
-            along_y = _gather(images, y_taps.slopes, x_taps.weights, y_taps, x_taps)
-            tangent = tangent + along_x * grid_dot[:, None, ..., 0]
-            tangent = tangent + along_y * grid_dot[:, None, ..., 1]
+            batch, channels = images.shape[:2]
+            # The value at a pixel depends on that pixel's position alone, so one backward pass of
+            # ones gives all slopes (batch·channels, rows, columns, 2); channels must not mix.
+            single = images.flatten(0, 1)[:, None]
+            repeated = grid[:, None].expand(-1, channels, -1, -1, -1).flatten(0, 1)
+            ones = torch.ones_like(repeated[..., 0])[:, None]
+            _, slopes = torch.ops.aten.grid_sampler_2d_backward(
+                ones, single, repeated, *ctx.options, [False, True]
+            )
+            slopes = slopes.unflatten(0, (batch, channels))
+            tangent = tangent + (slopes * grid_dot[:, None]).sum(-1)
         if images_dot is not None:
-            tangent = tangent + torch.grid_sampler_2d(images_dot, grid, mode, padding, corners)
+            tangent = tangent + torch.grid_sampler_2d(images_dot, grid, *ctx.options)
         return tangent
-
-
-class _Taps:
-    """Neighbouring pixels along one axis, their weights and the weights' derivatives.
-
-    index, weights, slopes: (taps, batch, rows, columns); slopes are derivatives by the
-    normalised coordinate. As in torch, a bilinear position is padded before its taps are
-    found, a bicubic tap after, and outside a zero padding weights vanish.
-    """
-
-    def __init__(
-        self, coordinate: Tensor, length: int, mode: int, padding: int, corners: bool
-    ) -> None:
-        per_unit = (length - 1) / 2 if corners else length / 2
-        position, slope = coordinate * per_unit + (length - 1) / 2, per_unit
-        bilinear = mode == _MODES["bilinear"]
-        if bilinear:
-            position, turn = _pad(position, length, padding, corners)
-            slope = per_unit * turn
-        first = torch.floor(position)
-        t = position - first
-        if bilinear:
-            offsets: tuple[int, ...] = (0, 1)
-            weights, slopes = [1 - t, t], [-torch.ones_like(t), torch.ones_like(t)]
-        else:
-            offsets = (-1, 0, 1, 2)
-            weights = [_bicubic(t - offset)[0] for offset in offsets]
-            slopes = [_bicubic(t - offset)[1] for offset in offsets]
-        index = torch.stack([first + offset for offset in offsets])
-        self.weights, self.slopes = torch.stack(weights), torch.stack(slopes) * slope
-        if padding == _PADDINGS["zeros"]:
-            inside = (index >= 0) & (index <= length - 1)
-            self.weights, self.slopes = self.weights * inside, self.slopes * inside
-        elif not bilinear:
-            index, _ = _pad(index, length, padding, corners)
-        self.index = index.clamp(0, length - 1).round().long()
-
-
-def _pad(position: Tensor, length: int, padding: int, corners: bool) -> tuple[Tensor, Tensor]:
-    """Bring positions back into the image; returns them with the sign of the map (0, ±1)."""
-    turn = torch.ones_like(position)
-    if padding == _PADDINGS["zeros"]:
-        return position, turn
-    if padding == _PADDINGS["reflection"]:
-        low, high = (0.0, length - 1.0) if corners else (-0.5, length - 0.5)
-        span = max(high - low, 1e-12)
-        distance = (position - low).abs()
-        folds = torch.floor(distance / span)
-        remainder = distance - folds * span
-        odd = folds % 2 == 1
-        turn = torch.where(odd, -1.0, 1.0) * torch.where(position < low, -1.0, 1.0)
-        position = low + torch.where(odd, span - remainder, remainder)
-    inside = (position > 0) & (position < length - 1)
-    return position.clamp(0, length - 1), turn * inside
-
-
-def _bicubic(distance: Tensor) -> tuple[Tensor, Tensor]:
-    """The cubic convolution kernel and its derivative at signed `distance` within [−2, 2]."""
-    a = _BICUBIC_A
-    x, sign = distance.abs(), distance.sign()
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    near_slope = (3 * (a + 2) * x - 2 * (a + 3)) * x
-    far_slope = (3 * a * x - 10 * a) * x + 8 * a
-    inner = x <= 1
-    return torch.where(inner, near, far), sign * torch.where(inner, near_slope, far_slope)
-
-
-def _gather(
-    images: Tensor, y_factors: Tensor, x_factors: Tensor, y_taps: _Taps, x_taps: _Taps
-) -> Tensor:
-    """Σ_ij y_factors_i x_factors_j I[y_i, x_j]: (batch, channels, rows, columns)."""
-    batch, channels, _, width = images.shape
-    flat = images.reshape(batch, channels, -1)
-    rows, columns = y_factors.shape[2:]
-    total = torch.zeros((batch, channels, rows, columns), device=images.device, dtype=images.dtype)
-    for y_factor, y_index in zip(y_factors, y_taps.index, strict=True):
-        for x_factor, x_index in zip(x_factors, x_taps.index, strict=True):
-            index = (y_index * width + x_index).reshape(batch, 1, -1).expand(-1, channels, -1)
-            pixel = flat.gather(2, index).reshape(batch, channels, rows, columns)
-            total = total + (y_factor * x_factor)[:, None] * pixel
-    return total

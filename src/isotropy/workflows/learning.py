@@ -1,7 +1,7 @@
 """`isotropy.learn`: train a network and find out which symmetries its data has, and how much.
 
     result = isotropy.learn(network, (images, labels))
-    result.symmetries          [Symmetry(name='rotation', kind='range', low=-175.0, high=175.0, …), …]
+    result.symmetries          [Symmetry('rotation', 'range', -175.0, 175.0, 'degrees'), …]
     result.model               the trained network, averaged over the learned orbit
     result.save("runs/first"); result.report("first.html")
 
@@ -12,6 +12,8 @@ interrupted one continues with `resume=True`, ending with the numbers of an unbr
 from __future__ import annotations
 
 import copy
+import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,10 +29,13 @@ from isotropy.checkpoint import (
     CONFIG,
     REPORT,
     RESULT,
+    check_unused,
     load_trainer,
     make_folder,
     read_json,
     save_trainer,
+    unwritable,
+    write_bytes,
     write_json,
 )
 from isotropy.checks import CallerError
@@ -42,12 +47,13 @@ from isotropy.likelihoods import likelihood_named
 from isotropy.networks.augmentations import START, Symmetry, UniformRanges
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.specification import NetworkSpecification, specification_of
-from isotropy.report.learn_report import write_learn_report
-from isotropy.report.record import LearnRecord, save_samples
+from isotropy.report.learn_report import learn_page
+from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
 from isotropy.symmetry.actions import Action
 from isotropy.symmetry.image_actions import affine
 from isotropy.workflows.illustration import Illustration, illustrate
 from isotropy.workflows.provenance import provenance
+from isotropy.workflows.same_run import check_same_run, fingerprint
 
 CHECKPOINT_SECONDS = 5.0
 """A run folder's checkpoint is never older than this and one epoch."""
@@ -80,14 +86,21 @@ class LearnResult:
     def save(self, folder: str | Path) -> Path:
         """Write a complete run folder, report included."""
         path = make_folder(Path(folder))
-        write_json(path / CONFIG, self.config)
-        save_trainer(path, self.trainer, self.history)
-        _write_outcome(path, self)
+        saved = replace(self, record={**self.record, "run_folder": str(path)})
+        write_json(path / CONFIG, saved.config)
+        save_trainer(path, saved.trainer, saved.history)
+        _write_outcome(path, saved)
         return path
 
     def report(self, path: str | Path) -> Path:
         """Write the report alone: one self-contained HTML file."""
-        return write_learn_report(self._learn_record(), Path(path))
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        write_bytes(path, learn_page(self._learn_record()).encode())
+        return path
 
     def _learn_record(self) -> LearnRecord:
         return LearnRecord(
@@ -112,6 +125,7 @@ def learn(
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
+    started: Callable[[LearnConfig, int], None] | None = None,
     progress: Callable[[LearnProgress], None] | None = None,
     describe: Mapping[str, Any] | None = None,
     network: NetworkSpecification | None = None,
@@ -125,7 +139,10 @@ def learn(
     actions    what may be a symmetry; the affine group's six generators of the paper by default
     objective  laplace (the default) | augerino | fixed | none; overrides the config's
     device     where to run; by default where the model is
-    folder     a run folder to write and, with `resume`, to continue
+    folder     a run folder to write and, with `resume`, to continue; one that holds a run is
+               not overwritten
+    started    told once, when all is checked: the resolved settings, and how many epochs are done
+    progress   told after every epoch
     describe   further entries for the run's config: "data", "truth", "command"
     network    how to rebuild the model from words; kept in the run folder
 
@@ -134,11 +151,13 @@ def learn(
     settings = config or LearnConfig()
     if objective is not None:
         settings = replace(settings, objective=objective)
+    if folder is not None and not resume:
+        check_unused(Path(folder))
     split = _split(train, test, settings.seed)
     place = torch.device(device) if device is not None else _device_of(model)
     resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
     trainer = _trainer(model, split.train, actions or affine(), resolved, place)
-    run_config = {
+    run_config: dict[str, Any] = {
         "schema": 1,
         "objective": resolved.objective,
         "schedule": resolved.as_dict(),
@@ -158,11 +177,15 @@ def learn(
     path = make_folder(Path(folder)) if folder is not None else None
     history: list[dict[str, Any]] = []
     if path is not None and resume and (path / CHECKPOINT).exists():
-        _check_same_run(path, run_config)
+        before = read_json(path / CONFIG)
+        check_same_run(path, before, run_config)
+        run_config = before
         history = load_trainer(path, trainer)
     elif path is not None:
         write_json(path / CONFIG, run_config)
         save_trainer(path, trainer, history)
+    if started is not None:
+        started(resolved, trainer.epoch)
     _run(trainer, split.test, history, path, progress)
     result = _result(trainer, split, history, run_config, path)
     if path is not None:
@@ -172,9 +195,7 @@ def learn(
 
 
 def _split(train: Any, test: Any, seed: int) -> Split:
-    if isinstance(train, Split) and test is None:
-        return train
-    in_memory = not isinstance(train, str | Path | Split)
+    in_memory = not isinstance(train, str | Path)
     return load(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
 
 
@@ -192,6 +213,8 @@ def _trainer(
     augmentation = UniformRanges(
         action, start=START if learned else (config.ranges or {}), caps=config.caps, dtype=dtype
     ).to(place)
+    if learned or not augmentation.is_identity:
+        _check_action(action, train)
     assert config.samples is not None
     likelihood = likelihood_named(config.likelihood if train.is_classification else "gaussian").to(
         place
@@ -203,6 +226,17 @@ def _trainer(
         train.inputs.to(place, dtype),
         train.targets.to(place) if train.is_classification else train.targets.to(place, dtype),
     )
+
+
+def _check_action(action: Action, train: LabelledData) -> None:
+    """Move one example, so that data on which the generators do not act are named at once."""
+    example = train.inputs[:1]
+    try:
+        action.act(example.new_zeros(1, 1, len(action.generators)), example)
+    except CallerError as error:
+        raise CallerError(
+            f"{train.name}: {', '.join(action.names)} cannot act on it: {error}"
+        ) from error
 
 
 def _run(
@@ -296,32 +330,18 @@ def _write_outcome(path: Path, result: LearnResult) -> None:
         },
     )
     shown = result.illustration
-    save_samples(path, examples=shown.examples, flows=shown.flows, image_shape=shown.image_shape)
-    result.report(path / REPORT)
-
-
-def fingerprint(data: LabelledData) -> str:
-    """A short text that differs between data sets: sizes and sums, exact for equal data."""
-    inputs, targets = data.inputs.double(), data.targets.double()
-    place = torch.arange(1, len(data) + 1, dtype=torch.float64)
-    weighted = float((inputs.flatten(1).sum(1) * place).sum())
-    return f"{len(data)}/{tuple(inputs.shape[1:])}/{weighted:.9e}/{float(targets.sum()):.9e}"
-
-
-def _check_same_run(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise unless the folder's run has the same network, data and generators."""
-    before = read_json(folder / CONFIG)
-    for what, old, new in (
-        ("model", before["network"]["name"], config["network"]["name"]),
-        ("data set", before["data"]["fingerprint"], config["data"]["fingerprint"]),
-        ("generators", before["generators"], config["generators"]),
-        ("objective", before["objective"], config["objective"]),
-    ):
-        if old != new:
-            raise CallerError(
-                f"run folder {str(folder)!r} is of another {what}: it has {old!r}, this run has "
-                f"{new!r}"
+    try:
+        with tempfile.TemporaryDirectory(dir=path, prefix=".samples-") as beside:
+            made = save_samples(
+                Path(beside),
+                examples=shown.examples,
+                flows=shown.flows,
+                image_shape=shown.image_shape,
             )
+            os.replace(made, path / made.name)
+    except OSError as error:
+        raise unwritable(path / SAMPLES_FILE, error) from error
+    result.report(path / REPORT)
 
 
 def _latest(history: list[dict[str, Any]], key: str) -> float | None:

@@ -1,0 +1,1 @@
+"""Timed comparisons, as ratios within one run; never part of the tests."""

@@ -1,0 +1,181 @@
+"""What an evidence step costs, in plain training epochs with the same number of samples.
+
+    factors   pass one over all data: Kronecker factors, eigendecompositions, value
+    full      factors + the ranges' gradient over all data
+    recipe    factors + the gradient over the paper's number of batches
+              (MLP: one of 1000 examples; CNN: one of 256)
+
+for the paper's MLP and CNN with S = 31, and pass one without augmentation against laplace-torch and
+curvlinops on the same network. The published implementation needs 12.6 epochs for the MLP's full
+step. Ratios hold within one run; absolute times are worth little on a shared machine.
+
+    python -m benchmarks.evidence [--json] [--examples 1000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import peers
+from benchmarks.timing import fastest
+from isotropy.curvature.kfac import KFAC, average_samples
+from isotropy.evidence.laplace import Batch, LaplaceEvidence
+from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.likelihoods import Categorical
+from isotropy.networks.augmentations import UniformRanges
+from isotropy.networks.backbones import backbone
+from isotropy.networks.invariant_model import InvariantModel
+from isotropy.symmetry.image_actions import affine
+from isotropy.workflows.provenance import provenance
+
+SAMPLES = 31
+RECIPE = {"mlp": 1000, "cnn": 256}
+GOALS = {"mlp": {"full": 4.0}, "cnn": {"full": 10.0, "recipe": 4.0}}
+
+
+class Case:
+    """One network on random images: an epoch, and the passes of an evidence step."""
+
+    def __init__(self, name: str, examples: int, samples: int, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.images = torch.rand((examples, 1, 28, 28), generator=generator).to(device)
+        self.labels = torch.randint(10, (examples,), generator=generator).to(device)
+        self.network = backbone(name, (1, 28, 28), 10).to(device)
+        self.model = InvariantModel(self.network, UniformRanges(affine()).to(device), samples)
+        self.likelihood = Categorical()
+        kfac = KFAC(self.network)
+        prior = GaussianPrior(self.network, kfac.parameter_names).to(device)
+        self.evidence = LaplaceEvidence(self.network, self.likelihood, prior, samples, kfac)
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=1e-4)
+        settings = resolve(LearnConfig(), examples=examples, on_gpu=device.type == "cuda")
+        assert settings.batch_size is not None and settings.curvature_batch is not None
+        self.batch_size, self.curvature_batch = settings.batch_size, settings.curvature_batch
+        self.fit = self.evidence.fit(self.batches())
+
+    def epoch(self) -> None:
+        """One pass of weight steps, as `Trainer` takes them."""
+        for index in torch.randperm(len(self.images)).split(self.batch_size):
+            with torch.no_grad():
+                rows = self.model.orbit(self.images[index], self.model.noise(len(index)))
+            outputs = average_samples(self.network(rows), self.model.samples)
+            loss = self.likelihood.training_loss(outputs, self.labels[index])
+            self.optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimiser.step()
+
+    def batches(self, limit: int | None = None, *, graph: bool = False) -> Iterator[Batch]:
+        images, labels = self.images[:limit], self.labels[:limit]
+        size = self.curvature_batch
+        for part, wanted in zip(images.split(size), labels.split(size), strict=True):
+            with torch.set_grad_enabled(graph):
+                rows = self.model.orbit(part, self.model.noise(len(part)))
+            yield rows, wanted
+
+    def factors(self) -> Tensor:
+        self.fit = self.evidence.fit(self.batches())
+        return self.evidence.value(self.fit)
+
+    def gradient(self, limit: int | None = None) -> list[Tensor]:
+        batches = self.batches(limit, graph=True)
+        return self.evidence.gradient(self.fit, batches, [self.model.augmentation.half_widths])
+
+
+def evidence_over_epoch(
+    name: str, examples: int, device: torch.device, rounds: int
+) -> dict[str, float]:
+    """The passes of one network in epochs of the same run."""
+    case = Case(name, examples, SAMPLES, device)
+    seconds = fastest(
+        {
+            "epoch": case.epoch,
+            "factors": case.factors,
+            "gradient": case.gradient,
+            "recipe": lambda: case.gradient(RECIPE[name]),
+        },
+        device,
+        rounds,
+    )
+    epoch = seconds["epoch"]
+    return {
+        "factors": seconds["factors"] / epoch,
+        "gradient": seconds["gradient"] / epoch,
+        "full": (seconds["factors"] + seconds["gradient"]) / epoch,
+        "recipe": (seconds["factors"] + seconds["recipe"]) / epoch,
+        "epoch_seconds": epoch,
+    }
+
+
+def against_peers(examples: int, device: torch.device, rounds: int) -> dict[str, Any]:
+    """Pass one without augmentation, MLP, batches of 500, beside the public libraries."""
+    case = Case("mlp", examples, 1, device)
+    batches = list(zip(case.images.split(500), case.labels.split(500), strict=True))
+
+    def ours() -> float:
+        return float(case.evidence.value(case.evidence.fit(batches)))
+
+    return peers.measure(case.network, batches, ours, lambda tasks: fastest(tasks, device, rounds))
+
+
+def run(examples: int, rounds: int, device: torch.device) -> dict[str, Any]:
+    """Everything, as one JSON object."""
+    torch.manual_seed(0)
+    return {
+        "benchmark": "evidence",
+        "examples": examples,
+        "samples": SAMPLES,
+        **provenance(device),
+        "evidence_over_epoch": {
+            name: evidence_over_epoch(name, examples, device, rounds) for name in RECIPE
+        },
+        "peers": against_peers(2 * examples, device, rounds),
+        "goals": GOALS,
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser.add_argument("--examples", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="also write the JSON here")
+    options = parser.parse_args(arguments)
+    devices = [torch.device("cpu")]
+    if torch.cuda.is_available():
+        devices.append(torch.device("cuda"))
+    found = {device.type: run(options.examples, options.rounds, device) for device in devices}
+    # The processor's numbers stand at the top; a GPU's beside them.
+    report = {**found["cpu"], **({"cuda": found["cuda"]} if "cuda" in found else {})}
+    text = json.dumps(report, indent=2)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n", encoding="utf-8")
+    print(text if options.json else _table(report))
+
+
+def _table(report: dict[str, Any]) -> str:
+    lines = [f"evidence step in plain epochs, S = {SAMPLES}, N = {report['examples']}"]
+    for name, row in report["evidence_over_epoch"].items():
+        parts = "  ".join(f"{key} {row[key]:.2f}" for key in ("factors", "full", "recipe"))
+        lines.append(f"  {name:4} {parts}   goals {GOALS[name]}")
+    lines.append("pass one without augmentation")
+    for name, row in report["peers"].items():
+        if isinstance(row, str):
+            lines.append(f"  {name:14} {row}")
+        else:
+            lines.append(
+                f"  {name:14} {row['seconds']:.3f} s ({row['over_isotropy']:.2f}×)  log evidence "
+                f"{row['log_evidence']}"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""`isotropy reproduce`: run the rows of an experiment and keep their raw results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from isotropy.experiments.runner import experiments, jobs, run_job
+
+
+def _places(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Path]:
+    places = {}
+    for value in values:
+        name, separator, folder = value.partition("=")
+        if not separator:
+            raise click.BadParameter(f"expected NAME=FOLDER, got {value!r}")
+        places[name] = Path(folder)
+    return places
+
+
+@click.command("reproduce")
+@click.argument("experiment", required=False)
+@click.option("--row", "rows", multiple=True, help="Only this row; repeatable.")
+@click.option("--seed", "seeds", multiple=True, type=int, help="Only this seed; repeatable.")
+@click.option("--data", callback=_places, multiple=True, metavar="NAME=FOLDER",
+              help="Where a data set is, such as MNIST=~/data/MNIST; repeatable.")
+@click.option("--results", type=click.Path(path_type=Path), default=Path("results"),
+              show_default=True, help="Where the raw JSON goes.")
+@click.option("--commit", help="Commit to record when the source is not a git checkout.")
+@click.option("--again", is_flag=True, help="Run rows that have a result already.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def reproduce_command(
+    experiment: str | None,
+    rows: tuple[str, ...],
+    seeds: tuple[int, ...],
+    data: dict[str, Path],
+    results: Path,
+    commit: str | None,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Run the rows of EXPERIMENT; without one, list the experiments there are.
+
+    A row that has a result already is left alone, so an interrupted series can be called again.
+    """
+    if experiment is None:
+        click.echo("\n".join(experiments()))
+        return
+    done: list[dict[str, Any]] = []
+    for job in jobs(experiment, results, rows=rows, seeds=seeds, data=data):
+        if job.destination.exists() and not again:
+            click.echo(f"{job.destination} is there; --again runs it again", err=True)
+            continue
+        click.echo(f"{job.row}, seed {job.seed}: isotropy {' '.join(job.arguments)}", err=True)
+        done.append(run_job(job, commit=commit)["result"])
+    if not done and not as_json:
+        click.echo("nothing to run")
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "command": "reproduce", "results": done}))

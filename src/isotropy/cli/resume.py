@@ -1,0 +1,80 @@
+"""The options of a run, as its run folder holds them: a continued run has its own again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from isotropy.checkpoint import CONFIG, plain, read_json
+from isotropy.checks import CallerError
+from isotropy.evidence.schedule import LearnConfig
+from isotropy.networks.specification import NetworkSpecification
+
+MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet")
+
+
+@dataclass(frozen=True)
+class ResumedRun:
+    """A run folder's options, resolved settings and network."""
+
+    options: dict[str, Any]
+    config: LearnConfig
+    network: NetworkSpecification
+
+
+def kept_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as a run folder keeps them; data is found again from any folder."""
+    kept: dict[str, Any] = plain(options)
+    for name in ("data", "test_data"):
+        if kept[name]:
+            kept[name] = str(Path(kept[name]).expanduser().absolute())
+    return {**kept, "as_json": False, "quiet": False}
+
+
+def resumed_run(context: click.Context, folder: Path, options: dict[str, Any]) -> ResumedRun:
+    """The run that `folder` holds.
+
+    options: as the command line gave them. What was typed beside --resume must say what the run
+    was started with; only the device and what is shown may be another.
+    Raises CallerError for a folder that no `isotropy learn` wrote, and for a contradiction.
+    """
+    record = read_json(folder / CONFIG)
+    kept, schedule = record.get("request"), record.get("schedule")
+    if not isinstance(kept, dict) or not isinstance(schedule, dict) or set(kept) != set(options):
+        raise CallerError(f"{str(folder)!r} was not written by this version of `isotropy learn`")
+    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    typed = {
+        name: value
+        for name, value in kept_options(options).items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    for name, value in typed.items():
+        if name not in MAY_DIFFER and value != kept[name]:
+            what, flag = "model" if name == "model_text" else "run", flags[name]
+            raise CallerError(
+                f"run folder {str(folder)!r} is of another {what}: it was started with {flag} "
+                f"{_words(kept[name])}, not {_words(value)}; leave {flag} out to resume"
+            )
+    if "out" in typed and Path(typed["out"]).resolve() != folder.resolve():
+        raise CallerError(
+            f"--out {typed['out']}: a resumed run stays in its folder {str(folder)!r}; leave --out "
+            "out to resume"
+        )
+    shown = {name: options[name] for name in ("as_json", "quiet")}
+    device = {"device": typed["device"]} if "device" in typed else {}
+    return ResumedRun(
+        {**kept, **device, **shown, "out": folder},
+        LearnConfig.from_dict(schedule),
+        NetworkSpecification.from_dict(record.get("network"), where=str(folder / CONFIG)),
+    )
+
+
+def _words(value: Any) -> str:
+    """An option's value as it is typed."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={amount:g}" for name, amount in value.items()) or "nothing"
+    return "nothing" if value is None else str(value)

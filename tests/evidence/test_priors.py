@@ -1,0 +1,135 @@
+"""Gaussian priors: groups, precisions, penalty, and groups that a network declares itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from network_cases import NETWORKS, mlp
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.curvature.kfac import KFAC
+from isotropy.evidence.priors import STRUCTURES, GaussianPrior
+
+NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
+
+GROUPS: dict[str, dict[str, str]] = {
+    "scalar": dict.fromkeys(NAMES, "all"),
+    "layer": {"0.weight": "0", "0.bias": "0", "2.weight": "2", "2.bias": "2"},
+    "tensor": {name: name for name in NAMES},
+}
+
+
+def prior(structure: str = "tensor", precision: float = 1.0) -> GaussianPrior:
+    return GaussianPrior(mlp(3, 4, 2), NAMES, structure, precision)
+
+
+def test_every_structure_is_tested():
+    assert set(GROUPS) == set(STRUCTURES)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_groups(structure: str):
+    made = prior(structure, 2.5)
+    assert made.group_of == GROUPS[structure]
+    assert made.groups == tuple(dict.fromkeys(GROUPS[structure].values()))
+    assert made.log_precisions.shape == (len(made.groups),)
+    assert list(made.by_group()) == list(made.groups)
+    assert all(math.isclose(value, 2.5) for value in made.by_group().values())
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_precisions_follow_the_groups(structure: str):
+    made = prior(structure)
+    with torch.no_grad():
+        made.log_precisions.copy_(torch.arange(len(made.groups)))
+    for name, precision in made.precisions().items():
+        place = made.groups.index(GROUPS[structure][name])
+        assert math.isclose(float(precision.detach()), math.exp(place))
+    assert tuple(made.precisions()) == NAMES
+
+
+def test_layers_of_one_name_deep_down_are_one_group():
+    network = nn.Sequential(mlp(3, 4, 2), nn.Linear(2, 2))
+    made = GaussianPrior(network, KFAC(network).parameter_names, "layer")
+    assert made.groups == ("0.0", "0.2", "1")
+
+
+def test_a_network_that_is_one_layer_has_one_layer():
+    """Its parameters have no dot in their names, and still belong to one layer."""
+    made = GaussianPrior(nn.Linear(3, 2), ("weight", "bias"), "layer")
+    assert len(made.groups) == 1
+
+
+def test_precisions_are_positive_double_and_differentiable():
+    made = prior("layer", 1e-3)
+    assert made.log_precisions.dtype == torch.float64
+    total = sum(made.precisions().values())
+    assert isinstance(total, Tensor)
+    (gradient,) = torch.autograd.grad(total, made.log_precisions)
+    assert torch.allclose(gradient, torch.full((2,), 2e-3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_penalty(structure: str):
+    network = mlp(3, 4, 2).double()
+    made = GaussianPrior(network, NAMES, structure)
+    with torch.no_grad():
+        made.log_precisions.copy_(torch.arange(len(made.groups)))
+    parameters = dict(network.named_parameters())
+    found = made.penalty(parameters)
+    precisions = {name: float(value.detach()) for name, value in made.precisions().items()}
+    normals = {
+        name: torch.distributions.Normal(torch.zeros((), dtype=torch.float64), value**-0.5)
+        for name, value in precisions.items()
+    }
+    # −log p(θ) without the part that does not depend on θ
+    density = -sum(normals[n].log_prob(p).sum() for n, p in parameters.items())
+    constant = -sum(normals[n].log_prob(torch.zeros_like(p)).sum() for n, p in parameters.items())
+    assert torch.allclose(found, density - constant, rtol=1e-12)
+    found.backward()
+    for name, parameter in parameters.items():
+        assert torch.allclose(parameter.grad, precisions[name] * parameter.detach(), rtol=1e-12)
+    assert made.log_precisions.grad is None
+
+
+def test_only_named_parameters_are_penalised():
+    network = NETWORKS["frozen first layer"].network()
+    made = GaussianPrior(network, KFAC(network).parameter_names)
+    parameters = dict(network.named_parameters())
+    without = {n: p * 0 if n.startswith("0.") else p for n, p in parameters.items()}
+    assert torch.equal(made.penalty(parameters), made.penalty(without))
+
+
+class Declares(nn.Sequential):
+    """A network that says which parameters share a precision."""
+
+    def __init__(self, groups: dict[str, str]) -> None:
+        super().__init__(*mlp(3, 4, 2))
+        self.given = groups
+
+    def prior_groups(self) -> dict[str, str]:
+        return self.given
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_declared_groups_come_first(structure: str):
+    declared = {"0.weight": "in", "0.bias": "rest", "2.weight": "out", "2.bias": "rest"}
+    made = GaussianPrior(Declares(declared | {"not trained": "x"}), NAMES, structure)
+    assert made.group_of == declared
+    assert made.groups == ("in", "rest", "out")
+
+
+def test_a_parameter_without_a_declared_group_is_named():
+    network = Declares({"0.weight": "in", "0.bias": "rest", "2.weight": "out"})
+    with pytest.raises(CallerError, match=r"prior_groups\(\): .* got none for '2.bias'"):
+        GaussianPrior(network, NAMES)
+
+
+def test_unknown_structure():
+    with pytest.raises(
+        CallerError, match=r"unknown prior structure 'layers'.*did you mean 'layer'"
+    ):
+        prior("layers")

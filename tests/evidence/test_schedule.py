@@ -1,0 +1,158 @@
+"""Settings of a run and its random numbers: what is filled in, what is refused, what repeats."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from isotropy.checks import CallerError
+from isotropy.evidence.schedule import (
+    OBJECTIVES,
+    LearnConfig,
+    cosine,
+    resolve,
+    too_short,
+)
+from isotropy.evidence.streams import stream
+
+MAY_STAY_EMPTY = {"ranges", "caps"}
+LARGEST_RATE = 0.25
+
+
+def complete(config: LearnConfig) -> bool:
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return all(value is not None for name, value in values.items() if name not in MAY_STAY_EMPTY)
+
+
+def config_for(objective: str, **settings: object) -> LearnConfig:
+    ranges = {"rotation": 30.0} if objective == "fixed" else None
+    return LearnConfig(objective=objective, ranges=ranges, **settings)  # type: ignore[arg-type]
+
+
+# --- what is left open is filled in ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("examples", [1, 10, 312, 5000, 60_000])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_none_is_filled_in(objective: str, examples: int, on_gpu: bool):
+    assert not complete(config_for(objective))
+    resolved = resolve(config_for(objective), examples=examples, on_gpu=on_gpu)
+    assert complete(resolved)
+    resolved.check()
+    assert resolved.batch_size <= examples and resolved.curvature_batch <= examples
+    assert resolved.burn_in < resolved.epochs
+    assert resolved.samples == 1 if objective == "none" else resolved.samples > 1
+    assert resolve(resolved, examples=examples, on_gpu=on_gpu) == resolved
+
+
+def test_what_was_given_is_kept():
+    given = LearnConfig(
+        samples=5, test_samples=7, epochs=40, batch_size=16, curvature_batch=9, burn_in=0,
+        gradient_batches=0, range_rate=0.01, range_rate_end=0.001, prior_rate=0.2, prior_steps=3,
+        evaluate_every=2, seed=11,
+    )  # fmt: skip
+    assert resolve(given, examples=100, on_gpu=False) == given
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("update_every", [1, 2, 5])
+@pytest.mark.parametrize("burn_in", [None, 0, 10])
+@pytest.mark.parametrize("epochs", [None, 12, 30, 60, 100, 1000])
+def test_ranges_can_travel_their_period_twice(epochs, burn_in, update_every, on_gpu):
+    """Learning rate × updates ≥ 2 (π + ½), or the run is told to be too short."""
+    config = LearnConfig(epochs=epochs, burn_in=burn_in, update_every=update_every)
+    resolved = resolve(config, examples=1000, on_gpu=on_gpu)
+    due = [e for e in range(1, resolved.epochs + 1)
+           if e > resolved.burn_in and (e - resolved.burn_in) % update_every == 0]  # fmt: skip
+    travel = resolved.range_rate * len(due)
+    if too_short(resolved):
+        assert resolved.range_rate == LARGEST_RATE and travel < 2 * (math.pi + 0.5)
+    else:
+        assert travel >= 2 * (math.pi + 0.5) * (1 - 1e-9)
+    assert 0.05 <= resolved.range_rate <= LARGEST_RATE
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_default_run_is_long_enough(on_gpu: bool):
+    assert not too_short(resolve(LearnConfig(), examples=1000, on_gpu=on_gpu))
+
+
+def test_a_short_run_is_called_too_short_only_where_ranges_are_learned():
+    for objective in OBJECTIVES:
+        resolved = resolve(config_for(objective, epochs=5), examples=100, on_gpu=False)
+        assert too_short(resolved) is (objective == "laplace")
+
+
+def test_as_dict_and_back():
+    config = resolve(config_for("fixed", caps={"rotation": 90.0}), examples=100, on_gpu=False)
+    assert LearnConfig.from_dict(config.as_dict()) == config
+    assert LearnConfig.from_dict({**config.as_dict(), "of a later version": 1}) == config
+
+
+def test_cosine():
+    assert cosine(1.0, 0.1, 0.0) == 1.0
+    assert math.isclose(cosine(1.0, 0.1, 0.5), 0.55)
+    assert math.isclose(cosine(1.0, 0.1, 1.0), 0.1)
+    assert math.isclose(cosine(1.0, 0.1, 7.0), 0.1)
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "objective": ({"objective": "laplas"}, "unknown objective 'laplas'.*did you mean 'laplace'"),
+    "prior": ({"prior_structure": "layers"}, "unknown prior structure 'layers'"),
+    "likelihood": ({"likelihood": "poisson"}, "unknown likelihood 'poisson'"),
+    "epochs": ({"epochs": 0}, "epochs: expected at least 1, got 0"),
+    "samples": ({"samples": -3}, "samples: expected at least 1, got -3"),
+    "batch size": ({"batch_size": 0}, "batch size: expected at least 1"),
+    "update every": ({"update_every": 0}, "update every: expected at least 1"),
+    "burn in": ({"burn_in": -1}, "burn in: expected at least 0, got -1"),
+    "gradient batches": ({"gradient_batches": -1}, "gradient batches: expected at least 0"),
+    "weight rate": ({"weight_rate": 0.0}, "weight rate: expected above 0, got 0"),
+    "range rate": ({"range_rate": float("nan")}, "range rate: expected above 0, got nan"),
+    "prior rate": ({"prior_rate": float("inf")}, "prior rate: expected above 0, got inf"),
+    "precision": ({"prior_precision": -1.0}, "prior precision: expected above 0"),
+    "fixed without ranges": ({"objective": "fixed"}, "objective fixed: expected the ranges"),
+    "ranges to learn": (
+        {"ranges": {"rotation": 3.0}},
+        "ranges are given only for the objective fixed, .* use caps",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str):
+    settings, sentence = REFUSED[name]
+    with pytest.raises(CallerError, match=sentence):
+        resolve(LearnConfig(**settings), examples=100, on_gpu=False)  # type: ignore[arg-type]
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+
+def draw(*address: object) -> float:
+    return float(torch.rand((), generator=stream(*address), dtype=torch.float64))
+
+
+def test_streams_repeat():
+    assert draw(3, "noise", 7) == draw(3, "noise", 7)
+
+
+def test_streams_differ_by_seed_purpose_and_step():
+    addresses = [(seed, purpose, step) for seed in (0, 1, 10) for purpose in ("noise", "noise ")
+                 for step in (0, 1, 11)]  # fmt: skip
+    drawn = {draw(*address) for address in addresses}
+    assert len(drawn) == len(addresses)
+
+
+def test_streams_leave_the_global_one_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    draw(0, "noise")
+    assert torch.equal(torch.rand(3), expected)

@@ -1,0 +1,363 @@
+"""The training loop on images of a few pixels whose label does not depend on a rotation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.evidence.laplace import NotFiniteError
+from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.training import EpochRecord, Trainer
+from isotropy.likelihoods import Categorical, Gaussian, Likelihood
+from isotropy.networks.augmentations import START, UniformRanges
+from isotropy.networks.invariant_model import InvariantModel
+from isotropy.symmetry.image_actions import affine
+
+SIZE = 9
+RADII = (0.35, 0.7)
+NOISE = 0.1
+
+
+class Antithetic(InvariantModel):
+    """Noise in pairs ±ε, which leaves nothing odd in the ranges."""
+
+    def noise(
+        self, batch: int, *, samples: int | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        return self.augmentation.noise(
+            batch, samples or self.samples, generator=generator, antithetic=True
+        )
+
+
+def bumps(count: int = 40, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """A bump at a random angle; the label is which of two distances it has from the centre.
+
+    Returns images (count, 1, SIZE, SIZE), labels (count,) and noisy real targets (count, 1).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    grid = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
+    angle = 2 * math.pi * torch.rand(count, 1, 1, generator=generator, dtype=torch.float64)
+    labels = torch.arange(count) % 2
+    radius = torch.tensor(RADII, dtype=torch.float64)[labels][:, None, None]
+    distance = (grid[None, None, :] - radius * angle.cos()) ** 2
+    distance = distance + (grid[None, :, None] - radius * angle.sin()) ** 2
+    disturbance = NOISE * torch.randn(count, 1, generator=generator, dtype=torch.float64)
+    return torch.exp(-distance / 0.05)[:, None], labels, 2.0 * labels[:, None] - 1 + disturbance
+
+
+def small_network(outputs: int = 2) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        modules = [nn.Flatten(), nn.Linear(SIZE**2, 16), nn.Tanh(), nn.Linear(16, outputs)]
+        return nn.Sequential(*modules).double()
+
+
+def trainer(
+    objective: str = "laplace",
+    *,
+    start: float | dict[str, float] = START,
+    kind: type[InvariantModel] = InvariantModel,
+    likelihood: Likelihood | None = None,
+    network: nn.Module | None = None,
+    **settings: object,
+) -> Trainer:
+    images, labels, values = bumps()
+    regression = isinstance(likelihood, Gaussian)
+    network = network or small_network(1 if regression else 2)
+    action = affine(("rotation", "translation_x"))
+    ranges = {"rotation": 30.0} if objective == "fixed" else None
+    chosen = {"epochs": 6, "samples": 4, "batch_size": 20, "burn_in": 1, "gradient_batches": 0,
+              "weight_rate": 0.02, "test_samples": 4, **settings}  # fmt: skip
+    config = resolve(
+        LearnConfig(objective=objective, ranges=ranges, **chosen),  # type: ignore[arg-type]
+        examples=len(images),
+        on_gpu=False,
+    )
+    augmentation = UniformRanges(action, start=ranges or start, dtype=torch.float64)
+    model = kind(network, augmentation, config.samples)
+    return Trainer(
+        model, likelihood or Categorical(), config, images, values if regression else labels
+    )
+
+
+def run(made: Trainer, test: tuple[Tensor, Tensor] | None = None) -> list[EpochRecord]:
+    return [made.run_epoch(test) for _ in range(made.config.epochs)]
+
+
+# --- leaving the start ----------------------------------------------------------------------------
+
+
+def test_learning_leaves_the_start_in_double_precision_with_antithetic_noise():
+    """The start is a small stated value, because nothing pulls away from exactly zero."""
+    made = trainer(kind=Antithetic, epochs=25, burn_in=3)
+    assert made.ranges.dtype == torch.float64
+    assert made.ranges.tolist() == [START, START] and START == 0.05
+    ranges = [record.ranges for record in run(made)]
+    assert ranges[0]["rotation"] == pytest.approx(math.degrees(START))
+    assert ranges[-1]["rotation"] > 60.0
+    assert ranges[-1]["translation_x"] < 0.1
+
+
+def test_learning_from_exactly_zero_stays_there():
+    """Which shows that the test above could fail."""
+    made = trainer(kind=Antithetic, epochs=25, burn_in=3, start=0.0)
+    assert run(made)[-1].ranges["rotation"] < 1.0
+
+
+def test_ranges_stay_within_their_bounds():
+    made = trainer(epochs=12, range_rate=3.0, range_rate_end=3.0)
+    for record in run(made):
+        assert record.ranges["rotation"] <= 180.0 + 1e-9
+
+
+# --- objectives -----------------------------------------------------------------------------------
+
+
+def test_none_keeps_every_range_at_exactly_zero():
+    made = trainer("none", start=0.0)
+    records = run(made)
+    assert made.model.samples == 1 and made.model.augmentation.is_identity
+    assert all(set(record.ranges.values()) == {0.0} for record in records)
+    assert made.ranges.grad is None
+    precisions = [record.prior_precision["all"] for record in records]
+    assert precisions[0] == pytest.approx(1.0) and precisions[-1] != precisions[0]
+
+
+def test_fixed_keeps_the_ranges_given():
+    made = trainer("fixed")
+    records = run(made)
+    for record in records:
+        assert record.ranges == {"rotation": pytest.approx(30.0), "translation_x": 0.0}
+    assert len({record.prior_precision["all"] for record in records}) > 1
+
+
+def test_augerino_follows_the_training_loss():
+    made = trainer("augerino", range_rate=0.05)
+    records = run(made)
+    assert all(record.log_evidence is None for record in records)
+    assert all(record.prior_precision["all"] == pytest.approx(1.0) for record in records)
+    assert records[-1].ranges != records[0].ranges
+    assert made.final_evidence() is None
+    decay = made.optimisers["weights"].param_groups[0]["weight_decay"]
+    assert decay == made.config.augerino_decay > 0
+
+
+def test_augerino_rewards_width():
+    narrow = run(trainer("augerino", range_rate=0.05, augerino_weight=0.0))[-1].ranges
+    wide = run(trainer("augerino", range_rate=0.05, augerino_weight=10.0))[-1].ranges
+    assert wide["rotation"] > narrow["rotation"]
+    assert wide["translation_x"] > narrow["translation_x"]
+
+
+def test_the_norm_of_augerino_has_no_slope_at_zero():
+    """‖η‖ has no derivative at 0; taken as 0 there, so that nothing becomes NaN."""
+    for start, least, most in ((0.0, 0.0, 1e-6), (START, 0.04, 0.06)):
+        made = trainer("augerino", start=start, kind=Antithetic, augerino_weight=10.0,
+                       epochs=1, batch_size=40, range_rate=0.05)  # fmt: skip
+        made.run_epoch()  # a single step
+        moved = (made.ranges.detach() - start).abs()
+        assert least <= float(moved.min()) and float(moved.max()) <= most
+
+
+def test_only_laplace_and_fixed_and_none_have_evidences():
+    for objective in ("laplace", "fixed", "none"):
+        made = trainer(objective, start=0.0 if objective == "none" else START, epochs=3)
+        records = run(made)
+        assert records[0].log_evidence is None  # burn-in
+        for record in records[1:]:
+            assert math.isfinite(record.log_evidence)
+            assert record.log_evidence < record.log_likelihood < 0
+            assert record.log_evidence_per_example == pytest.approx(record.log_evidence / 40)
+        assert math.isfinite(made.final_evidence())
+
+
+@pytest.mark.parametrize(("burn_in", "update_every"), [(0, 1), (2, 1), (1, 2), (0, 4)])
+def test_hyper_steps_are_taken_when_due(burn_in: int, update_every: int):
+    records = run(trainer(burn_in=burn_in, update_every=update_every))
+    found = [record.epoch for record in records if record.log_evidence is not None]
+    assert found == list(range(burn_in + update_every, 7, update_every))
+
+
+def test_prior_steps_alone_raise_the_evidence():
+    """With the weights held and no noise, each hyper step climbs."""
+    made = trainer(
+        "none",
+        start=0.0,
+        weight_rate=1e-12,
+        weight_rate_end=1e-12,
+        epochs=8,
+        burn_in=0,
+        prior_precision=0.01,
+        prior_rate=0.05,
+    )
+    values = [record.log_evidence for record in run(made)]
+    assert values == sorted(values) and values[-1] > values[0]
+
+
+def test_weights_and_curvature_see_no_gradient_from_each_other():
+    made = trainer()
+    run(made)
+    assert all(parameter.requires_grad for parameter in made.network.parameters())
+    assert not any(module._forward_hooks for module in made.network.modules())
+
+
+# --- a regression ---------------------------------------------------------------------------------
+
+
+def test_a_regression_learns_its_noise():
+    made = trainer(likelihood=Gaussian(), epochs=40, prior_rate=0.2)
+    records = run(made)
+    assert records[0].noise == pytest.approx(1.0)
+    assert 0.5 * NOISE < records[-1].noise < 3 * NOISE
+    assert records[-1].train_accuracy is None
+    assert records[-1].log_evidence > records[1].log_evidence
+
+
+def test_likelihood_and_evidence_of_a_record_belong_together():
+    """Both are those before the hyper step, so also before its change of the noise."""
+    made = trainer("fixed", likelihood=Gaussian(0.5), epochs=1, burn_in=0, prior_rate=1.0)
+    record = made.run_epoch()
+    assert made.likelihood.noise != pytest.approx(0.5)
+    fit = made.evidence.fit(made.orbit_batches("factors"))
+    with torch.no_grad():
+        made.likelihood.log_noise.fill_(math.log(0.5))
+        made.prior.log_precisions.fill_(0.0)
+        expected = float(made.likelihood.log_likelihood(fit.statistic, fit.count))
+        evidence = float(made.evidence.value(fit))
+    assert record.log_evidence == pytest.approx(evidence)
+    assert record.log_likelihood == pytest.approx(expected)
+
+
+# --- repeating ------------------------------------------------------------------------------------
+
+
+def numbers(records: list[EpochRecord]) -> list[dict[str, object]]:
+    return [{k: v for k, v in record.as_dict().items() if k != "seconds"} for record in records]
+
+
+@pytest.mark.parametrize("objective", ["laplace", "augerino", "fixed", "none"])
+def test_the_same_seed_gives_the_same_numbers(objective: str):
+    start = 0.0 if objective == "none" else START
+    images, labels, _ = bumps(20, seed=1)
+    first, second, other = (
+        run(trainer(objective, start=start, epochs=4, seed=seed), (images, labels))
+        for seed in (3, 3, 4)
+    )
+    assert numbers(first) == numbers(second)
+    assert numbers(first) != numbers(other)
+
+
+def test_numbers_do_not_depend_on_the_global_seed():
+    torch.manual_seed(1)
+    first = run(trainer(epochs=3))
+    torch.manual_seed(2)
+    assert numbers(run(trainer(epochs=3))) == numbers(first)
+
+
+def test_how_often_one_purpose_draws_changes_no_other():
+    """Scores on test data are computed in between and change nothing."""
+    images, labels, _ = bumps(20, seed=1)
+    scored = run(trainer(epochs=3, evaluate_every=1), (images, labels))
+    plain = run(trainer(epochs=3))
+    assert [r.train_loss for r in scored] == [r.train_loss for r in plain]
+    assert [r.ranges for r in scored] == [r.ranges for r in plain]
+    assert all(r.test_accuracy is not None for r in scored)
+
+
+def test_evidence_passes_see_every_example_once():
+    made = trainer(curvature_batch=15)
+    seen = torch.cat([targets for _, targets in made.orbit_batches("factors")])
+    assert torch.equal(seen, made.targets)
+    some = [targets for _, targets in made.orbit_batches("ranges", limit=2)]
+    assert [len(part) for part in some] == [15, 15]
+    assert [len(part) for _, part in made.orbit_batches("ranges", limit=9)] == [15, 15, 10]
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_the_averaged_model():
+    made = trainer("none", start=0.0)
+    run(made)
+    images, labels, _ = bumps(30, seed=2)
+    found = made.score(images, labels)
+    with torch.no_grad():
+        log_p = made.network(images).log_softmax(1)
+    hits = (log_p.argmax(1) == labels).double().mean()
+    assert found.accuracy == pytest.approx(float(hits))
+    expected = log_p[torch.arange(30), labels].mean()
+    assert found.log_likelihood == pytest.approx(float(expected), rel=1e-5)
+    assert made.score(images, labels) == found
+
+
+# --- what stops a run -----------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run():
+    made = trainer()
+    made.run_epoch()
+    made.inputs = made.inputs.clone()
+    made.inputs[3, 0, 4, 4] = float("nan")
+    with pytest.raises(NotFiniteError, match=r"training loss became nan in epoch 2.*lower weight"):
+        made.run_epoch()
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "sentence"),
+    [
+        ("value", lambda *_: torch.tensor(float("nan"), requires_grad=True), "log evidence became"),
+        ("gradient", lambda *_: [torch.tensor([0.0, float("inf")]).double()],
+         "gradient of the evidence by the ranges became inf"),
+        ("gradient", lambda *_: [torch.tensor([1.0, float("nan")]).double()],
+         "gradient of the evidence by the ranges became nan in epoch 2"),
+    ],
+)  # fmt: skip
+def test_an_evidence_that_is_not_finite_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, method: str, result, sentence: str
+):
+    made = trainer()
+    made.run_epoch()
+    before = made.ranges.detach().clone()
+    monkeypatch.setattr(made.evidence, method, result)
+    with pytest.raises(NotFiniteError, match=sentence):
+        made.run_epoch()
+    assert torch.equal(made.ranges, before)
+
+
+class Pair(nn.Sequential):
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        outputs = super().forward(inputs)
+        return outputs, outputs
+
+
+REFUSED = {
+    "wrong input size": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 2)).double(),
+        r"the network does not accept inputs of shape \(1, 9, 9\)",
+    ),
+    "outputs not two axes": (
+        lambda: nn.Conv2d(1, 2, 3).double(),
+        r"network outputs: expected \(batch, outputs\), got \(2, 2, 7, 7\)",
+    ),
+    "a pair of outputs": (
+        lambda: Pair(*small_network()), r"network outputs: expected \(batch, outputs\), got tuple"),
+    "too few outputs": (
+        lambda: small_network(1),
+        "labels: expected 0 to 0 for a network with 1 outputs, got 0 to 1",
+    ),
+    "an unsupported layer": (
+        lambda: nn.Sequential(small_network(), nn.LayerNorm(2).double()),
+        "layer '1' of type LayerNorm has no curvature rule",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_network_that_does_not_fit_is_refused_at_once(name: str):
+    build, sentence = REFUSED[name]
+    with pytest.raises(CallerError, match=sentence):
+        trainer(network=build())

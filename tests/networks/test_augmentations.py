@@ -1,0 +1,296 @@
+"""Uniform ranges: exactly nothing at zero, the right noise, live gradients, honest reports."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotropy.checks import CallerError
+from isotropy.networks.augmentations import START, UniformRanges
+from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS, affine
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def ranges(*names: str, interpolation="bicubic", dtype=torch.float64, **arguments) -> UniformRanges:
+    action = affine(names or LILA_GENERATORS, interpolation=interpolation)
+    return UniformRanges(action, dtype=dtype, **arguments)
+
+
+# --- at zero ------------------------------------------------------------------------------
+
+sizes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("padding", ["zeros", "reflection"])
+@given(shape=sizes, samples=st.integers(1, 4), seed=st.integers(0, 99), big=st.floats(1e-30, 1e30))
+def test_zero_ranges_are_exactly_the_identity(padding, dtype, shape, samples, seed, big):
+    augmentation = UniformRanges(affine(padding=padding), start=0.0)
+    images = (big * (draw(*shape, seed=seed) - 0.5)).to(dtype)
+    noise = augmentation.noise(shape[0], samples)
+    with torch.no_grad():
+        copies = augmentation(images, noise)
+    assert augmentation.is_identity
+    assert copies.dtype == dtype and copies.shape == (shape[0], samples, *shape[1:])
+    assert torch.equal(copies, images[:, None].expand_as(copies))
+
+
+def test_frozen_zero_ranges_are_exactly_the_identity_with_gradients_on():
+    augmentation = ranges(start=0.0).requires_grad_(False)
+    images = draw(2, 1, 5, 5).requires_grad_()
+    copies = augmentation(images, augmentation.noise(2, 3))
+    assert torch.equal(copies, images[:, None].expand_as(copies))
+    (gradient,) = torch.autograd.grad(copies.sum(), images)
+    assert torch.equal(gradient, torch.full_like(images, 3))
+
+
+def test_zero_ranges_stay_learnable():
+    """With gradients on, zero is no shortcut: the slope by the range is there to be followed."""
+    augmentation = ranges("translation_x", start=0.0)
+    images = draw(2, 1, 7, 7)
+    copies = augmentation(images, augmentation.noise(2, 3))
+    torch.testing.assert_close(copies, images[:, None].expand_as(copies))
+    (copies * draw(*copies.shape, seed=1)).sum().backward()
+    assert augmentation.half_widths.grad.abs() > 1e-3
+
+
+def test_one_range_above_zero_is_not_the_identity():
+    augmentation = ranges(start={"rotation": 10})
+    assert not augmentation.is_identity
+    with torch.no_grad():
+        copies = augmentation(draw(1, 1, 7, 7), torch.full((1, 1, 6), 0.5, dtype=torch.float64))
+    assert (copies[:, 0] - draw(1, 1, 7, 7)).abs().max() > 0.01
+
+
+# --- noise --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_noise_is_uniform_on_minus_one_to_one(dtype):
+    noise = ranges(dtype=dtype).noise(400, 10, generator=torch.Generator().manual_seed(0))
+    assert noise.shape == (400, 10, 6) and noise.dtype == dtype
+    assert -1 <= noise.min() < -0.999 and 0.999 < noise.max() <= 1
+    flat = noise.flatten(0, 1).double()
+    spread = len(flat) ** -0.5
+    assert flat.mean(0).abs().max() < 4 * spread
+    assert (flat.square().mean(0) - 1 / 3).abs().max() < 4 * spread
+    # Independent between generators, examples and samples.
+    assert (flat.T @ flat / len(flat) - torch.eye(6) / 3).abs().max() < 4 * spread
+    assert len(noise.flatten().unique()) > 0.99 * noise.numel()
+
+
+def test_noise_is_replayed_by_its_generator():
+    augmentation = ranges()
+    state = torch.get_rng_state()
+    first, again, other = (
+        augmentation.noise(3, 4, generator=torch.Generator().manual_seed(seed))
+        for seed in (5, 5, 6)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(state, torch.get_rng_state())
+    images = draw(3, 1, 5, 5)
+    assert torch.equal(augmentation(images, first), augmentation(images, again))
+
+
+@pytest.mark.parametrize("samples", [2, 6])
+def test_antithetic_noise_is_symmetric(samples):
+    noise = ranges().noise(5, samples, antithetic=True)
+    assert noise.shape == (5, samples, 6)
+    assert torch.equal(noise[:, samples // 2 :], -noise[:, : samples // 2])
+    assert noise.abs().max() <= 1 and len(noise.abs().unique()) == noise.numel() // 2
+
+
+def test_antithetic_noise_needs_pairs():
+    with pytest.raises(CallerError, match="antithetic noise: expected even samples, got 31"):
+        ranges().noise(2, 31, antithetic=True)
+
+
+def averaged(augmentation: UniformRanges, noise: torch.Tensor) -> torch.Tensor:
+    """The mean over samples of some function of the copies that is not linear in them."""
+    images, weight = draw(2, 1, 7, 7), draw(7, 7, seed=3) - 0.5
+    return (augmentation(images, noise) * weight).sum((2, 3, 4)).sin().mean()
+
+
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_antithetic_averages_have_no_odd_orders(antithetic):
+    """Even in η, so that no slope is left at zero; plain noise leaves one (of mean zero)."""
+    noise = ranges().noise(2, 4, generator=torch.Generator().manual_seed(0), antithetic=antithetic)
+    plus, minus = (averaged(ranges(start=amount), noise) for amount in (0.2, -0.2))
+    at_zero, at_start = ranges(start=0.0), ranges()
+    slope = torch.autograd.grad(averaged(at_zero, noise), at_zero.half_widths)[0].abs().max()
+    assert (abs(plus - minus) < 1e-12) == antithetic
+    assert (slope < 1e-12) == antithetic
+    # Which is why learning starts at START, where there is a slope to follow.
+    started = torch.autograd.grad(averaged(at_start, noise), at_start.half_widths)[0]
+    assert started.abs().min() > 1e-8
+
+
+# --- the parameter ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_gradient_equals_finite_differences_with_the_same_noise(name):
+    augmentation = ranges(name, start=0.3)
+    noise = augmentation.noise(2, 3, generator=torch.Generator().manual_seed(1))
+    (gradient,) = torch.autograd.grad(averaged(augmentation, noise), augmentation.half_widths)
+    step = 1e-6
+    with torch.no_grad():
+        ahead, behind = (averaged(ranges(name, start=0.3 + s), noise) for s in (step, -step))
+    assert gradient.item() == pytest.approx((ahead - behind).item() / (2 * step), abs=1e-7)
+    assert abs(gradient.item()) > 1e-4
+
+
+@given(
+    widths=st.lists(st.floats(-0.8, 0.8), min_size=6, max_size=6), flips=st.integers(0, 2**6 - 1)
+)
+def test_only_the_size_of_a_range_matters(widths, flips):
+    """Flipping the sign of η_k with that of ε_k changes nothing, and ε is symmetric."""
+    signs = torch.tensor([1.0 if flips >> k & 1 else -1.0 for k in range(6)], dtype=torch.float64)
+    one, other = ranges(), ranges()
+    with torch.no_grad():
+        one.half_widths.copy_(torch.tensor(widths))
+        other.half_widths.copy_(one.half_widths * signs)
+    images, noise = draw(1, 1, 5, 5), 2 * draw(1, 3, 6, seed=1) - 1
+    torch.testing.assert_close(one(images, noise), other(images, noise * signs))
+    assert one.symmetries() == other.symmetries()
+
+
+def test_coordinates_are_half_widths_times_noise():
+    augmentation = ranges("rotation", "scale", start={"rotation": 40, "scale": 0.3})
+    images, noise = draw(2, 1, 6, 6), 2 * draw(2, 3, 2, seed=1) - 1
+    widths = torch.tensor([math.radians(40), 0.3], dtype=torch.float64)
+    torch.testing.assert_close(
+        augmentation(images, noise), augmentation.action.act(noise * widths, images)
+    )
+
+
+def test_start_is_small_everywhere_unless_said():
+    assert torch.equal(ranges().half_widths.detach(), torch.full((6,), START, dtype=torch.float64))
+
+
+def test_start_by_name_is_in_reported_units():
+    augmentation = ranges(start={"rotation": 90, "translation_y": 0.25, "scale_x": -0.7})
+    wanted = [0.0, 0.5, math.pi / 2, -0.7, 0.0, 0.0]
+    assert augmentation.half_widths.tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bounds_are_the_period_and_the_caps(sign):
+    caps = {"rotation": 45, "translation_x": 0.25, "scale_y": 0.0}
+    free, capped = ranges(), ranges(caps=caps)
+    for augmentation in (free, capped):
+        with torch.no_grad():
+            augmentation.half_widths.fill_(sign * 9.0)
+        augmentation.project()
+    assert free.half_widths.tolist() == pytest.approx([sign * w for w in (9, 9, math.pi, 9, 9, 9)])
+    wanted = [sign * w for w in (0.5, 9, math.pi / 4, 9, 0, 9)]
+    assert capped.half_widths.tolist() == pytest.approx(wanted)
+
+
+def test_a_cap_above_the_period_does_not_lift_it():
+    augmentation = ranges("rotation", start=9.0, caps={"rotation": 400})
+    assert augmentation.half_widths.item() == pytest.approx(math.pi)
+
+
+def test_the_start_is_brought_within_the_bounds():
+    augmentation = ranges("rotation", start={"rotation": 60}, caps={"rotation": 45})
+    assert augmentation.half_widths.item() == pytest.approx(math.pi / 4)
+
+
+def test_within_the_bounds_projecting_changes_nothing():
+    augmentation = ranges(start=-0.3)
+    augmentation.project()
+    assert torch.equal(
+        augmentation.half_widths.detach(), torch.full((6,), -0.3, dtype=torch.float64)
+    )
+
+
+def test_the_gradient_lives_at_the_bound():
+    """The parameter is bounded, not the forward pass, which a clamp would make flat there."""
+    augmentation = ranges("rotation", start=math.pi)
+    assert augmentation.half_widths.item() == augmentation.bounds.item() == math.pi
+    noise = augmentation.noise(2, 5, generator=torch.Generator().manual_seed(0))
+    optimiser = torch.optim.SGD(augmentation.parameters(), lr=0.1)
+    loss = averaged(augmentation, noise)
+    loss.backward()
+    gradient = augmentation.half_widths.grad.item()
+    assert abs(gradient) > 1e-3
+    optimiser.step()
+    augmentation.project()
+    wanted = min(math.pi, math.pi - 0.1 * gradient)
+    assert augmentation.half_widths.item() == pytest.approx(wanted)
+    assert augmentation.half_widths.requires_grad
+    # Beyond the bound too: a step out of it can be taken back.
+    with torch.no_grad():
+        augmentation.half_widths.fill_(3.5)
+    (beyond,) = torch.autograd.grad(averaged(augmentation, noise), augmentation.half_widths)
+    assert beyond.abs() > 1e-3
+
+
+def test_symmetries_are_reported_in_units_and_without_sign():
+    widths = {"rotation": -30.0, "translation_x": 0.125, "scale_x": 0.7}
+    found = {each.name: each for each in ranges(start=widths).symmetries()}
+    assert tuple(found) == LILA_GENERATORS
+    for name, symmetry in found.items():
+        reach = abs(widths.get(name, 0.0))
+        assert (symmetry.low, symmetry.high) == pytest.approx((-reach, reach))
+        assert symmetry.kind == "range" and symmetry.unit == GENERATORS[name].unit
+        assert symmetry.as_dict() == {
+            "name": name,
+            "kind": "range",
+            "low": symmetry.low,
+            "high": symmetry.high,
+            "unit": symmetry.unit,
+        }
+
+
+def test_ranges_survive_a_state_dict_and_a_change_of_type():
+    augmentation = ranges(start={"rotation": 20}, caps={"scale_x": 0.5}, dtype=torch.float32)
+    other = ranges(dtype=torch.float32)
+    other.load_state_dict(augmentation.state_dict())
+    assert torch.equal(other.half_widths, augmentation.half_widths)
+    assert torch.equal(other.bounds, augmentation.bounds)
+    other.double()
+    assert other.noise(1, 1).dtype == torch.float64
+    assert [name for name, _ in other.named_parameters()] == ["half_widths"]
+
+
+IMAGES = torch.zeros(2, 1, 5, 5)
+REFUSED = {
+    "negative cap": (
+        lambda: ranges(caps={"rotation": -1.0}),
+        "cap for 'rotation': expected a half-width of at least 0 degrees, got -1.0",
+    ),
+    "cap that is no number": (lambda: ranges(caps={"scale_x": math.nan}), "cap for 'scale_x'"),
+    "unknown cap": (
+        lambda: ranges(caps={"rotatoin": 1.0}), "unknown generator 'rotatoin'.*mean 'rotation'",
+    ),
+    "unknown start": (lambda: ranges(start={"zoom": 1.0}), "unknown generator 'zoom'"),
+    "noise for one generator of six": (
+        lambda: ranges()(IMAGES.double(), torch.zeros(2, 3, 1).double()),
+        r"expected \(batch, samples, generators\)",
+    ),
+    "noise for one generator of six, at zero": (
+        lambda: ranges(start=0.0).requires_grad_(False)(IMAGES, torch.zeros(2, 3, 1)),
+        r"expected \(batch, samples, generators\)",
+    ),
+    "noise for another batch, at zero": (
+        lambda: ranges(start=0.0).requires_grad_(False)(IMAGES, torch.zeros(7, 3, 6)),
+        r"expected \(batch, samples, generators\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(call, sentence):
+    with pytest.raises(CallerError, match=sentence):
+        call()

@@ -1,0 +1,370 @@
+"""What every generator of the table promises: identity at zero, derivative, inverse, unit, and
+the direction its `meaning` says. A new generator joins the table and inherits all of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles.affine_oracle import exponential, lila_transform
+
+from isotropy.checks import CallerError
+from isotropy.networks.augmentations import UniformRanges
+from isotropy.networks.invariant_model import InvariantModel
+from isotropy.symmetry.actions import Action, Generator
+from isotropy.symmetry.image_actions import (
+    GENERATORS,
+    LILA_GENERATORS,
+    AffineAction,
+    AffineGenerator,
+    affine,
+)
+
+every_generator = pytest.mark.parametrize("name", GENERATORS)
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def coordinates(*values: float) -> torch.Tensor:
+    """One example, one sample: (1, 1, generators)."""
+    return torch.tensor(values, dtype=torch.float64)[None, None]
+
+
+def blob(size: int, right: float = 0.0, up: float = 0.0, spread: float = 0.12) -> torch.Tensor:
+    """A smooth spot at a place given as it is seen, in half widths: (1, 1, size, size)."""
+    place = torch.linspace(-1, 1, size, dtype=torch.float64)
+    x, y = place[None, :], place[:, None]
+    return torch.exp(-((x - right) ** 2 + (y + up) ** 2) / (2 * spread**2))[None, None]
+
+
+def seen_at(image: torch.Tensor) -> tuple[float, float]:
+    """The centroid of an image's brightness, (right, up) in half widths."""
+    place = torch.linspace(-1, 1, image.shape[-1], dtype=torch.float64)
+    mass = image.sum()
+    right = (image.sum(-2) * place).sum() / mass
+    up = -(image.sum(-1) * place).sum() / mass
+    return float(right), float(up)
+
+
+# --- the contract -------------------------------------------------------------------------
+
+
+@every_generator
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("size", [(7, 7), (5, 8)], ids=str)
+def test_zero_is_the_identity(name, interpolation, align_corners, size):
+    action = affine((name,), interpolation=interpolation, align_corners=align_corners)
+    images = draw(2, 3, *size)
+    moved = action.act(torch.zeros(2, 4, 1, dtype=torch.float64), images)
+    assert moved.shape == (2, 4, 3, *size)
+    torch.testing.assert_close(moved, images[:, None].expand_as(moved), rtol=0, atol=1e-12)
+
+
+@every_generator
+@pytest.mark.parametrize("amount", [0.0, 0.23])
+def test_act_is_differentiable(name, amount):
+    action = affine((name,), interpolation="bicubic")
+    image, where = draw(1, 1, 5, 6).requires_grad_(), coordinates(amount).requires_grad_()
+    # The cubic's second derivative jumps at whole pixels, where zero puts every one of them.
+    assert torch.autograd.gradcheck(
+        lambda where, image: action.act(where, image)[..., 1:-1, 1:-1],
+        (where, image),
+        check_forward_ad=True,
+        fast_mode=True,
+        atol=1e-4 if amount == 0 else 1e-6,
+    )
+
+
+# Interpolating twice blurs; the error is that of the cubic kernel at this resolution.
+BLUR = 0.02
+
+
+@every_generator
+def test_there_and_back_again(name):
+    action, image = affine((name,), interpolation="bicubic"), blob(65, 0.1, 0.2, spread=0.2)
+    there = action.act(coordinates(0.2), image)[:, 0]
+    assert (there - image).abs().max() > 5 * BLUR
+    back = action.act(coordinates(-0.2), there)
+    assert (back[:, 0] - image).abs().max() < BLUR
+
+
+@every_generator
+def test_twice_is_double(name):
+    action, image = affine((name,), interpolation="bicubic"), blob(65, 0.1, 0.2, spread=0.2)
+    once = action.act(coordinates(0.1), image)[:, 0]
+    twice = action.act(coordinates(0.1), once)
+    assert (twice - action.act(coordinates(0.2), image)).abs().max() < BLUR
+
+
+@every_generator
+def test_element_is_the_exponential_of_the_matrix(name):
+    rows = torch.tensor(GENERATORS[name].matrix, dtype=torch.float64).numpy()
+    linear, shift = affine((name,)).element(torch.tensor([0.7], dtype=torch.float64))
+    wanted = exponential(0.7 * rows[:, :2], 0.7 * rows[:, 2])
+    torch.testing.assert_close((linear, shift), tuple(map(torch.from_numpy, wanted)))
+
+
+@every_generator
+@given(reported=st.floats(-1e3, 1e3))
+def test_units_round_trip(name, reported):
+    generator = GENERATORS[name]
+    assert generator.in_units(generator.from_units(reported)) == pytest.approx(reported)
+
+
+UNITS = {
+    "translation_x": 0.5,  # half of the image's width is one coordinate
+    "translation_y": 0.5,
+    "rotation": 180 / math.pi,
+}
+
+
+@every_generator
+def test_one_coordinate_in_units(name):
+    generator = GENERATORS[name]
+    assert generator.name == name and generator.unit and generator.meaning
+    assert generator.in_units(1.0) == pytest.approx(UNITS.get(name, 1.0))
+
+
+@every_generator
+def test_only_a_rotation_has_a_period(name):
+    assert GENERATORS[name].period == (math.pi if name == "rotation" else None)
+
+
+# --- directions ---------------------------------------------------------------------------
+
+RIGHT, UP, LEFT, DOWN = (0.4, 0.0), (0.0, 0.4), (-0.4, 0.0), (0.0, -0.4)
+CENTRE, STAYS = (0.0, 0.0), (0.0, 0.0)
+LOWER_RIGHT, UPPER_LEFT = (0.3, -0.3), (-0.3, 0.3)
+UPPER_RIGHT, LOWER_LEFT = (0.3, 0.3), (-0.3, -0.3)
+
+# What is seen: a spot there moves this way (right, up), for each sentence of the table.
+MEANINGS = {
+    "content moves right": {CENTRE: RIGHT, UP: RIGHT},
+    "content moves down": {CENTRE: DOWN, LEFT: DOWN},
+    "content turns counter-clockwise as seen": {
+        CENTRE: STAYS, RIGHT: UP, UP: LEFT, LEFT: DOWN, DOWN: RIGHT,
+    },
+    "content grows horizontally": {CENTRE: STAYS, UP: STAYS, RIGHT: RIGHT, LEFT: LEFT},
+    "content grows vertically": {CENTRE: STAYS, RIGHT: STAYS, UP: UP, DOWN: DOWN},
+    "content grows along the falling diagonal and shrinks along the rising one": {
+        CENTRE: STAYS, LOWER_RIGHT: LOWER_RIGHT, UPPER_LEFT: UPPER_LEFT,
+        UPPER_RIGHT: LOWER_LEFT, LOWER_LEFT: UPPER_RIGHT,
+    },
+    "rows below the centre move right, rows above it left": {
+        CENTRE: STAYS, RIGHT: STAYS, DOWN: RIGHT, UP: LEFT,
+    },
+    "columns right of the centre move down, columns left of it up": {
+        CENTRE: STAYS, UP: STAYS, RIGHT: DOWN, LEFT: UP,
+    },
+    "content grows in both directions": {
+        CENTRE: STAYS, RIGHT: RIGHT, UP: UP, LEFT: LEFT, DOWN: DOWN, UPPER_LEFT: UPPER_LEFT,
+    },
+}  # fmt: skip
+
+
+def wrong_motions(action: Action, meaning: str, amount: float = 0.05) -> list[str]:
+    """Spots that do not move as the sentence says; the amount is small, so motions are straight."""
+    complaints = []
+    for place, way in MEANINGS[meaning].items():
+        spot = blob(41, *place)
+        before, after = seen_at(spot), seen_at(action.act(coordinates(amount), spot)[0, 0, 0])
+        motion = (after[0] - before[0], after[1] - before[1])
+        length = math.hypot(*motion)
+        if way == STAYS:
+            right = length < 2e-3
+        else:
+            along = (motion[0] * way[0] + motion[1] * way[1]) / math.hypot(*way)
+            right = along > 0.01 and along > 0.97 * length
+        if not right:
+            complaints.append(f"{place} moved by {motion}")
+    return complaints
+
+
+@every_generator
+def test_content_moves_as_the_meaning_says(name):
+    assert wrong_motions(affine((name,)), GENERATORS[name].meaning) == []
+
+
+@every_generator
+def test_a_wrong_direction_is_noticed(name):
+    assert wrong_motions(affine((name,)), GENERATORS[name].meaning, amount=-0.05) != []
+
+
+def test_half_a_width_is_half_a_width():
+    """A translation of 0.25 in reported units moves content by a quarter of the width."""
+    moved = GENERATORS["translation_x"].from_units(0.25)
+    after = affine(("translation_x",)).act(coordinates(moved), blob(41))
+    assert seen_at(after[0, 0, 0])[0] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_a_quarter_turn_is_rot90():
+    image = draw(1, 2, 7, 7)
+    quarter = GENERATORS["rotation"].from_units(90)
+    turned = affine(("rotation",)).act(coordinates(quarter), image)
+    torch.testing.assert_close(turned[:, 0], torch.rot90(image, 1, (2, 3)), rtol=0, atol=1e-12)
+
+
+# --- the papers' construction -------------------------------------------------------------
+
+
+def sign_in_lila(name: str) -> int:
+    papers = GENERATORS[name].papers
+    assert "LILA" in papers and ("sign −" in papers) != ("same sign" in papers)
+    return -1 if "sign −" in papers else 1
+
+
+def test_six_generators_are_lilas_in_its_order():
+    for number, name in enumerate(LILA_GENERATORS, start=1):
+        assert f"LILA η{number} " in GENERATORS[name].papers
+    assert affine().names == LILA_GENERATORS
+    others = set(GENERATORS) - set(LILA_GENERATORS)
+    assert not any("LILA" in GENERATORS[name].papers for name in others)
+
+
+@pytest.mark.parametrize("name", LILA_GENERATORS)
+@pytest.mark.parametrize("amount", [-0.4, 0.13, 0.9])
+def test_equals_lilas_grid_with_the_sign_of_the_table(name, amount):
+    image = draw(1, 2, 9, 9)
+    theirs = torch.zeros(1, 6, dtype=torch.float64)
+    theirs[0, LILA_GENERATORS.index(name)] = sign_in_lila(name) * amount
+    ours = affine((name,)).act(coordinates(amount), image)
+    torch.testing.assert_close(ours[:, 0], lila_transform(image, theirs), rtol=0, atol=1e-12)
+    wrong = lila_transform(image, -theirs)
+    assert (ours[:, 0] - wrong).abs().max() > 0.05
+
+
+def test_equals_lilas_grid_for_all_six_together():
+    images = draw(4, 1, 8, 8)
+    theirs = 1.4 * draw(4, 6, seed=1) - 0.7
+    signs = torch.tensor([sign_in_lila(name) for name in LILA_GENERATORS], dtype=torch.float64)
+    ours = affine().act((theirs * signs)[:, None], images)
+    torch.testing.assert_close(ours[:, 0], lila_transform(images, theirs), rtol=0, atol=1e-12)
+
+
+def test_coordinates_are_exponentiated_together():
+    """Rotation and translation at once is one flow, not a turn followed by a shift."""
+    image = blob(33, spread=0.2)
+    turn, shift = coordinates(1.2), coordinates(0.5)
+    jointly = affine(("rotation", "translation_x")).act(torch.cat([turn, shift], -1), image)
+    rotation, translation = affine(("rotation",)), affine(("translation_x",))
+    turned_first = translation.act(shift, rotation.act(turn, image)[:, 0])
+    shifted_first = rotation.act(turn, translation.act(shift, image)[:, 0])
+    for product in (turned_first, shifted_first):
+        assert (jointly - product).abs().max() > 0.1
+
+
+# --- layout and mistakes ------------------------------------------------------------------
+
+
+def test_order_of_names_is_order_of_coordinates():
+    image, both = draw(1, 1, 6, 6), torch.tensor([[[0.3, -0.2]]], dtype=torch.float64)
+    one = affine(("scale_x", "rotation")).act(both, image)
+    other = affine(("rotation", "scale_x")).act(both.flip(-1), image)
+    torch.testing.assert_close(one, other)
+
+
+def test_samples_of_one_image_lie_together():
+    action, images, where = affine(), draw(3, 1, 5, 5), draw(3, 2, 6, seed=1) - 0.5
+    flat = action.act(where, images).flatten(0, 1)
+    for n, s in itertools.product(range(3), range(2)):
+        alone = action.act(where[n : n + 1, s : s + 1], images[n : n + 1])
+        torch.testing.assert_close(flat[2 * n + s], alone[0, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_type_follows_the_images(dtype):
+    moved = affine().act(torch.zeros(1, 2, 6), draw(1, 1, 5, 5).to(dtype))
+    assert moved.dtype == dtype
+
+
+def test_device_follows_the_images():
+    moved = affine().act(
+        torch.zeros(1, 2, 6, device="meta"), torch.zeros(1, 1, 5, 5, device="meta")
+    )
+    assert moved.device.type == "meta"
+
+
+IMAGES = torch.zeros(2, 1, 5, 5)
+REFUSED = {
+    "unknown name": (
+        lambda: affine(("rotatoin",)), "unknown generator 'rotatoin': .*did you mean 'rotation'",
+    ),
+    "LILA's word": (lambda: affine(("shear",)), "unknown generator 'shear': expected one of"),
+    "repeated": (
+        lambda: affine(("rotation", "scale", "rotation")), "different names, got 'rotation' twice",
+    ),
+    "none": (lambda: affine(()), "expected one or more different names, got none"),
+    "too few coordinates": (
+        lambda: affine(("rotation", "scale")).act(torch.zeros(2, 3, 1), IMAGES),
+        r"\(2, samples, 2\) for the generators rotation, scale, got \(2, 3, 1\)",
+    ),
+    "no sample axis": (
+        lambda: affine(("rotation",)).act(torch.zeros(2, 1), IMAGES),
+        r"coordinates: expected \(batch, samples, generators\) = .* got \(2, 1\)",
+    ),
+    "other batch": (
+        lambda: affine(("rotation",)).act(torch.zeros(3, 1, 1), IMAGES), "coordinates: expected",
+    ),
+    "no channel axis": (
+        lambda: affine(("rotation",)).act(torch.zeros(2, 1, 1), IMAGES[:, 0]),
+        "add a channel axis with",
+    ),
+    "unknown interpolation": (
+        lambda: affine(interpolation="nearest").act(torch.zeros(2, 1, 6), IMAGES),
+        "unknown interpolation 'nearest'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(call, sentence):
+    with pytest.raises(CallerError, match=sentence):
+        call()
+
+
+# --- of one's own -------------------------------------------------------------------------
+
+
+class Brightness(Action):
+    generators = (Generator("brightness", unit="grey level"),)
+
+    def act(self, coordinates, data):
+        return data[:, None] + coordinates[..., 0, None, None, None]
+
+
+def test_an_action_of_ones_own_in_five_lines():
+    ranges = UniformRanges(Brightness(), start={"brightness": 0.5}, caps={"brightness": 2.0})
+    model = InvariantModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9, 2)), ranges)
+    images, noise = torch.rand(4, 1, 3, 3), model.noise(4)
+    copies = ranges(images, noise)
+    torch.testing.assert_close(copies, images[:, None] + 0.5 * noise[..., None, None])
+    torch.testing.assert_close(
+        model(images, noise), model.network(copies.flatten(0, 1)).reshape(4, 31, 2).mean(1)
+    )
+    model(images, noise).square().sum().backward()
+    assert ranges.half_widths.grad.abs().item() > 0
+    (found,) = model.symmetries()
+    assert (found.name, found.low, found.high, found.unit) == (
+        "brightness",
+        -0.5,
+        0.5,
+        "grey level",
+    )
+
+
+def test_a_generator_of_ones_own():
+    """Any 2×3 matrix is a generator: here the turn about the upper left corner, clockwise."""
+    corner = AffineGenerator("corner", unit="radians", matrix=((0, -1, -1), (1, 0, 1)))
+    action = AffineAction([corner])
+    # Clockwise about the upper left corner, what is at the middle passes below it.
+    after = action.act(coordinates(math.pi / 4), blob(41))
+    right, up = seen_at(after[0, 0, 0])
+    assert (right, up) == pytest.approx((-1.0, 1 - math.sqrt(2)), abs=0.12)

@@ -1,0 +1,235 @@
+"""Likelihoods: value, curvature and its root against autograd; noise; sentences."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from network_cases import assert_equal
+from oracles.dense_ggn import gaussian_curvature, softmax_curvature
+from torch import Tensor
+from torch.func import hessian, vmap
+
+from isotropy.checks import CallerError
+from isotropy.likelihoods import LIKELIHOODS, Categorical, Gaussian, Likelihood, likelihood_named
+
+CLASSES = 4
+
+
+def outputs(scale: float = 1.0, count: int = 5, classes: int = CLASSES) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return scale * torch.randn(count, classes, generator=generator, dtype=torch.float64)
+
+
+CASES: dict[str, tuple[Likelihood, Tensor]] = {
+    "categorical": (Categorical(), torch.tensor([0, 3, 1, 1, 2])),
+    "gaussian": (Gaussian(0.6), outputs(0.5).flip(0)),
+}
+for _likelihood, _targets in CASES.values():
+    _likelihood.check_targets(_targets, outputs())
+
+EXTREME = {
+    "even": torch.zeros(2, CLASSES, dtype=torch.float64),
+    "plain": outputs(),
+    "sure": outputs(30.0),
+    "very sure": torch.tensor([[800.0, 0, 0, -800], [0, 0, -1e4, 1e4]], dtype=torch.float64),
+    "two classes": outputs(3.0, classes=2),
+    "shifted": outputs() + 1e3,
+}
+
+
+def test_every_likelihood_is_tested():
+    assert set(CASES) == set(LIKELIHOODS)
+
+
+def curvature(likelihood: Likelihood, logits: Tensor) -> Tensor:
+    root = likelihood.curvature_root(logits)
+    assert root.shape[1:] == logits.shape
+    scale = likelihood.curvature_scale().detach()
+    return scale * torch.einsum("dnc,dne->nce", root, root)
+
+
+def log_probability(likelihood: Likelihood, logits: Tensor, targets: Tensor) -> Tensor:
+    return likelihood.log_likelihood(likelihood.statistic(logits, targets), len(logits))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_log_likelihood_against_torch_distributions(name: str):
+    likelihood, targets = CASES[name]
+    if name == "categorical":
+        law = torch.distributions.Categorical(logits=outputs())
+    else:
+        law = torch.distributions.Normal(outputs(), 0.6)
+    expected = law.log_prob(targets).sum()
+    assert_equal(log_probability(likelihood, outputs(), targets).detach(), expected, name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_loss_is_the_mean(name: str):
+    likelihood, targets = CASES[name]
+    expected = -log_probability(likelihood, outputs(), targets) / 5
+    assert_equal(likelihood.training_loss(outputs(), targets), expected, name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_statistic_adds_up(name: str):
+    likelihood, targets = CASES[name]
+    parts = likelihood.statistic(outputs()[:2], targets[:2]) + likelihood.statistic(
+        outputs()[2:], targets[2:]
+    )
+    assert_equal(parts, likelihood.statistic(outputs(), targets), name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_curvature_is_the_hessian_of_the_loss(name: str):
+    """Λ = −∂² log p / ∂f², example by example, by autograd of the library's own log p."""
+    likelihood, targets = CASES[name]
+
+    def loss(logits: Tensor, target: Tensor) -> Tensor:
+        return -log_probability(likelihood, logits[None], target[None])
+
+    expected = vmap(hessian(loss))(outputs(), targets).detach()
+    assert_equal(curvature(likelihood, outputs()), expected, name)
+
+
+@pytest.mark.parametrize("extreme", EXTREME)
+def test_root_reproduces_the_softmax_curvature(extreme: str):
+    logits = EXTREME[extreme]
+    found = curvature(Categorical(), logits)
+    assert bool(torch.isfinite(found).all())
+    torch.testing.assert_close(found, softmax_curvature(logits), rtol=1e-9, atol=1e-13)
+
+
+def test_root_reproduces_the_gaussian_curvature():
+    assert_equal(curvature(Gaussian(0.6), outputs()), gaussian_curvature(0.6)(outputs()), "Λ")
+
+
+def test_the_comparison_notices_a_wrong_root():
+    """Without √p, and with one direction missing, Λ is not reproduced."""
+    p = outputs().softmax(-1)
+    wrong = p[None] - torch.eye(CLASSES, dtype=torch.float64)[:, None]
+    right = Categorical().curvature_root(outputs())
+    for root in (wrong, right[1:], right * 1.01):
+        with pytest.raises(AssertionError, match="relative difference"):
+            assert_equal(
+                torch.einsum("dnc,dne->nce", root, root), softmax_curvature(outputs()), "Λ"
+            )
+
+
+@pytest.mark.parametrize("extreme", EXTREME)
+def test_gradient_of_the_root(extreme: str):
+    """Right, and finite also where probabilities underflow."""
+    logits = EXTREME[extreme].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(Categorical().curvature_root(logits).sum(), logits)
+    assert bool(torch.isfinite(gradient).all())
+    assert torch.autograd.gradcheck(Categorical().curvature_root, [logits])
+
+
+@pytest.mark.parametrize("extreme", EXTREME)
+def test_single_precision_stays_finite(extreme: str):
+    logits = EXTREME[extreme].float().requires_grad_()
+    root = Categorical().curvature_root(logits)
+    (gradient,) = torch.autograd.grad(root.sum(), logits)
+    assert bool(torch.isfinite(root).all()) and bool(torch.isfinite(gradient).all())
+
+
+# --- noise ---------------------------------------------------------------------------------------
+
+
+def test_the_best_noise_is_the_root_mean_square_error():
+    targets = outputs(0.7).flip(1)
+    likelihood = Gaussian(3.0)
+    likelihood.check_targets(targets, outputs())
+    optimiser = torch.optim.LBFGS(
+        likelihood.parameters(), max_iter=100, tolerance_change=0.0, line_search_fn="strong_wolfe"
+    )
+    statistic = likelihood.statistic(outputs(), targets)
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = -likelihood.log_likelihood(statistic, 5)
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    expected = float((outputs() - targets).square().mean().sqrt())
+    assert math.isclose(likelihood.noise, expected, rel_tol=1e-6)
+
+
+def test_noise_is_a_positive_number_in_double_precision():
+    likelihood = Gaussian(0.25)
+    assert math.isclose(likelihood.noise, 0.25)
+    assert likelihood.log_noise.dtype == torch.float64
+    assert math.isclose(float(likelihood.curvature_scale().detach()), 16.0)
+    assert torch.autograd.gradcheck(lambda _: likelihood.curvature_scale(), [likelihood.log_noise])
+
+
+def test_several_outputs_have_as_many_terms():
+    """Two outputs are two numbers with noise each."""
+    means, targets = outputs(classes=2), outputs(0.3, classes=2)
+    law = torch.distributions.Normal(means, 0.6)
+    likelihood = Gaussian(0.6)
+    likelihood.check_targets(targets, means)
+    found = log_probability(likelihood, means, targets).detach()
+    assert_equal(found, law.log_prob(targets).sum(), "log p")
+
+
+def test_noise_is_a_constant_of_the_training_loss():
+    likelihood, targets = Gaussian(0.6), outputs(0.5)
+    means = outputs().requires_grad_()
+    likelihood.training_loss(means, targets).backward()
+    assert means.grad is not None and likelihood.log_noise.grad is None
+
+
+def test_categorical_has_nothing_to_learn():
+    assert list(Categorical().parameters()) == []
+    assert float(Categorical().curvature_scale()) == 1.0
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+REFUSED: dict[str, tuple[str, Tensor, str]] = {
+    "real labels": (
+        "categorical", torch.zeros(5),
+        r"whole-number class labels \(examples,\), got torch.float32 \(5\); for real-valued "
+        "targets use the gaussian likelihood"),
+    "one-hot labels": (
+        "categorical", torch.zeros(5, 4, dtype=torch.int64), r"got torch.int64 \(5, 4\)"),
+    "label too large": (
+        "categorical", torch.tensor([0, 4]),
+        "labels: expected 0 to 3 for a network with 4 outputs, got 0 to 4; give the network 5"),
+    "label below zero": (
+        "categorical", torch.tensor([-1, 2]), "expected 0 to 3 .* got -1 to 2; .*renumber"),
+    "targets with one axis": (
+        "gaussian", torch.zeros(5), r"\(examples, 4\) like the network's outputs, got \(5\)"),
+    "too few targets": (
+        "gaussian", torch.zeros(5, 3), r"expected \(examples, 4\) .* got \(5, 3\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_targets_that_do_not_fit(name: str):
+    kind, targets, sentence = REFUSED[name]
+    with pytest.raises(CallerError, match=sentence):
+        likelihood_named(kind).check_targets(targets, outputs())
+
+
+def test_label_below_zero_is_not_cured_by_more_outputs():
+    """The advice must fit the mistake."""
+    with pytest.raises(CallerError) as refused:
+        Categorical().check_targets(torch.tensor([-1, 2]), outputs())
+    assert "give the network 3 outputs" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_by_name(name: str):
+    first, second = likelihood_named(name), likelihood_named(name)
+    assert type(first) is LIKELIHOODS[name] and first.name == name
+    assert first is not second
+
+
+def test_unknown_name():
+    with pytest.raises(CallerError, match="unknown likelihood 'gausian'.*did you mean 'gaussian'"):
+        likelihood_named("gausian")
