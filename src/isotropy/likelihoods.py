@@ -90,7 +90,9 @@ class Categorical(Likelihood):
         if low < 0 or high >= classes:
             raise CallerError(
                 f"labels: expected 0 to {classes - 1} for a network with {classes} outputs, got "
-                f"{low} to {high}; give the network {high + 1} outputs or renumber the labels"
+                f"{low} to {high}; "
+                + ("" if low < 0 else f"give the network {high + 1} outputs or ")
+                + "renumber the labels"
             )
 
 
@@ -113,7 +115,13 @@ class Gaussian(Likelihood):
         return (outputs - targets).square().sum()
 
     def log_likelihood(self, statistic: Tensor, count: int) -> Tensor:
-        log_noise = self.log_noise.to(statistic)
+        return self._log_likelihood(statistic, count, self.log_noise.to(statistic))
+
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        count, log_noise = len(outputs), self.log_noise.detach().to(outputs)
+        return -self._log_likelihood(self.statistic(outputs, targets), count, log_noise) / count
+
+    def _log_likelihood(self, statistic: Tensor, count: int, log_noise: Tensor) -> Tensor:
         terms = count * self.outputs
         return -statistic / 2 * (-2 * log_noise).exp() - terms * (
             log_noise + math.log(2 * math.pi) / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def kept_options(options: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = plain(options)
     for name in ("data", "test_data"):
         if kept[name]:
-            kept[name] = str(Path(kept[name]).expanduser().absolute())
+            kept[name] = os.path.abspath(Path(kept[name]).expanduser())
     return {**kept, "as_json": False, "quiet": False}
 
 

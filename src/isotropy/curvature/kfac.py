@@ -14,6 +14,7 @@ likelihood sees them (Immer et al. 2022, Eq. 11). Oracles: tests/oracles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -123,7 +124,9 @@ class KFAC:
             start = averaged = average_samples(recording.outputs, samples)
             directions = cotangents = likelihood.curvature_root(averaged)
         else:
-            # f̄ = W mean_s(a_s) + b: gradients start from the averaged input of the last layer.
+            # f̄ = W mean_s(a_s) + b: gradients start from the averaged input of the last layer,
+            # and a Linear layer that reaches it through an elementwise φ has the gradient
+            # Σ_s ĝ_s = Wᵀr ⊙ mean_s φ′(z_s). Both cost one example, not one sample, a direction.
             start = average_samples(head.inputs, samples)
             weight, bias = _constants(head.module)
             averaged = functional.linear(start, weight, bias)
@@ -137,15 +140,21 @@ class KFAC:
             directions_at_once = len(directions) if inputs.is_cuda else 1
 
         uses: dict[str, list[Use]] = {name: [] for name in self._layers}
-        others = [call for call in recording.calls if call is not head]
+        shortcuts: dict[Call, Tensor] = {}
+        if head is not None:
+            shortcuts[head] = directions
+            before = recording.activated(head.inputs)
+            if before is not None:
+                slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
+                shortcuts[before] = cotangents * average_samples(slopes, samples)
+        others = [call for call in recording.calls if call not in shortcuts]
         gradients = self._gradients(
             start, others, cotangents, samples, create_graph, directions_at_once
         )
-        for call, gradient in zip(others, gradients, strict=True):
-            reduced = self._layers[call.layer].rule.reduce_inputs(call.module, call.inputs, samples)
-            uses[call.layer].append(Use(reduced, gradient))
-        if head is not None:
-            uses[head.layer].append(Use(start, directions))
+        for call, gradient in (*zip(others, gradients, strict=True), *shortcuts.items()):
+            rule = self._layers[call.layer].rule
+            reduced = rule.reduce_inputs(call.module, call.inputs, samples)
+            uses[call.layer].append(Use(start if call is head else reduced, gradient))
         return BatchCurvature(averaged, self._roots(uses, create_graph))
 
     def _gradients(
@@ -166,17 +175,20 @@ class KFAC:
         parts: list[list[Tensor]] = [[] for _ in calls]
         for chunk in cotangents.split(at_once):
             batched = len(chunk) > 1
-            found = torch.autograd.grad(
+            found: Sequence[Tensor | None] = torch.autograd.grad(
                 start,
                 [call.output for call in calls],
                 chunk if batched else chunk[0],
                 retain_graph=True,
                 create_graph=create_graph,
                 is_grads_batched=batched,
-                materialize_grads=True,
+                allow_unused=True,
             )
             for part, call, gradient in zip(parts, calls, found, strict=True):
-                raw = gradient if batched else gradient[None]
+                if gradient is None:  # what the layer returned is not used
+                    raw = call.output.new_zeros(len(chunk), *call.output.shape)
+                else:
+                    raw = gradient if batched else gradient[None]
                 rule = self._layers[call.layer].rule
                 part.append(rule.reduce_gradient(call.module, call.inputs, raw, samples))
         return [torch.cat(part) for part in parts]
@@ -203,6 +215,14 @@ def average_samples(rows: Tensor, samples: int) -> Tensor:
     and written out once per sample.
     """
     return split_samples(rows, samples).sum(1) * (1 / samples)
+
+
+def _elementwise_slopes(values: Tensor, arguments: Tensor, create_graph: bool) -> Tensor:
+    """φ′(z) where values = φ(arguments) elementwise."""
+    (slopes,) = torch.autograd.grad(
+        values, arguments, torch.ones_like(values), retain_graph=True, create_graph=create_graph
+    )
+    return slopes
 
 
 def _constants(linear: nn.Module) -> tuple[Tensor, Tensor | None]:

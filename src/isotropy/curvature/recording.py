@@ -28,6 +28,11 @@ class Call:
     output: Tensor
     version: int
 
+    @property
+    def is_plain_linear(self) -> bool:
+        """A Linear layer on (rows, features), with no positions to share its weight over."""
+        return type(self.module) is nn.Linear and self.inputs.ndim == 2
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -42,14 +47,30 @@ class Recording:
         An affine last layer commutes with the average over samples, so that everything behind it
         needs to be computed once per example instead of once per sample.
         """
+        return next((c for c in self.calls if c.output is self.outputs and c.is_plain_linear), None)
+
+    def activated(self, tensor: Tensor) -> Call | None:
+        """The plain Linear call of whose output `tensor` is an elementwise function, if any.
+
+        Read off the graph, so that `torch.tanh(x)` and `nn.Tanh()` are both seen.
+        """
+        node = tensor.grad_fn
+        if node is None or type(node).__name__ not in _ELEMENTWISE:
+            return None
+        source = node.next_functions[0][0]
         for call in self.calls:
-            if (
-                call.output is self.outputs
-                and type(call.module) is nn.Linear
-                and call.inputs.ndim == 2
-            ):
+            leaf = getattr(source, "variable", None) is call.output
+            made = call.output.grad_fn is not None and call.output.grad_fn is source
+            if call.is_plain_linear and (leaf or made):
                 return call
         return None
+
+
+_ELEMENTWISE = {
+    f"{name}Backward0"
+    for name in ("Tanh", "Relu", "Sigmoid", "Gelu", "Silu", "Elu", "LeakyRelu", "Softplus",
+                 "Mish", "Hardtanh", "Sin", "Cos")
+}  # fmt: skip
 
 
 def record(network: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) -> Recording:
@@ -58,17 +79,32 @@ def record(network: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) 
     constants = {name: parameter.detach() for name, parameter in network.named_parameters()}
     copy_outputs = any(getattr(module, "inplace", False) for module in network.modules())
     with torch.enable_grad(), _hooks(layers, calls, copy_outputs), evaluation_mode(network):
-        outputs = functional_call(network, constants, (inputs,))
+        try:
+            outputs = functional_call(network, constants, (inputs,))
+        except RuntimeError as error:
+            if calls and "a leaf Variable that requires grad" in str(error):
+                raise _changed_in_place(calls[-1].layer) from error
+            raise
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:
         came = shape_text(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
     for call in calls:
         if call.output._version != call.version:
+            raise _changed_in_place(call.layer)
+        if len(call.inputs) != len(inputs):
             raise CallerError(
-                f"the output of layer {call.layer!r} is changed in place by what follows it; use "
-                "the out-of-place form (relu instead of relu_)"
+                f"layer {call.layer!r}: expected its first axis to be the rows of the input "
+                f"({len(inputs)}), got {shape_text(call.inputs)}; keep other axes behind the batch "
+                "axis"
             )
     return Recording(outputs, tuple(calls))
+
+
+def _changed_in_place(layer: str) -> CallerError:
+    return CallerError(
+        f"the output of layer {layer!r} is changed in place by what follows it; use "
+        "the out-of-place form (relu instead of relu_)"
+    )
 
 
 @contextmanager
@@ -84,7 +120,10 @@ def _hooks(
 
     handles = [
         module.register_forward_hook(
-            lambda module, arguments, output, name=name: keep(name, module, arguments[0], output)
+            lambda module, arguments, named, output, name=name: keep(
+                name, module, next(iter((*arguments, *named.values()))), output
+            ),
+            with_kwargs=True,
         )
         for name, module in layers.items()
     ]

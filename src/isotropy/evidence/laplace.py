@@ -79,6 +79,7 @@ class LaplaceEvidence:
             found = self.kfac.batch(rows.detach(), self.samples, self.likelihood)
             for name, block in found.factors().items():
                 factors[name] = factors[name] + block if name in factors else block  # type: ignore[operator]
+            self.likelihood.check_targets(targets, found.outputs)
             statistics.append(self.likelihood.statistic(found.outputs, targets).double())
             count += len(targets)
         if not count:
@@ -157,7 +158,7 @@ class LaplaceEvidence:
         precisions = self.prior.precisions()
         scale = self._scale(fit)
         return {
-            name: float(spectrum.effective_parameters(scale, precisions[name]))
+            name: float(spectrum.effective_parameters(scale, precisions[name]).detach())
             for name, spectrum in fit.spectra.items()
         }
 

@@ -77,5 +77,5 @@ def _groups(
     if structure == "scalar":
         return dict.fromkeys(names, "all")
     if structure == "layer":
-        return {name: name.rpartition(".")[0] or name for name in names}
+        return {name: name.rpartition(".")[0] or "network" for name in names}
     return {name: name for name in names}

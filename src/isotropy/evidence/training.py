@@ -117,10 +117,9 @@ class Trainer:
                 raise CallerError(
                     f"the network does not accept inputs of shape {shape}: {error}"
                 ) from error
-        if outputs.ndim != 2:
-            raise CallerError(
-                f"network outputs: expected (batch, outputs), got {tuple(outputs.shape)}"
-            )
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+            came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
         self.likelihood.check_targets(self.targets, outputs)
 
     # -- one epoch -------------------------------------------------------------------------
@@ -225,6 +224,8 @@ class Trainer:
         """Precisions and noise, then ranges; returns log likelihood and evidence before."""
         config = self.config
         fit = self.evidence.fit(self.orbit_batches("factors"))
+        with torch.no_grad():
+            log_likelihood = float(self.likelihood.log_likelihood(fit.statistic, fit.count))
         prior = self.optimisers["prior"]
         start = _whole(config.burn_in)
         progress = (self.epoch - start) / max(1, _whole(config.epochs) - start)
@@ -236,7 +237,6 @@ class Trainer:
             (-value).backward()
             prior.step()
         assert before is not None
-        log_likelihood = float(self.likelihood.log_likelihood(fit.statistic, fit.count))
         self._check_finite(float(before), "log evidence")
         if config.objective == "laplace":
             batches = self.orbit_batches(

@@ -1,0 +1,433 @@
+"""`isotropy learn` at work on small images: its JSON, its run folder, its options, its display."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from learn_runs import (
+    FAST,
+    assert_one_sentence,
+    bars,
+    bars_file,
+    outcome,
+    run_here,
+    run_process,
+)
+from rich.console import Console
+from safetensors.torch import load_file
+
+import isotropy
+from isotropy.cli.learn import learn_command
+from isotropy.cli.progress import LearnDisplay, reading
+from isotropy.evidence.schedule import OBJECTIVES, LearnConfig
+from isotropy.evidence.training import EpochRecord
+from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS
+from isotropy.workflows.learning import LearnProgress
+
+Capture = pytest.CaptureFixture[str]
+MODEL_FILE = """
+from neighbour import WIDTH
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.hidden = nn.Linear(shape[0] * shape[1] * shape[2], WIDTH)
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(WIDTH, outputs)
+
+    def forward(self, images):
+        return self.head(self.drop(self.hidden(images.flatten(1)).tanh()))
+
+make = Net
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with bars.npz in it."""
+    monkeypatch.chdir(tmp_path)
+    bars_file(tmp_path)
+    return tmp_path
+
+
+def learn(capsys: Capture, *words: str | Path) -> dict[str, Any]:
+    """The record of a short run on bars.npz, with one generator unless `words` say otherwise."""
+    start = ("learn", "--data", "bars.npz", *FAST, "--generators", "rotation", "--out", "run")
+    return run_here(capsys, *start, *words, "--json").record
+
+
+# -- what comes out ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data, and in `run` a run with all defaults but its length.
+
+    It is made by `python -m isotropy`, and its standard streams are kept.
+    """
+    place = tmp_path_factory.mktemp("plain")
+    data = bars_file(place)
+    finished = run_process(
+        "learn", "--data", data, *FAST, "--seed", "3", "--out", place / "run", "--json"
+    )
+    assert finished.status == 0, finished.stderr
+    (place / "stdout").write_text(finished.stdout)
+    (place / "stderr").write_text(finished.stderr)
+    return place
+
+
+def test_json_is_one_object_with_the_promised_fields(plain_run: Path) -> None:
+    (line,) = (plain_run / "stdout").read_text().splitlines()
+    record = json.loads(line)
+    assert record["schema"] == 1
+    assert record["command"] == "learn"
+    assert record["isotropy"] == isotropy.__version__
+    assert record["seed"] == 3
+    assert record["device"] == "cpu"
+    assert record["seconds"] > 0
+    assert record["run_folder"] == str(plain_run / "run")
+    assert record["objective"] == "laplace"
+    assert isinstance(record["curvature"], str) and record["curvature"]
+    assert record["samples"] == 2
+    assert 0 <= record["test_accuracy"] <= 1
+    assert record["log_evidence"] < 0
+    per_example = record["log_evidence"] / record["train_examples"]
+    assert record["log_evidence_per_example"] == pytest.approx(per_example)
+    assert record["train_examples"] + record["test_examples"] == 60
+    assert json.loads((plain_run / "run" / "result.json").read_text()) == record
+
+
+def test_json_symmetries_have_name_kind_ends_and_unit(plain_run: Path) -> None:
+    symmetries = json.loads((plain_run / "stdout").read_text())["symmetries"]
+    assert [symmetry["name"] for symmetry in symmetries] == list(LILA_GENERATORS)
+    for symmetry in symmetries:
+        assert list(symmetry) == ["name", "kind", "low", "high", "unit"]
+        assert symmetry["kind"] == "range"
+        assert symmetry["low"] == -symmetry["high"] < 0
+        assert symmetry["unit"] == GENERATORS[symmetry["name"]].unit
+    saved = json.loads((plain_run / "run" / "augmentation.json").read_text())
+    assert saved["symmetries"] == symmetries
+
+
+def test_run_folder_holds_what_it_says(plain_run: Path) -> None:
+    run = plain_run / "run"
+    assert {path.name for path in run.iterdir()} == {
+        "config.json", "metrics.jsonl", "checkpoint.safetensors", "augmentation.json",
+        "result.json", "samples.npz", "report.html",
+    }  # fmt: skip
+    config = json.loads((run / "config.json").read_text())
+    network = {"kind": "backbone", "name": "mlp", "arguments": {"hidden": 5}, "sha256": None}
+    assert config["network"] == network
+    assert config["schedule"]["epochs"] == 3 and config["schedule"]["batch_size"] == 32
+    assert config["command"].startswith("isotropy learn --data ")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert set(rows[-1]["ranges"]) == set(LILA_GENERATORS)
+    tensors = load_file(run / "checkpoint.safetensors")
+    assert tensors["network/1.weight"].shape == (5, 64)
+    report = (run / "report.html").read_text()
+    assert report.startswith("<!DOCTYPE html>") and "rotation" in report.lower()
+
+
+def test_progress_goes_to_standard_error(plain_run: Path) -> None:
+    stderr = (plain_run / "stderr").read_text()
+    assert "12 examples) held out by seed 3" in stderr
+    assert "bars: 48 examples, model mlp:5, objective laplace, 2 samples, 3 epochs" in stderr
+    assert "too few" in stderr
+    lines = [line for line in stderr.splitlines() if line.startswith("epoch ")]
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert all("loss" in line and "evidence/example" in line for line in lines)
+    assert "\x1b" not in stderr and "Traceback" not in stderr
+
+
+def test_words_instead_of_json(folder: Path, capsys: Capture) -> None:
+    finished = run_here(capsys, "learn", "--data", "bars.npz", *FAST, "--generators", "rotation")
+    assert finished.status == 0
+    *sentences, report = finished.stdout.splitlines()
+    assert any("Test accuracy" in sentence for sentence in sentences)
+    assert any("Log evidence" in sentence and "nats" in sentence for sentence in sentences)
+    path = Path(report.removeprefix("Report: "))
+    assert path.is_file() and path.parts[0] == "runs"
+    assert path.parent.name.startswith("learn-bars-original-laplace-0-")
+
+
+def test_quiet_says_nothing(folder: Path, capsys: Capture) -> None:
+    start = ("learn", "--data", "bars.npz", *FAST, "--generators", "rotation", "--out", "run")
+    finished = run_here(capsys, *start, "--quiet", "--json")
+    assert finished.stderr == ""
+    assert finished.record["samples"] == 2
+
+
+def test_two_runs_at_once_have_folders_of_their_own(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.strftime", lambda style: "20240101-000000")
+    words = ("learn", "--data", "bars.npz", *FAST, "--objective", "none", "--json", "--epochs", "1")
+    folders = {run_here(capsys, *words).record["run_folder"] for _ in range(2)}
+    assert len(folders) == 2
+
+
+# -- options -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_objectives(objective: str, folder: Path, capsys: Capture) -> None:
+    ranges = ["--range", "rotation=30"] if objective == "fixed" else []
+    record = learn(capsys, "--objective", objective, *ranges)
+    (rotation,) = record["symmetries"]
+    assert record["objective"] == objective
+    assert (record["log_evidence"] is None) == (objective == "augerino")
+    assert (record["log_evidence_per_example"] is None) == (objective == "augerino")
+    assert record["samples"] == (1 if objective == "none" else 2)
+    expected = {"fixed": 30.0, "none": 0.0}
+    if objective in expected:
+        assert rotation["high"] == pytest.approx(expected[objective], rel=1e-6)
+    else:
+        start = float(np.degrees(0.05))
+        assert rotation["high"] > 0 and rotation["high"] != pytest.approx(start)
+
+
+def test_cap_bounds_what_is_learned(folder: Path, capsys: Capture) -> None:
+    words = ("--objective", "augerino", "--generators", "rotation,scale")
+    free = learn(capsys, *words, "--out", "free")
+    capped = learn(capsys, *words, "--out", "capped", "--cap", "rotation=1", "--cap", "scale=0.5")
+    assert free["symmetries"][0]["high"] > 1
+    assert 0 < capped["symmetries"][0]["high"] <= 1 + 1e-6
+
+
+def test_generators_are_those_asked_for(folder: Path, capsys: Capture) -> None:
+    record = learn(capsys, "--generators", "scale, shear_x")
+    assert [symmetry["name"] for symmetry in record["symmetries"]] == ["scale", "shear_x"]
+
+
+def test_subset_and_image_size(folder: Path, capsys: Capture) -> None:
+    record = learn(capsys, "--subset", "20", "--image-size", "6", "--batch-size", "7")
+    assert record["train_examples"] == 20 and record["test_examples"] == 12
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["data"]["shape"] == [1, 6, 6]
+    assert config["schedule"]["batch_size"] == 7
+
+
+def test_test_data_is_only_scored(folder: Path, capsys: Capture) -> None:
+    test = bars_file(folder, "test.npz", count=30, seed=9)
+    record = learn(capsys, "--test", test)
+    assert record["train_examples"] == 60 and record["test_examples"] == 30
+    other = bars_file(folder, "other.npz", count=20, seed=8)
+    again = learn(capsys, "--test", other, "--out", "again")
+    assert again["log_evidence"] == record["log_evidence"]
+
+
+def test_variant_knows_its_truth(folder: Path, capsys: Capture) -> None:
+    learn(capsys, "--variant", "rotated")
+    assert json.loads(Path("run/config.json").read_text())["truth"] == {"rotation": 180.0}
+
+
+def test_embedded_digits_are_the_default(folder: Path, capsys: Capture) -> None:
+    words = ("--subset", "40", "--image-size", "10", "--objective", "none", "--out", "run")
+    record = run_here(capsys, "learn", *FAST, *words, "--json").record
+    assert record["train_examples"] == 40 and record["test_examples"] == 1000
+
+
+def test_regression(folder: Path, capsys: Capture) -> None:
+    images, labels = bars()
+    targets = np.stack([labels - 0.5, images.mean((1, 2)) / 255], 1).astype(np.float32)
+    np.savez("bars.npz", x=images, y=targets)
+    record = learn(capsys)
+    assert record["test_accuracy"] is None
+    assert record["noise"] > 0
+    assert np.isfinite(record["log_evidence"]) and np.isfinite(record["test_log_likelihood"])
+
+
+def test_prior_per_layer(folder: Path, capsys: Capture) -> None:
+    precisions = learn(capsys, "--prior", "layer")["prior_precision"]
+    assert len(precisions) == 2
+
+
+def test_seed_decides_the_numbers(folder: Path, capsys: Capture) -> None:
+    first, second, other = (
+        learn(capsys, "--out", name, "--seed", seed)
+        for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
+    )
+    assert first["log_evidence"] == second["log_evidence"] != other["log_evidence"]
+    assert outcome(Path("a")) == outcome(Path("b"))
+
+
+# -- models ------------------------------------------------------------------------------------
+
+
+def test_model_from_a_file(folder: Path, capsys: Capture) -> None:
+    Path("models").mkdir()
+    Path("models/nets.py").write_text(MODEL_FILE)
+    Path("models/neighbour.py").write_text("WIDTH = 4\n")
+    record = learn(capsys, "--model", "models/nets.py:make")
+    network = json.loads(Path("run/config.json").read_text())["network"]
+    assert network["kind"] == "file" and len(network["sha256"]) == 64
+    assert network["name"] == f"{(folder / 'models' / 'nets.py').resolve()}:make"
+    tensors = load_file("run/checkpoint.safetensors")
+    assert tensors["network/hidden.weight"].shape == (4, 64)
+    again = run_here(capsys, "learn", "--resume", "run", "--json").record
+    assert again["log_evidence"] == record["log_evidence"]
+
+
+def test_changed_model_file_is_refused(folder: Path, capsys: Capture) -> None:
+    Path("nets.py").write_text(MODEL_FILE)
+    Path("neighbour.py").write_text("WIDTH = 4\n")
+    learn(capsys, "--model", "nets.py:make")
+    Path("nets.py").write_text(MODEL_FILE.replace("0.1", "0.2"))
+    finished = run_here(capsys, "learn", "--resume", "run")
+    assert_one_sentence(finished, "nets.py", "has changed since the run began")
+    finished = run_here(capsys, "learn", "--data", "bars.npz", "--model", "run", "--epochs", "1")
+    assert_one_sentence(finished, "nets.py", "has changed since the run began")
+
+
+def test_run_folder_as_model_goes_on_from_its_weights(folder: Path, capsys: Capture) -> None:
+    learn(capsys, "--out", "first")
+    before = Path("first/checkpoint.safetensors").read_bytes()
+    words = ("--model", "first", "--epochs", "1", "--out", "second")
+    learn(capsys, *words)
+    config = json.loads(Path("second/config.json").read_text())
+    assert config["network"]["arguments"] == {"hidden": 5}
+    old, new = (load_file(f"{name}/checkpoint.safetensors") for name in ("first", "second"))
+    fresh = learn(capsys, "--epochs", "1", "--out", "fresh")
+    assert fresh["epochs"] == 1
+    start = load_file("fresh/checkpoint.safetensors")
+    moved = [(new["network/1.weight"] - other["network/1.weight"]).norm() for other in (old, start)]
+    assert 0 < moved[0] < moved[1], "the second run must begin where the first one ended"
+    assert Path("first/checkpoint.safetensors").read_bytes() == before
+
+
+# -- resuming ----------------------------------------------------------------------------------
+
+
+def test_resuming_a_finished_run_reports_it_again(folder: Path, capsys: Capture) -> None:
+    record = learn(capsys)
+    before = outcome(Path("run"))
+    finished = run_here(capsys, "learn", "--resume", "run", "--json")
+    assert finished.record == record
+    assert outcome(Path("run")) == before
+    assert "continuing after epoch 3 of 3" in finished.stderr
+    report = Path("run/report.html").read_text()
+    assert "--resume" not in report, "the report says how the run was started"
+
+
+def test_resuming_from_another_folder_with_the_same_words(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = learn(capsys)
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    words = ("--data", "../bars.npz", "--epochs", "3", "--device", "cpu")
+    again = run_here(capsys, "learn", "--resume", "../run", *words, "--json").record
+    assert again["log_evidence"] == record["log_evidence"]
+    assert again["run_folder"] == "../run"
+
+
+# -- help, version, module ---------------------------------------------------------------------
+
+
+def test_help_lists_every_option(capsys: Capture) -> None:
+    finished = run_here(capsys, "learn", "--help")
+    assert finished.status == 0 and finished.stderr == ""
+    for parameter in learn_command.params:
+        assert parameter.opts[0] in finished.stdout
+    assert "--json" in finished.stdout and "FILE.py:factory" in finished.stdout
+    assert "learn" in run_here(capsys, "-h").stdout
+
+
+def test_version(capsys: Capture) -> None:
+    finished = run_here(capsys, "--version")
+    assert finished.status == 0
+    assert finished.stdout.strip().endswith(isotropy.__version__)
+
+
+# -- the display -------------------------------------------------------------------------------
+
+
+def progress_of(epoch: int, **changes: Any) -> LearnProgress:
+    row = EpochRecord(
+        epoch=epoch,
+        train_loss=1.25,
+        train_accuracy=0.5,
+        log_likelihood=None,
+        log_evidence=None,
+        log_evidence_per_example=None,
+        ranges={"rotation": 90.0, "scale_x": 0.02},
+        prior_precision={"all": 1.0},
+        noise=None,
+        test_accuracy=None,
+        test_log_likelihood=None,
+        seconds=2.0,
+    )
+    values = {"log_evidence_per_example": -1.5, "test_accuracy": 0.875, **changes}
+    return LearnProgress(LearnConfig(epochs=40, burn_in=6), row, **values)
+
+
+def display_on(console: Console, truth: dict[str, float], *, quiet: bool = False) -> LearnDisplay:
+    display = LearnDisplay((GENERATORS["rotation"], GENERATORS["scale_x"]), truth, quiet=quiet)
+    display.console = display.live.console = console
+    return display
+
+
+def shown(truth: dict[str, float], *, terminal: bool, quiet: bool = False) -> str:
+    """What a console shows of one run, without the codes that move its cursor."""
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+    with display_on(console, truth, quiet=quiet) as display:
+        display.say("a note with [brackets]")
+        for epoch in (1, 2, 3, 4, 5, 39, 40):
+            display(progress_of(epoch))
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+
+
+def test_terminal_shows_a_table_with_the_truth() -> None:
+    text = shown({"rotation": 180.0}, terminal=True)
+    assert "a note with [brackets]" in text
+    for words in (
+        "epoch 40/40",
+        "±90.0°",
+        "±180.0°",
+        "in the data",
+        "scale_x",
+        "±0.020 log factor",
+    ):
+        assert words in text
+    assert "evidence/example −1.500" in text and "test accuracy 87.5 %" in text
+    assert "learning" in text
+
+
+def test_terminal_without_truth_has_no_column_for_it() -> None:
+    assert "in the data" not in shown({}, terminal=True)
+
+
+def test_burn_in_and_unknown_scores_are_told() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    display = display_on(console, {})
+    table = display._table(progress_of(2, log_evidence_per_example=None, test_accuracy=None))
+    console.print(table)
+    text = console.file.getvalue()
+    assert "burn-in" in text
+    assert "evidence/example –" in text and "test accuracy –" in text
+
+
+def test_elsewhere_every_tenth_of_the_run_is_a_line() -> None:
+    lines = shown({}, terminal=False).splitlines()
+    assert lines[0] == "a note with [brackets]"
+    assert [line.split("  ")[0] for line in lines[1:]] == ["epoch 4/40", "epoch 40/40"]
+    assert "rotation ±90.0°" in lines[1]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_display_is_empty(terminal: bool) -> None:
+    assert shown({}, terminal=terminal, quiet=True) == ""
+
+
+def test_readings_carry_their_unit() -> None:
+    assert reading(GENERATORS["rotation"], 175.04) == "±175.0°"
+    width = reading(GENERATORS["translation_x"], 0.25)
+    assert width == "±0.250 fraction of image width"

@@ -1,0 +1,123 @@
+"""Ctrl-C: status 130, a sentence on how to go on, and the same numbers in the end."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learn_runs import FAST, bars_file, outcome, run_here, run_process, start_process
+
+WORDS = ("--data", "bars.npz", *FAST, "--generators", "rotation,scale", "--epochs", "12")
+PAUSED = """
+import sys, time
+import isotropy.workflows.learning as learning
+from isotropy.cli.main import main
+
+learning.CHECKPOINT_SECONDS = 0.0
+whole_epoch = learning.Trainer.run_epoch
+
+def run_epoch(trainer, test=None):
+    row = whole_epoch(trainer, test)
+    if trainer.epoch > 6:
+        time.sleep(60)
+    return row
+
+learning.Trainer.run_epoch = run_epoch
+main(sys.argv[1:])
+"""
+"""The command line, except that it saves after every epoch and the seventh does not end."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    bars_file(tmp_path)
+    return tmp_path
+
+
+def interrupt_after(process: Any, line_start: str) -> tuple[str, str]:
+    """Send SIGINT when a line of standard error begins so; what standard output and error held."""
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith(line_start):
+            break
+    else:
+        raise AssertionError(f"the run ended before {line_start!r}: {''.join(seen)}")
+    process.send_signal(signal.SIGINT)
+    stdout, rest = process.communicate(timeout=60)
+    return stdout, "".join(seen) + rest
+
+
+def test_interrupted_run_is_resumed_with_the_same_numbers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("learn", *WORDS, "--json")
+    process = start_process(*words, "--out", "a run", code=PAUSED)
+    stdout, stderr = interrupt_after(process, "epoch 6/12")
+    assert process.returncode == 130
+    assert stdout == "", "JSON is printed only when the run has ended"
+    assert "Traceback" not in stderr
+    advice = next(line for line in stderr.splitlines() if "interrupted" in line)
+    before, _, command = advice.partition("continue with: isotropy ")
+    assert before == "isotropy: interrupted; "
+    assert not Path("a run/result.json").exists()
+    assert not list(Path("a run").glob("*.part"))
+
+    resumed = run_here(capsys, *shlex.split(command), "--json")
+    assert "continuing after epoch 6 of 12" in resumed.stderr
+    assert "epoch 5/12" not in resumed.stderr, "what was done must not be done again"
+    unbroken = run_here(capsys, *words, "--out", "unbroken")
+    assert resumed.record["log_evidence"] == unbroken.record["log_evidence"]
+    assert outcome(Path("a run")) == outcome(Path("unbroken"))
+    for name in ("augmentation.json", "samples.npz"):
+        assert Path("a run", name).read_bytes() == Path("unbroken", name).read_bytes()
+
+
+def test_interrupted_before_the_run_begins(folder: Path) -> None:
+    """The data is still being read: nothing was saved, and that is what the sentence says."""
+    code = """
+import sys
+import isotropy.cli.learn as learn
+from isotropy.cli.main import main
+
+def load(*arguments, **options):
+    raise KeyboardInterrupt
+
+learn.load = load
+main(sys.argv[1:])
+"""
+    finished = run_process("learn", *WORDS, "--out", "run", code=code)
+    assert finished.status == 130 and finished.stdout == ""
+    assert "isotropy: interrupted; nothing was saved yet" in finished.stderr
+    assert "--resume" not in finished.stderr and "Traceback" not in finished.stderr
+    assert not Path("run").exists()
+
+
+def test_second_interruption_and_killed_between_writes(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped twice, once between history and checkpoint: still the numbers of one piece."""
+    monkeypatch.setattr("isotropy.workflows.learning.CHECKPOINT_SECONDS", 0.0)
+    from isotropy import checkpoint
+
+    save = checkpoint.save_tensors
+    saves = [0]
+
+    def stopped_save(*arguments: Any) -> None:
+        saves[0] += 1
+        if saves[0] in (4, 9):
+            raise KeyboardInterrupt
+        save(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save_tensors", stopped_save)
+    assert run_here(capsys, "learn", *WORDS, "--out", "run").status == 130
+    second = run_here(capsys, "learn", "--resume", "run")
+    assert second.status == 130 and "continuing after epoch 2 of 12" in second.stderr
+    third = run_here(capsys, "learn", "--resume", "run", "--json")
+    assert third.status == 0 and "continuing after epoch 6 of 12" in third.stderr
+    run_here(capsys, "learn", *WORDS, "--out", "unbroken")
+    assert outcome(Path("run")) == outcome(Path("unbroken"))

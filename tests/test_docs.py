@@ -1,0 +1,350 @@
+"""The documents say what is there: their code runs, their tables and links match the source.
+
+Tables that come from the source stand between `<!-- name:begin -->` and `<!-- name:end -->`. The
+functions `…_table` write what belongs there; a failing test shows it whole, to be pasted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+import torch
+from oracles.dense_ggn import dense_ggn_blocks, softmax_curvature
+from test_architecture import OPEN_TO_ALL, ROOMS
+from torch import nn
+
+import isotropy
+from isotropy.cli.main import cli
+from isotropy.curvature import layer_rules
+from isotropy.curvature.kfac import KFAC
+from isotropy.evidence import schedule
+from isotropy.evidence.schedule import OBJECTIVES, LearnConfig, resolve
+from isotropy.likelihoods import Categorical
+from isotropy.report.reading import OTHER_READING, READINGS
+from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "isotropy"
+README, MAP = ROOT / "README.md", ROOT / "ARCHITECTURE.md"
+INDEX, NOTATION = ROOT / "docs" / "index.md", ROOT / "docs" / "notation.md"
+PAGES = [README, MAP, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def marked(page: Path, name: str) -> str:
+    """What stands between the two comments of this name."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    text = text_of(page)
+    assert text.count(begin) == text.count(end) == 1, f"{page.name}: {name} is not marked once"
+    return text.partition(begin)[2].partition(end)[0].strip()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced code blocks in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), flags=re.M | re.S)
+
+
+# --- code runs ------------------------------------------------------------------------------------
+
+
+def stand_in(examples: int = 40, size: int = 28) -> dict[str, torch.Tensor]:
+    """Small data under the names that the documents use."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(examples, 1, size, size, generator=generator)
+    labels = torch.arange(examples) % 10
+    return {
+        "images": images, "labels": labels, "test_images": images[:20], "test_labels": labels[:20]
+    }  # fmt: skip
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run in, since examples write into the folder they are started from."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    return tmp_path
+
+
+def test_readme_code_runs(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "default_epochs", lambda examples, on_gpu: 3)
+    (block,) = blocks(README, "python")
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    names = stand_in()
+    exec(compile(block, "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in LILA_GENERATORS)
+    assert names["logits"].shape == (20, 10)
+    report = (elsewhere / "runs" / "mine" / "report.html").read_text(encoding="utf-8")
+    assert report.startswith("<!doctype html") or report.startswith("<!DOCTYPE html")
+
+
+def test_index_code_runs(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = stand_in()
+    found = blocks(INDEX, "python")
+    assert found
+    for number, block in enumerate(found):
+        exec(compile(block, f"index.md, block {number}", "exec"), names)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("2 ")
+    assert names["logits"].shape == (20, 10)
+    assert (elsewhere / "report.html").is_file()
+    listed = re.findall(r"`(\w+)`", marked(INDEX, "json"))
+    assert listed == list(names["result"].record)
+
+
+def script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"gallery_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_gallery_runs(path: Path, elsewhere: Path, own_rules: None) -> None:
+    assert len(text_of(path).splitlines()) <= 40
+    assert script(path).main(epochs=2, examples=40)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_own_action_is_found_where_it_does_not_matter_and_only_there() -> None:
+    learned = script(ROOT / "docs/gallery/own_action.py").main(epochs=50, examples=300)
+    assert learned["stripes"] > 90 and learned["colour"] < 10
+
+
+def test_own_action_is_an_action() -> None:
+    action = script(ROOT / "docs/gallery/own_action.py").Hue()
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2, 3, 4, 5, generator=generator, dtype=torch.float64)
+    angle = torch.rand(2, 6, 1, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(action.act(0 * angle, images), images[:, None].expand(2, 6, 3, 4, 5))
+    there = action.act(angle, images)
+    back = action.act(-angle.flatten(0, 1)[:, None], there.flatten(0, 1))
+    torch.testing.assert_close(back[:, 0].unflatten(0, (2, 6)), images[:, None].expand_as(there))
+
+
+class GainTwice(nn.Module):
+    """A layer between two others, called twice."""
+
+    def __init__(self, gain: nn.Module) -> None:
+        super().__init__()
+        self.first, self.gain, self.last = nn.Linear(4, 4), gain, nn.Linear(4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.gain(self.gain(self.first(inputs)).tanh()))
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_own_layer_rule_is_exact(samples: int, own_rules: None) -> None:
+    module = script(ROOT / "docs/gallery/own_layer_rule.py")
+    isotropy.register_rule(module.Gain, module.GainRule())
+    torch.manual_seed(0)
+    network = GainTwice(module.Gain(4)).double()
+    rows = torch.randn(5 * samples, 4, dtype=torch.float64)
+    found = KFAC(network).batch(rows, samples, Categorical()).factors()["gain.gain"].dense(5)[0]
+    expected = dense_ggn_blocks(network, rows, samples, softmax_curvature)["gain.gain"]
+    torch.testing.assert_close(found, expected)
+
+
+# --- tables are the source's ----------------------------------------------------------------------
+
+
+def generator_table() -> str:
+    lines = [
+        "| default | generator | unit | factor | matrix | a positive coordinate | in the papers |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, each in GENERATORS.items():
+        rows = "; ".join(" ".join(f"{entry:g}" for entry in row) for row in each.matrix)
+        factor = f"{each.coordinate_per_unit:.4g}"
+        default = "yes" if name in LILA_GENERATORS else ""
+        cells = (default, f"`{name}`", each.unit, factor, f"[{rows}]", each.meaning, each.papers)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def default_table() -> str:
+    kinds = [resolve(LearnConfig(), examples=2000, on_gpu=on_gpu) for on_gpu in (False, True)]
+    lines = ["| setting | CPU | GPU |", "|---|---|---|"]
+    for field in dataclasses.fields(LearnConfig):
+        values = [getattr(kind, field.name) for kind in kinds]
+        if None not in values:
+            cells = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in values]
+            lines.append(f"| `{field.name}` | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def reading_table() -> str:
+    lines = ["| unit | at the noise floor below | found from |", "|---|---|---|"]
+    for unit, each in [*READINGS.items(), ("any other", OTHER_READING)]:
+        lines.append(f"| {unit} | {each.floor:g} | {each.found:g} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("generators", generator_table), ("defaults", default_table), ("readings", reading_table)],
+)
+def test_tables_match_the_source(name, table) -> None:
+    expected = table()
+    assert marked(INDEX, name) == expected, f"the table {name!r} should be:\n{expected}"
+
+
+def test_every_setting_and_public_name_is_told_of() -> None:
+    told = set(re.findall(r"`(\w+)`", text_of(INDEX)))
+    assert {field.name for field in dataclasses.fields(LearnConfig)} - told == set()
+    table = text_of(INDEX).partition("| name | what it is |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, flags=re.M)) == set(isotropy.__all__)
+
+
+def test_readme_names_the_layers_with_rules() -> None:
+    told = re.findall(r"`(\w+)`", marked(README, "layers"))
+    ours = ("torch.", "isotropy.")  # other tests may have registered layers of their own
+    shipped = [kind for kind in layer_rules._RULES if kind.__module__.startswith(ours)]
+    assert sorted(told) == sorted(kind.__name__ for kind in shipped)
+
+
+def test_readme_names_the_objectives() -> None:
+    table = text_of(README).partition("| objective |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, flags=re.M) == list(OBJECTIVES)
+
+
+def test_readme_has_a_place_for_results() -> None:
+    assert marked(README, "results")
+
+
+# --- the map is the house -------------------------------------------------------------------------
+
+
+def rooms_on_disk(package: Path) -> set[str]:
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    return folders | {path.stem for path in package.glob("*.py") if not path.stem.startswith("_")}
+
+
+def rooms_on_the_map(listing: str) -> set[str]:
+    found = re.findall(r"^  (\w+)(?:/|\.py) ", listing, flags=re.M)
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def test_rooms_are_those_on_disk() -> None:
+    assert rooms_on_the_map(marked(MAP, "rooms")) == rooms_on_disk(PACKAGE)
+
+
+def test_a_room_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    for name in ("cellar", "attic"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "stairs.py").touch()
+    assert rooms_on_disk(tmp_path) == {"cellar", "attic", "stairs"}
+    assert rooms_on_the_map("src/\n  attic/    dusty\n  stairs.py  steep\n") == {"attic", "stairs"}
+
+
+def test_arrows_are_those_that_are_enforced() -> None:
+    steps = marked(MAP, "arrows").split("→")
+    drawn = [tuple(re.findall(r"`(\w+)`", step)) for step in steps]
+    assert drawn == [rooms for rooms in ROOMS if not rooms[0].startswith("__")]
+    assert OPEN_TO_ALL not in text_of(MAP)
+
+
+def test_files_named_on_the_map_exist() -> None:
+    named = re.findall(r"`((?:src|tests|docs|results|benchmarks)/[\w./]*)`", text_of(MAP))
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def notation_rows() -> Iterator[tuple[str, str]]:
+    """(our names, files) of each row."""
+    for line in text_of(NOTATION).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and not set(cells[0]) <= set("- ") and cells[0] != "symbol":
+            assert len(cells) == 5, f"five cells expected: {line}"
+            yield cells[2], cells[4]
+
+
+def test_notation_names_what_is_there() -> None:
+    rows = list(notation_rows())
+    assert len(rows) > 25
+    missing = []
+    for names, files in rows:
+        paths = [PACKAGE / file for file in re.findall(r"`([\w/.]+)`", files)]
+        source = "".join(text_of(path) for path in paths)
+        wanted = re.findall(r"`(\w+)`", names)
+        assert paths and wanted
+        missing += [name for name in wanted if not re.search(rf"\b{name}\b", source)]
+    assert missing == []
+
+
+# --- commands and links ---------------------------------------------------------------------------
+
+
+def known_options() -> set[str]:
+    commands = [cli, *cli.commands.values()]
+    declared = [parameter for command in commands for parameter in command.params]
+    names = {name for each in declared if isinstance(each, click.Option) for name in each.opts}
+    return names | {"--help", "-h"}
+
+
+@every_page
+def test_options_exist(page: Path) -> None:
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text_of(page)))
+    assert told - known_options() == set()
+
+
+@every_page
+def test_commands_exist(page: Path) -> None:
+    told = re.findall(r"(?:`|bin/)isotropy ([a-z]+)", text_of(page))
+    assert set(told) <= set(cli.commands)
+    makefile = text_of(ROOT / "Makefile")
+    targets = re.findall(r"(?:^|`)make ([a-z-]+)", text_of(page), flags=re.M)
+    assert [name for name in targets if f"\n{name}: ##" not in makefile] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as GitHub turns them into anchors."""
+    prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.M | re.S)
+    heads = re.findall(r"^#+ (.+)$", prose, flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def broken_links(page: Path) -> list[str]:
+    """Links to files or headings that are not there; the world outside is not asked."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = page if not name else (page.parent / name).resolve()
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+@every_page
+def test_links_resolve(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One head\n[a](#one-head) [b](#two) [c](page.md#one-head) [d](no.md)\n")
+    assert broken_links(page) == ["#two", "no.md"]
