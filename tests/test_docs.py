@@ -127,7 +127,7 @@ def test_gallery_runs(path: Path, elsewhere: Path, own_rules: None) -> None:
 
 
 def test_own_action_is_found_where_it_does_not_matter_and_only_there() -> None:
-    learned = script(ROOT / "docs/gallery/own_action.py").main(epochs=50, examples=300)
+    learned = script(ROOT / "docs/gallery/own_action.py").main(epochs=40, examples=300)
     assert learned["stripes"] > 90 and learned["colour"] < 10
 
 

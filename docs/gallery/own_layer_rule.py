@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 import isotropy
-from isotropy.curvature.kronecker import DenseRoots
 from isotropy.data.embedded import digits
 
 
@@ -25,7 +24,7 @@ class GainRule(isotropy.LayerRule):
 
     def roots(self, module, uses):  # one use for each call of the layer in a forward pass
         rows = torch.stack([use.gradient for use in uses]).sum(0)
-        return {"gain": DenseRoots(rows.flatten(0, 1))}  # the exact block, H = Σ rowᵀ row
+        return {"gain": isotropy.DenseRoots(rows.flatten(0, 1))}  # the exact block, H = Σ rowᵀ row
 
 
 def main(epochs: int = 80, examples: int = 2000) -> isotropy.LearnResult:

@@ -347,6 +347,11 @@ BAD_RESUMES: dict[str, tuple[Callable[[], object], list[str], tuple[str, ...]]] 
     ),
     "checkpoint cut": (cut("checkpoint.safetensors", 0.5), [], ("run/checkpoint.safetensors",)),
     "checkpoint empty": (cut("checkpoint.safetensors", 0), [], ("run/checkpoint.safetensors",)),
+    "checkpoint gone": (
+        lambda: os.remove("run/checkpoint.safetensors"),
+        [],
+        ("'run'", "holds no checkpoint", "start the run anew"),
+    ),
     "history cut": (cut("metrics.jsonl", 0.5), [], ("run/metrics.jsonl",)),
     "history gone": (lambda: os.remove("run/metrics.jsonl"), [], ("run/metrics.jsonl", "got 0")),
     "data gone": (

@@ -89,10 +89,21 @@ def frozen() -> nn.Module:
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "batch norm": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
-        r"layer '1' of type BatchNorm1d has no curvature rule \(there are rules for .*Conv2d.*"
+        r"layer '1' of type BatchNorm1d normalises: the weights in front of it are scale-invariant",
+    ),
+    "layer norm": (
+        lambda: nn.Sequential(nn.LayerNorm(4)),
+        "layer '0' of type LayerNorm normalises",
+    ),
+    "norm without parameters": (
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)),
+        r"layer '1' of type BatchNorm1d normalises",
+    ),
+    "unknown layer": (
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()),
+        r"layer '1' of type PReLU has no curvature rule \(there are rules for .*Conv2d.*"
         r"Linear.*\); register one with isotropy.register_rule, or freeze",
     ),
-    "layer norm": (lambda: nn.Sequential(nn.LayerNorm(4)), "layer '0' of type LayerNorm has no"),
     "nested": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.PReLU())),
         r"layer '1\.1' of type PReLU has no curvature rule",
@@ -123,9 +134,18 @@ def test_unknown_parameter_of_a_known_layer(own_rules: None):
 
 
 def test_frozen_layers_need_no_rule():
-    network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, LABELS))
+    network = nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Linear(4, LABELS))
     network[1].requires_grad_(False)
     assert list(curvature(network)) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_a_frozen_trunk_may_normalise():
+    network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, LABELS))
+    network[:2].requires_grad_(False)
+    assert list(curvature(network)) == ["2.weight", "2.bias"]
+    network[0].requires_grad_(True)
+    with pytest.raises(CallerError, match="layer '1' of type BatchNorm1d normalises"):
+        KFAC(network)
 
 
 def test_a_module_under_two_names_is_one_layer():

@@ -353,8 +353,8 @@ REFUSED = {
         "labels: expected 0 to 0 for a network with 1 outputs, got 0 to 1",
     ),
     "an unsupported layer": (
-        lambda: nn.Sequential(small_network(), nn.LayerNorm(2).double()),
-        "layer '1' of type LayerNorm has no curvature rule",
+        lambda: nn.Sequential(small_network(), nn.PReLU().double()),
+        "layer '1' of type PReLU has no curvature rule",
     ),
 }  # fmt: skip
 

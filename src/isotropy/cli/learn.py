@@ -98,6 +98,9 @@ def _amounts(
 @click.option("--epochs", type=int, help="Passes over the training data.")
 @click.option("--batch-size", type=int, help="Examples a weight step.")
 @click.option(
+    "--curvature-batch", type=int, help="Examples at once in an evidence pass; sets its memory."
+)
+@click.option(
     "--prior",
     "prior_structure",
     type=click.Choice(STRUCTURES),
@@ -148,8 +151,8 @@ def _config(options: dict[str, Any]) -> LearnConfig:
     config = LearnConfig(
         **{
             name: options[name]
-            for name in ("samples", "test_samples", "epochs", "batch_size", "prior_structure",
-                         "seed")
+            for name in ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
+                         "prior_structure", "seed")
         },
         objective=options["objective"] or "laplace",
         ranges=options["ranges"] or None,
@@ -172,7 +175,7 @@ def _learn(
     """
     place = _device(options["device"])
     split = _data(options)
-    shape, outputs = _shape_and_outputs(split)
+    shape, outputs = tuple(split.train.inputs.shape[1:]), split.train.num_outputs
     if resumed is None:
         specification, network = _network(options["model_text"], shape, outputs, config.seed)
     else:
@@ -233,12 +236,6 @@ def _data(options: dict[str, Any]) -> Split:
         train = split.train.subset(options["subset"], options["seed"])
         split = Split(train, split.test, split.notes)
     return split
-
-
-def _shape_and_outputs(split: Split) -> tuple[tuple[int, ...], int]:
-    train = split.train
-    outputs = train.num_classes if train.is_classification else train.targets.shape[1]
-    return tuple(train.inputs.shape[1:]), outputs
 
 
 def _network(

@@ -11,6 +11,7 @@ import shlex
 import sys
 
 import click
+import torch
 
 from isotropy._version import __version__
 from isotropy.checks import CallerError
@@ -46,6 +47,12 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
+    except torch.OutOfMemoryError:
+        _say(
+            "the device ran out of memory; lower --curvature-batch, --batch-size or --samples, or "
+            "use --device cpu"
+        )
+        sys.exit(1)
     except NotFiniteError as error:
         _say(str(error))
         sys.exit(1)

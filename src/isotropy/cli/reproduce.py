@@ -27,10 +27,20 @@ def _places(
 @click.argument("experiment", required=False)
 @click.option("--row", "rows", multiple=True, help="Only this row; repeatable.")
 @click.option("--seed", "seeds", multiple=True, type=int, help="Only this seed; repeatable.")
-@click.option("--data", callback=_places, multiple=True, metavar="NAME=FOLDER",
-              help="Where a data set is, such as MNIST=~/data/MNIST; repeatable.")
-@click.option("--results", type=click.Path(path_type=Path), default=Path("results"),
-              show_default=True, help="Where the raw JSON goes.")
+@click.option(
+    "--data",
+    callback=_places,
+    multiple=True,
+    metavar="NAME=FOLDER",
+    help="Where a data set is, such as MNIST=~/data/MNIST; repeatable.",
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="Where the raw JSON goes.",
+)
 @click.option("--commit", help="Commit to record when the source is not a git checkout.")
 @click.option("--again", is_flag=True, help="Run rows that have a result already.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")

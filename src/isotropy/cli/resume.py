@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from isotropy.checkpoint import CONFIG, plain, read_json
+from isotropy.checkpoint import CHECKPOINT, CONFIG, plain, read_json
 from isotropy.checks import CallerError
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.networks.specification import NetworkSpecification
@@ -47,6 +47,8 @@ def resumed_run(context: click.Context, folder: Path, options: dict[str, Any]) -
     kept, schedule = record.get("request"), record.get("schedule")
     if not isinstance(kept, dict) or not isinstance(schedule, dict) or set(kept) != set(options):
         raise CallerError(f"{str(folder)!r} was not written by this version of `isotropy learn`")
+    if not (folder / CHECKPOINT).exists():
+        raise CallerError(f"{str(folder)!r} holds no checkpoint ({CHECKPOINT}); start the run anew")
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     typed = {
         name: value

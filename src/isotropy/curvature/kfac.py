@@ -46,6 +46,14 @@ class BatchCurvature:
         return {name: root.factors() for name, root in self.roots.items()}
 
 
+_NORMALISATIONS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
+
+
 class _Layer(NamedTuple):
     module: nn.Module
     rule: LayerRule
@@ -73,6 +81,14 @@ class KFAC:
                 for name, parameter in module.named_parameters(recurse=False)
                 if parameter.requires_grad
             }
+            # Trainable layers come before it in the order of registration, or it trains itself.
+            if isinstance(module, _NORMALISATIONS) and (names or own):
+                raise CallerError(
+                    f"layer {layer_name!r} of type {type(module).__name__} normalises: the weights "
+                    "in front of it are scale-invariant and have no posterior mode under a "
+                    "Gaussian prior, hence no evidence; use a network without such layers, or "
+                    "freeze everything in front of it"
+                )
             if not own:
                 continue
             rule = rule_for(module)

@@ -35,9 +35,11 @@ class KroneckerRoots:
     outputs: Tensor
 
     def factors(self) -> KroneckerFactors:
+        """A and G of these rows."""
         return KroneckerFactors(_gram(self.inputs), _gram(self.outputs))
 
     def tensors(self) -> tuple[Tensor, ...]:
+        """The roots, in the order of `Spectrum.pullback`."""
         return (self.inputs, self.outputs)
 
 
@@ -48,9 +50,11 @@ class DenseRoots:
     rows: Tensor
 
     def factors(self) -> DenseFactors:
+        """H of these rows."""
         return DenseFactors(_gram(self.rows))
 
     def tensors(self) -> tuple[Tensor, ...]:
+        """The root, as `Spectrum.pullback` orders it."""
         return (self.rows,)
 
 

@@ -59,14 +59,17 @@ class LayerRule:
     parameters: tuple[str, ...] = ()
 
     def reduce_inputs(self, module: nn.Module, inputs: Tensor, samples: int) -> Tensor:
+        """What is kept of a call's inputs (batch·samples, …): by default the mean over samples."""
         return split_samples(inputs, samples).mean(1)
 
     def reduce_gradient(
         self, module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int
     ) -> Tensor:
+        """What is kept of gradients (directions, batch·samples, …): by default the sum."""
         return gradient.unflatten(1, (-1, samples)).sum(2)
 
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        """Curvature roots by parameter name, from all uses of the layer in one batch."""
         raise NotImplementedError
 
     def check(self, module: nn.Module, name: str) -> None:

@@ -45,6 +45,11 @@ class LabelledData:
         return len(self.inputs)
 
     @property
+    def num_outputs(self) -> int:
+        """What a network for this data must put out: one logit a class, or the targets."""
+        return self.num_classes if self.is_classification else int(self.targets.shape[1])
+
+    @property
     def is_classification(self) -> bool:
         """True when targets are class labels, False when they are regression outputs."""
         return not self.targets.is_floating_point()

@@ -159,8 +159,8 @@ def default_epochs(examples: int, on_gpu: bool) -> int:
 
 
 def default_batch(examples: int) -> int:
-    """The paper's 1000, less for small sets so that an epoch has enough weight steps."""
-    return max(32, min(1000, examples // 8))
+    """The paper's 1000, less for small sets so that an epoch has twenty weight steps."""
+    return max(32, min(1000, examples // 20))
 
 
 def cosine(start: float, end: float, progress: float) -> float:

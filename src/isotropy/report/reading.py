@@ -114,7 +114,8 @@ def finding_sentence(result: Mapping[str, Any], truth: Mapping[str, float]) -> s
 def finding_sentences(result: Mapping[str, Any], truth: Mapping[str, float]) -> tuple[str, ...]:
     """The headline, then what else there is to say.
 
-    result: as printed by `isotropy learn --json`: its `symmetries` and `objective` are read
+    result: as printed by `isotropy learn --json`: its `symmetries`, `objective` and `settled`
+            (false for a run too short for its ranges to settle) are read
     truth:  true half-widths by name, in the symmetry's unit; empty when unknown
     """
     symmetries = result.get("symmetries") or []
@@ -130,6 +131,12 @@ def finding_sentences(result: Mapping[str, Any], truth: Mapping[str, float]) -> 
     still = _with_verdict(symmetries, "at the noise floor")
     broken = _with_verdict(symmetries, "not a number")
     sentences: list[str] = []
+    if result.get("settled") is False:
+        return (
+            "The run was too short for the ranges to settle, so nothing can be said yet: "
+            f"{_join(_short_phrase(s) for s in symmetries if half_width(s) is not None)}.",
+            *_made_with({**result, "objective": None}, truth)[:1],
+        )
     if found:
         phrases = _join(_extent_phrase(symmetry) for symmetry in found)
         sentences.append(f"The labels do not change under {phrases}.")

@@ -41,7 +41,7 @@ from isotropy.checkpoint import (
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import load
-from isotropy.evidence.schedule import LearnConfig, Objective, resolve
+from isotropy.evidence.schedule import LearnConfig, Objective, resolve, too_short
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.augmentations import START, Symmetry, UniformRanges
@@ -71,7 +71,10 @@ class LearnProgress:
 
 @dataclass(frozen=True)
 class LearnResult:
-    """What was learned. `record` is the JSON object that the command line prints."""
+    """What was learned. `record` is the JSON object that the command line prints.
+
+    model averages over the number of copies used for scoring, and is in evaluation mode.
+    """
 
     model: InvariantModel
     symmetries: list[Symmetry]
@@ -168,6 +171,7 @@ def learn(
             "train_examples": len(split.train),
             "test_examples": None if split.test is None else len(split.test),
             "shape": list(split.train.inputs.shape[1:]),
+            "outputs": split.train.num_outputs,
             "classes": None if split.train.classes is None else list(split.train.classes),
             "fingerprint": fingerprint(split.train),
         },
@@ -296,6 +300,7 @@ def _result(
         "samples": settings.samples,
         "test_samples": settings.test_samples,
         "epochs": settings.epochs,
+        "settled": not too_short(settings),
         "train_examples": count,
         "test_examples": None if split.test is None else len(split.test),
         "symmetries": [symmetry.as_dict() for symmetry in symmetries],
@@ -306,8 +311,10 @@ def _result(
         "prior_precision": trainer.prior.by_group(),
         "noise": getattr(trainer.likelihood, "noise", None),
     }
+    assert settings.test_samples is not None
+    trained = trainer.model
     return LearnResult(
-        model=trainer.model,
+        model=InvariantModel(trained.network, trained.augmentation, settings.test_samples).eval(),
         symmetries=symmetries,
         log_evidence=log_evidence,
         test_accuracy=test_accuracy,

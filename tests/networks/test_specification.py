@@ -1,0 +1,219 @@
+"""Networks named in words: what is read, how it is rebuilt, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from isotropy.checks import CallerError
+from isotropy.networks.specification import (
+    NetworkSpecification,
+    parse_network,
+    specification_of,
+)
+
+SHAPE, OUTPUTS = (1, 8, 8), 3
+SOURCE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from torch import nn
+
+@dataclass
+class Widths:
+    hidden: int | None = 4
+
+def shaped(shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], outputs))
+
+def shaped_with_more(shape, outputs, *, hidden=Widths().hidden):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.Linear(hidden, outputs))
+
+def bare():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+def bare_with_options(*, width=64, outputs=3):
+    return nn.Sequential(nn.Flatten(), nn.Linear(width, outputs))
+
+class Network(nn.Module):
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.head = nn.Linear(64, outputs)
+
+    def forward(self, images):
+        return self.head(images.flatten(1))
+
+def one_argument(outputs):
+    return nn.Linear(64, outputs)
+
+def raises():
+    raise RuntimeError("out of luck")
+
+text = "not a function"
+
+def returns_text():
+    return "no network"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "torch.py"  # called like a library on purpose
+    path.write_text(SOURCE)
+    return path
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+PARSED: dict[str, NetworkSpecification] = {
+    "mlp": NetworkSpecification("backbone", "mlp"),
+    "mlp:200": NetworkSpecification("backbone", "mlp", {"hidden": 200}),
+    "cnn": NetworkSpecification("backbone", "cnn"),
+    "resnet": NetworkSpecification("backbone", "resnet"),
+    "resnet:8": NetworkSpecification("backbone", "resnet", {"width": 8}),
+    "timm:resnet18": NetworkSpecification("timm", "resnet18"),
+    "timm:a/b:c": NetworkSpecification("timm", "a/b:c"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), PARSED.items(), ids=PARSED)
+def test_words_are_read_and_written(text: str, expected: NetworkSpecification) -> None:
+    assert parse_network(text) == expected
+    assert expected.text == text
+
+
+REFUSED = {
+    "": "unknown model ''",
+    "mpl": "unknown model 'mpl'.* did you mean 'mlp'",
+    "MLP": "unknown model 'MLP'",
+    "timm": "unknown model 'timm'",
+    "timm:": "unknown model 'timm'",
+    "mlp:0": "'mlp:0': expected mlp:WIDTH",
+    "mlp:-3": "'mlp:-3'",
+    "mlp:1.5": "'mlp:1.5'",
+    "mlp:²": "'mlp:²'",
+    "cnn:3": "'cnn:3': expected mlp:WIDTH or resnet:WIDTH",
+    "nets.py": "'nets.py': expected FILE.py:factory",
+    "nets.py:": "'nets.py:': expected FILE.py:factory",
+    "nets.pyc:make": "'nets.pyc:make': expected FILE.py:factory",
+    "gone.py:make": "model file '.*gone.py' cannot be read: No such file",
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), REFUSED.items(), ids=REFUSED)
+def test_other_words_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(CallerError, match=sentence):
+        parse_network(text)
+
+
+def test_file_keeps_its_whole_path_and_hash(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    specification = parse_network("torch.py:shaped")
+    assert specification.kind == "file"
+    assert specification.name == f"{file.resolve()}:shaped"
+    assert specification.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("text", ["mlp:7", "resnet", "timm:resnet18"])
+def test_specification_survives_json(text: str) -> None:
+    specification = parse_network(text)
+    record = json.loads(json.dumps(specification.as_dict()))
+    assert NetworkSpecification.from_dict(record, where="config.json") == specification
+
+
+BROKEN_RECORDS = {"nothing": None, "a list": [1], "no name": {"kind": "x"}, "more": {"colour": 1}}
+
+
+@pytest.mark.parametrize("record", BROKEN_RECORDS.values(), ids=BROKEN_RECORDS)
+def test_broken_record_is_a_sentence(record: object) -> None:
+    with pytest.raises(CallerError, match="run/config.json: expected a network's name"):
+        NetworkSpecification.from_dict(record, where="run/config.json")
+
+
+# -- building ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["mlp", "mlp:7", "resnet:2"])
+def test_backbones_are_built_for_the_shape(text: str) -> None:
+    network = parse_network(text).build(SHAPE, OUTPUTS)
+    assert network(torch.zeros(2, *SHAPE)).shape == (2, OUTPUTS)
+
+
+def test_width_is_the_one_asked_for() -> None:
+    network = parse_network("mlp:7").build(SHAPE, OUTPUTS)
+    assert network.state_dict()["1.weight"].shape == (7, 64)
+
+
+GOOD_FACTORIES = ["shaped", "shaped_with_more", "bare", "bare_with_options", "Network"]
+
+
+@pytest.mark.parametrize("factory", GOOD_FACTORIES)
+def test_factories_are_called_with_what_they_take(factory: str, file: Path) -> None:
+    path = list(sys.path)
+    network = parse_network(f"{file}:{factory}").build(SHAPE, OUTPUTS)
+    assert network(torch.zeros(2, *SHAPE)).shape == (2, OUTPUTS)
+    assert sys.path == path
+    assert sys.modules["torch"] is torch
+
+
+BAD_FACTORIES = {
+    "missing": "has no function 'missing'",
+    "text": "has no function 'text'",
+    "one_argument": r"a function of \(shape, outputs\) or of nothing, got one of \(outputs\)",
+    "raises": "does not run: RuntimeError: out of luck",
+    "returns_text": "expected it to return an nn.Module, got str",
+}
+
+
+@pytest.mark.parametrize(("factory", "sentence"), BAD_FACTORIES.items(), ids=BAD_FACTORIES)
+def test_other_factories_are_refused(factory: str, sentence: str, file: Path) -> None:
+    path = list(sys.path)
+    with pytest.raises(CallerError, match=sentence) as caught:
+        parse_network(f"{file}:{factory}").build(SHAPE, OUTPUTS)
+    assert str(file) in str(caught.value)
+    assert sys.path == path
+
+
+def test_file_finds_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "widths_beside.py").write_text("WIDTH = 64\n")
+    file = tmp_path / "nets.py"
+    file.write_text(
+        "from torch import nn\n\n"
+        "def make():\n"
+        "    from widths_beside import WIDTH\n"
+        "    return nn.Linear(WIDTH, 3)\n"
+    )
+    network = parse_network(f"{file}:make").build(SHAPE, OUTPUTS)
+    assert isinstance(network, nn.Linear) and network.in_features == 64
+
+
+def test_changed_file_is_refused(file: Path) -> None:
+    specification = parse_network(f"{file}:shaped")
+    specification.build(SHAPE, OUTPUTS)
+    file.write_text(SOURCE + "\n# changed\n")
+    with pytest.raises(CallerError, match="has changed since the run began"):
+        specification.build(SHAPE, OUTPUTS)
+    file.unlink()
+    with pytest.raises(CallerError, match="cannot be read"):
+        specification.build(SHAPE, OUTPUTS)
+
+
+def test_given_module_has_a_name_but_cannot_be_rebuilt() -> None:
+    specification = specification_of(nn.Linear(2, 3))
+    assert specification.kind == "given"
+    assert specification.text == "torch.nn.modules.linear.Linear"
+    with pytest.raises(CallerError, match="handed over in Python.*pass it again"):
+        specification.build(SHAPE, OUTPUTS)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("timm") is not None, reason="timm is installed")
+def test_timm_is_asked_for_where_it_is_missing() -> None:
+    with pytest.raises(CallerError, match=r"install isotropy\[vision\]"):
+        parse_network("timm:resnet18").build(SHAPE, OUTPUTS)
