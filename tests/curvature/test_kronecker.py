@@ -46,7 +46,7 @@ SCALES = ((1.0, 1.0), (2.5, 0.3), (1e4, 1e-3))
 
 
 def tensors(factors: Factors) -> tuple[Tensor, ...]:
-    return tuple(vars(factors).values())
+    return factors.tensors()
 
 
 def dense_log_determinant(factors: Factors, scale: Tensor, precision: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ def expected_factors(given: Problem, draws: list[Tensor]) -> tuple[dict[str, Fac
         )
         log_likelihoods.append(log_likelihood_of(given, found.outputs))
         for name, factors in found.factors().items():
-            parts.setdefault(name, []).append(tuple(vars(factors).values()))
+            parts.setdefault(name, []).append(factors.tensors())
             kinds[name] = type(factors)
     means = {
         name: kinds[name](*(torch.stack(kept).mean(0) for kept in zip(*all_parts, strict=True)))

@@ -85,13 +85,13 @@ def test_curvature_knows_every_layer(name, shape, arguments, count):
     assert set(found.roots) == set(sizes)
     for label, factors in found.factors().items():
         assert math.prod(_sides(factors)) == sizes[label], label
-        for tensor in vars(factors).values():
+        for tensor in factors.tensors():
             assert tensor.isfinite().all() and tensor.abs().max() > 0, label
 
 
 def _sides(factors) -> list[int]:
     """The sides of a block's factors, whose product is the number of parameters."""
-    return [tensor.shape[-1] for tensor in vars(factors).values()]
+    return [tensor.shape[-1] for tensor in factors.tensors()]
 
 
 # --- Fixup --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ likelihood sees them (Immer et al. 2022, Eq. 11). Oracles: tests/oracles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError
-from isotropy.curvature.kronecker import Factors, Roots
+from isotropy.curvature.kronecker import DenseRoots, Factors, Roots, all_factors
 from isotropy.curvature.layer_rules import (
     LayerRule,
     Use,
@@ -31,7 +31,7 @@ from isotropy.curvature.layer_rules import (
     split_samples,
     supported_layers,
 )
-from isotropy.curvature.recording import Call, record
+from isotropy.curvature.recording import Call, Recording, record
 from isotropy.likelihoods import Likelihood
 
 
@@ -43,7 +43,8 @@ class BatchCurvature:
     roots: dict[str, Roots]
 
     def factors(self) -> dict[str, Factors]:
-        return {name: root.factors() for name, root in self.roots.items()}
+        """Factors of every block from this batch."""
+        return all_factors(self.roots)
 
 
 _NORMALISATIONS = (
@@ -133,8 +134,7 @@ class KFAC:
         directions_at_once: how many directions of the output curvature are back-propagated in
         one batched pass (None: all on a GPU, one on a CPU, where that is faster).
         """
-        modules = {name: layer.module for name, layer in self._layers.items()}
-        recording = record(self.network, modules, inputs)
+        recording = self._record(inputs)
         head = recording.head()
         if head is None:
             start = averaged = average_samples(recording.outputs, samples)
@@ -159,7 +159,7 @@ class KFAC:
         shortcuts: dict[Call, Tensor] = {}
         if head is not None:
             shortcuts[head] = directions
-            before = recording.activated(head.inputs)
+            before = recording.before_head()
             if before is not None:
                 slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
                 shortcuts[before] = cotangents * average_samples(slopes, samples)
@@ -172,6 +172,19 @@ class KFAC:
             reduced = rule.reduce_inputs(call.module, call.inputs, samples)
             uses[call.layer].append(Use(start if call is head else reduced, gradient))
         return BatchCurvature(averaged, self._roots(uses, create_graph))
+
+    def _record(self, inputs: Tensor) -> Recording:
+        modules = {name: layer.module for name, layer in self._layers.items()}
+        return record(self.network, modules, inputs)
+
+    def widest_map(self, example: Tensor) -> int:
+        """Numbers per row in the largest layer output that is back-propagated once a direction.
+
+        example (1, …). Zero if every layer is served by a shortcut (see `batch`).
+        """
+        recording = self._record(example)
+        served = (recording.head(), recording.before_head())
+        return max((c.output.numel() for c in recording.calls if c not in served), default=0)
 
     def _gradients(
         self,
@@ -220,6 +233,8 @@ class KFAC:
             prefix = f"{layer_name}." if layer_name else ""
             for name, root in rule.roots(module, uses[layer_name]).items():
                 if prefix + name in self.parameter_names:
+                    if isinstance(root, DenseRoots) and root.output_of is not None:
+                        root = replace(root, output_of=prefix + root.output_of)
                     roots[prefix + name] = root if create_graph else _detach(root)
         return roots
 
@@ -247,4 +262,6 @@ def _constants(linear: nn.Module) -> tuple[Tensor, Tensor | None]:
 
 
 def _detach(root: Roots) -> Roots:
-    return type(root)(*(tensor.detach() for tensor in root.tensors()))
+    if isinstance(root, DenseRoots):
+        return replace(root, rows=root.rows.detach())
+    return replace(root, inputs=root.inputs.detach(), outputs=root.outputs.detach())

@@ -21,6 +21,7 @@ Eigendecompositions run in float64: in lower precision they fail on ill-conditio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -45,9 +46,15 @@ class KroneckerRoots:
 
 @dataclass(frozen=True)
 class DenseRoots:
-    """Root of a dense block: `rows` (rows, parameters)."""
+    """Root of a dense block: `rows` (rows, parameters).
+
+    output_of: the parameter whose Kronecker roots have these very rows as `outputs[0]`, if any. The
+    bias of a layer without shared positions is such a case, and its factor, spectrum and
+    gradient then come from its weight's at no cost.
+    """
 
     rows: Tensor
+    output_of: str | None = None
 
     def factors(self) -> DenseFactors:
         """H of these rows."""
@@ -71,6 +78,10 @@ class KroneckerFactors:
     def __add__(self, other: KroneckerFactors) -> KroneckerFactors:
         return KroneckerFactors(self.inputs + other.inputs, self.outputs + other.outputs)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """A and G."""
+        return (self.inputs, self.outputs)
+
     def spectrum(self, count: int) -> KroneckerSpectrum:
         """Eigenvalues and eigenvectors after dividing A by the number of examples."""
         return KroneckerSpectrum(*_eigh(self.outputs), *_eigh(self.inputs / count), count)
@@ -84,12 +95,20 @@ class KroneckerFactors:
 
 @dataclass(frozen=True)
 class DenseFactors:
-    """A dense block H (parameters, parameters), summed over examples."""
+    """A dense block H (parameters, parameters), summed over examples.
+
+    output_of: the parameter whose output factor this is too, as in `DenseRoots`.
+    """
 
     matrix: Tensor
+    output_of: str | None = None
 
     def __add__(self, other: DenseFactors) -> DenseFactors:
-        return DenseFactors(self.matrix + other.matrix)
+        return DenseFactors(self.matrix + other.matrix, self.output_of)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """H."""
+        return (self.matrix,)
 
     def spectrum(self, count: int) -> DenseSpectrum:
         del count  # a dense block is a plain sum over examples
@@ -101,6 +120,18 @@ class DenseFactors:
 
 
 Factors = KroneckerFactors | DenseFactors
+
+
+def all_factors(roots: Mapping[str, Roots]) -> dict[str, Factors]:
+    """Factors by parameter name; what a bias shares with its weight is computed once."""
+    found: dict[str, Factors] = {}
+    for name, root in roots.items():
+        weight = found.get(root.output_of or "") if isinstance(root, DenseRoots) else None
+        if isinstance(weight, KroneckerFactors) and isinstance(root, DenseRoots):
+            found[name] = DenseFactors(weight.outputs[0], root.output_of)
+        else:
+            found[name] = root.factors()
+    return found
 
 
 class Spectrum(ABC):
@@ -161,6 +192,18 @@ class DenseSpectrum(Spectrum):
 
     def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
         return (_conjugate(self.vectors, scale / (scale * self.values + precision)),)
+
+
+def all_spectra(factors: Mapping[str, Factors], count: int) -> dict[str, Spectrum]:
+    """Spectra by parameter name; what a bias shares with its weight is decomposed once."""
+    found: dict[str, Spectrum] = {}
+    for name, block in factors.items():
+        weight = found.get(block.output_of or "") if isinstance(block, DenseFactors) else None
+        if isinstance(weight, KroneckerSpectrum):
+            found[name] = DenseSpectrum(weight.output_values[0], weight.output_vectors[0])
+        else:
+            found[name] = block.spectrum(count)
+    return found
 
 
 def _gram(root: Tensor) -> Tensor:

@@ -128,7 +128,9 @@ class LinearRule(LayerRule):
         roots: dict[str, Roots] = {
             "weight": KroneckerRoots(_rows(inputs), _rows(gradients) / math.sqrt(positions))
         }
-        if module.bias is not None:
+        if module.bias is not None and positions == 1:
+            roots["bias"] = DenseRoots(roots["weight"].tensors()[1][0], output_of="weight")
+        elif module.bias is not None:
             roots["bias"] = _bias_roots([part.sum(2) for part in gradients])
         return roots
 

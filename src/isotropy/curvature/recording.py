@@ -49,12 +49,13 @@ class Recording:
         """
         return next((c for c in self.calls if c.output is self.outputs and c.is_plain_linear), None)
 
-    def activated(self, tensor: Tensor) -> Call | None:
-        """The plain Linear call of whose output `tensor` is an elementwise function, if any.
+    def before_head(self) -> Call | None:
+        """The plain Linear call that reaches the head through an elementwise function, if any.
 
         Read off the graph, so that `torch.tanh(x)` and `nn.Tanh()` are both seen.
         """
-        node = tensor.grad_fn
+        head = self.head()
+        node = None if head is None else head.inputs.grad_fn
         if node is None or type(node).__name__ not in _ELEMENTWISE:
             return None
         source = node.next_functions[0][0]

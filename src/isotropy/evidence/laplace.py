@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kronecker import Factors, Spectrum
+from isotropy.curvature.kronecker import DenseRoots, Factors, Roots, Spectrum, all_spectra
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Likelihood
 
@@ -86,14 +86,14 @@ class LaplaceEvidence:
             raise CallerError("evidence: expected at least one batch of data, got none")
         statistic = torch.stack(statistics).sum()
         for name, block in factors.items():
-            if not all(bool(torch.isfinite(t).all()) for t in vars(block).values()):
+            if not all(bool(torch.isfinite(t).all()) for t in block.tensors()):
                 raise NotFiniteError(
                     f"the curvature of {name!r} is not finite: the network's outputs or their "
                     "derivatives overflow; lower the learning rate or rescale the inputs"
                 )
         parameters = dict(self.network.named_parameters())
         return LaplaceFit(
-            spectra={name: block.spectrum(count) for name, block in factors.items()},
+            spectra=all_spectra(factors, count),
             squared_norms={
                 name: parameters[name].detach().double().square().sum() for name in factors
             },
@@ -139,8 +139,9 @@ class LaplaceEvidence:
             statistic = self.likelihood.statistic(found.outputs, targets)
             outputs = [-self.likelihood.log_likelihood(statistic, len(targets))]
             cotangents = [torch.ones_like(outputs[0])]
-            for name, root in found.roots.items():
-                for tensor, pullback in zip(root.tensors(), pullbacks[name], strict=True):
+            total_pullbacks = _joined(found.roots, pullbacks)
+            for name, parts in total_pullbacks.items():
+                for tensor, pullback in zip(found.roots[name].tensors(), parts, strict=True):
                     if tensor.requires_grad:
                         outputs.append(tensor)
                         cotangents.append(tensor.detach() @ pullback)
@@ -167,3 +168,14 @@ class LaplaceEvidence:
 
     def _dtype(self, name: str) -> torch.dtype:
         return self.network.get_parameter(name).dtype
+
+
+def _joined(roots: dict[str, Roots], pullbacks: dict[str, list[Tensor]]) -> dict[str, list[Tensor]]:
+    """Pullbacks by parameter, those of a bias added to its weight's where both share a root."""
+    joined = {name: list(parts) for name, parts in pullbacks.items()}
+    for name, root in roots.items():
+        if isinstance(root, DenseRoots) and root.output_of in joined:
+            (of_bias,) = joined.pop(name)
+            of_inputs, of_outputs = joined[root.output_of]
+            joined[root.output_of] = [of_inputs, of_outputs + of_bias]
+    return joined

@@ -38,11 +38,11 @@ class LearnConfig:
     test_samples     copies averaged when predicting
     epochs           passes over the training data
     batch_size       examples a weight step
-    curvature_batch  examples held at once in an evidence pass; memory grows with it
+    curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
-    gradient_batches batches of `curvature_batch` examples in a ranges step; 0 means all data
+    gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
     range_memory     decay of the squared gradients in the ranges' Adam (β₂)
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
@@ -136,7 +136,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         batch_size=min(batch_size, examples),
         curvature_batch=min(curvature_batch, examples),
         burn_in=burn_in,
-        gradient_batches=_given(config.gradient_batches, 0 if on_gpu else 4),
+        gradient_batches=_given(config.gradient_batches, 0 if on_gpu else 5),
         range_rate=range_rate,
         range_rate_end=_given(config.range_rate_end, range_rate / 10),
         prior_rate=config.prior_rate or range_rate,

@@ -205,14 +205,14 @@ class Trainer:
     ) -> Iterator[Batch]:
         """Batches for an evidence pass, in the epoch's own order and noise for this purpose.
 
-        limit: at most so many batches, drawn at random (0: all data in order).
+        limit: at most so many examples, drawn at random (0: all data in order).
         """
         seed, size = self.config.seed, _whole(self.config.curvature_batch)
         order = torch.arange(len(self.inputs))
         if limit:
             order = torch.randperm(
                 len(self.inputs), generator=stream(seed, purpose + " order", self.epoch)
-            )[: limit * size]
+            )[:limit]
         noise_stream = stream(seed, purpose, self.epoch, self.device)
         for batch in order.to(self.device).split(size):
             noise = self.model.noise(len(batch), generator=noise_stream)
@@ -240,7 +240,9 @@ class Trainer:
         self._check_finite(float(before), "log evidence")
         if config.objective == "laplace":
             batches = self.orbit_batches(
-                "ranges", limit=_whole(config.gradient_batches), graph=True
+                "ranges",
+                limit=_whole(config.gradient_batches) * _whole(config.batch_size),
+                graph=True,
             )
             (gradient,) = self.evidence.gradient(fit, batches, [self.ranges])
             self._check_finite(float(gradient.sum()), "gradient of the evidence by the ranges")

@@ -42,6 +42,7 @@ from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import load
 from isotropy.evidence.schedule import LearnConfig, Objective, resolve, too_short
+from isotropy.evidence.sizing import fit_curvature_batch
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.augmentations import START, Symmetry, UniformRanges
@@ -159,6 +160,8 @@ def learn(
     split = _split(train, test, settings.seed)
     place = torch.device(device) if device is not None else _device_of(model)
     resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    if settings.curvature_batch is None:
+        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1])
     trainer = _trainer(model, split.train, actions or affine(), resolved, place)
     run_config: dict[str, Any] = {
         "schema": 1,
