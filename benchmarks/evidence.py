@@ -173,7 +173,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _table(report: dict[str, Any]) -> str:
-    lines = [f"evidence step in plain epochs, S = {SAMPLES}, N = {report['examples']}"]
+    lines = [
+        f"{report['device_name']}: evidence step in plain epochs, S = {SAMPLES}, "
+        f"N = {report['examples']}"
+    ]
     for name, row in report["evidence_over_epoch"].items():
         parts = "  ".join(f"{key} {row[key]:.2f}" for key in ("factors", "full", "recipe"))
         lines.append(f"  {name:4} {parts}   goals {GOALS[name]}")
@@ -186,6 +189,8 @@ def _table(report: dict[str, Any]) -> str:
                 f"  {name:22} {row['seconds']:.3f} s ({row['over_isotropy']:.2f}× ours)  "
                 f"log evidence {row['log_evidence']}"
             )
+    if "cuda" in report:
+        lines.append(_table(report["cuda"]))
     return "\n".join(lines)
 
 

@@ -24,7 +24,10 @@ from isotropy.cli.main import main
 from isotropy.evidence.schedule import LearnConfig
 
 SIZE = 8
-FAST = ("--epochs", "3", "--samples", "2", "--test-samples", "3", "--model", "mlp:5")
+FAST = (
+    *("--epochs", "3", "--samples", "2", "--test-samples", "3", "--model", "mlp:5"),
+    *("--device", "cpu"),
+)
 """Options that make a run of small images take a moment."""
 
 CONFIG = LearnConfig(epochs=4, samples=2, test_samples=3, batch_size=20, burn_in=1)

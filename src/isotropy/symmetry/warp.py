@@ -138,9 +138,7 @@ class _GridSample(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         images, grid = ctx.saved_tensors
         needed = list(ctx.needs_input_grad[:2])
-        to_images, to_grid = torch.ops.aten.grid_sampler_2d_backward(
-            cotangent, images, grid, *ctx.options, needed
-        )
+        to_images, to_grid = _pull_back(cotangent, images, grid, ctx.options, needed)
         return (to_images if needed[0] else None, to_grid if needed[1] else None, None, None, None)
 
     @staticmethod
@@ -154,11 +152,21 @@ class _GridSample(torch.autograd.Function):
             single = images.flatten(0, 1)[:, None]
             repeated = grid[:, None].expand(-1, channels, -1, -1, -1).flatten(0, 1)
             ones = torch.ones_like(repeated[..., 0])[:, None]
-            _, slopes = torch.ops.aten.grid_sampler_2d_backward(
-                ones, single, repeated, *ctx.options, [False, True]
-            )
+            slopes = _pull_back(ones, single, repeated, ctx.options, [False, True])[1]
             slopes = slopes.unflatten(0, (batch, channels))
             tangent = tangent + (slopes * grid_dot[:, None]).sum(-1)
         if images_dot is not None:
             tangent = tangent + torch.grid_sampler_2d(images_dot, grid, *ctx.options)
         return tangent
+
+
+def _pull_back(
+    cotangent: Tensor, images: Tensor, grid: Tensor, options: list[Any], needed: list[bool]
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `grid_sampler_2d` by images and grid, those that are needed."""
+    backward = torch.ops.aten.grid_sampler_2d_backward
+    try:
+        to_images, to_grid = backward(cotangent, images, grid, *options, needed)
+    except RuntimeError:  # vmap in torch 2.11 cannot leave one of the two out
+        to_images, to_grid = backward(cotangent, images, grid, *options, [True, True])
+    return to_images, to_grid
