@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -348,3 +350,9 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One head\n[a](#one-head) [b](#two) [c](page.md#one-head) [d](no.md)\n")
     assert broken_links(page) == ["#two", "no.md"]
+
+
+def test_results_table_is_what_the_results_give() -> None:
+    script = Path(__file__).parent.parent / "scripts" / "results_table.py"
+    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
