@@ -10,6 +10,7 @@ import pytest
 from isotropy.report.reading import (
     READINGS,
     finding_sentence,
+    finding_sentences,
     number_text,
     reading_of,
     verdict_of,
@@ -185,3 +186,12 @@ def test_thresholds_are_the_documented_ones() -> None:
 )
 def test_number_text(value: object, decimals: int, expected: str) -> None:
     assert number_text(value, decimals) == expected
+
+
+def test_a_run_too_short_to_settle_claims_nothing() -> None:
+    symmetry = {"name": "rotation", "kind": "range", "low": -90.0, "high": 90.0, "unit": "degrees"}
+    short = {"objective": "laplace", "symmetries": [symmetry], "settled": False}
+    headline, made = finding_sentences(short, {"rotation": 180.0})
+    assert headline.startswith("The run was too short for the ranges to settle")
+    assert "rotation ±90°" in headline and made == "The data were made with rotation by any angle."
+    assert finding_sentences({**short, "settled": True}, {})[0].startswith("The labels do not")

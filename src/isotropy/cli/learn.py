@@ -24,7 +24,7 @@ from isotropy.evidence.priors import STRUCTURES
 from isotropy.evidence.schedule import OBJECTIVES, LearnConfig, too_short
 from isotropy.networks.backbones import BACKBONES
 from isotropy.networks.specification import NetworkSpecification, parse_network
-from isotropy.report.reading import finding_sentences
+from isotropy.report.reading import finding_sentences, number_text
 from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS, AffineAction, affine
 from isotropy.workflows.learning import LearnResult, learn
 
@@ -298,7 +298,7 @@ def _tell(result: LearnResult) -> None:
         click.echo(f"Test accuracy {100 * accuracy:.1f} % on {record['test_examples']} examples.")
     if record["log_evidence"] is not None:
         click.echo(
-            f"Log evidence {record['log_evidence']:.1f} nats, "
-            f"{record['log_evidence_per_example']:.3f} per example."
+            f"Log evidence {number_text(record['log_evidence'], 1)} nats, "
+            f"{number_text(record['log_evidence_per_example'], 3)} per example."
         )
     click.echo(f"Report: {Path(record['run_folder']) / 'report.html'}")

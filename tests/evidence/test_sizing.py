@@ -1,0 +1,55 @@
+"""How many examples an evidence pass holds: less for large maps, and never another result."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from isotropy.curvature.kfac import KFAC
+from isotropy.evidence.laplace import LaplaceEvidence
+from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.sizing import CACHE_BYTES, fit_curvature_batch
+from isotropy.likelihoods import Categorical
+from isotropy.networks.backbones import cnn, mlp
+
+SHAPE = (1, 28, 28)
+
+
+def sized(network: nn.Module, samples: int = 16) -> int:
+    config = resolve(LearnConfig(samples=samples), examples=2000, on_gpu=False)
+    batch = fit_curvature_batch(config, network, torch.zeros(1, *SHAPE)).curvature_batch
+    assert batch is not None
+    return batch
+
+
+def test_one_hidden_layer_is_served_by_shortcuts() -> None:
+    network = mlp(SHAPE, 10)
+    assert KFAC(network).widest_map(torch.zeros(1, *SHAPE)) == 0
+    assert sized(network) == 125
+
+
+def test_large_maps_lower_the_batch() -> None:
+    network = cnn(SHAPE, 10)
+    widest = 6 * 24 * 24
+    assert KFAC(network).widest_map(torch.zeros(1, *SHAPE)) == widest
+    assert sized(network) == int(CACHE_BYTES / (widest * 16 * 4)) < 125
+    assert sized(network, samples=1000) == 4
+
+
+def test_a_network_that_does_not_fit_is_left_to_the_trainer() -> None:
+    assert sized(nn.Sequential(nn.Flatten(), nn.Linear(5, 2))) == 125
+
+
+@pytest.mark.parametrize("batch", (1, 3, 8))
+def test_the_evidence_does_not_depend_on_it(batch: int) -> None:
+    torch.manual_seed(0)
+    network = cnn(SHAPE, 3).double()
+    kfac = KFAC(network)
+    prior = GaussianPrior(network, kfac.parameter_names)
+    evidence = LaplaceEvidence(network, Categorical(), prior, 2, kfac)
+    rows, labels = torch.rand(16, *SHAPE, dtype=torch.float64), torch.arange(8) % 3
+    parts = list(zip(rows.split(2 * batch), labels.split(batch), strict=True))
+    whole = evidence.value(evidence.fit([(rows, labels)]))
+    torch.testing.assert_close(evidence.value(evidence.fit(parts)), whole, rtol=1e-10, atol=0)

@@ -1,0 +1,63 @@
+"""A trained model comes back from its run folder as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from learn_runs import CONFIG
+from torch import nn
+
+import isotropy
+from isotropy.networks.specification import parse_network
+
+
+def images_and_labels() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand((40, 1, 8, 8), generator=generator), torch.arange(40) % 2
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def same_predictions(one: isotropy.InvariantModel, other: isotropy.InvariantModel) -> bool:
+    inputs, _ = images_and_labels()
+    noise = one.noise(len(inputs), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return torch.equal(one(inputs, noise), other(inputs, noise))
+
+
+def test_named_network_is_rebuilt_from_its_words(tmp_path: Path) -> None:
+    specification = parse_network("mlp:5")
+    built = specification.build((1, 8, 8), 2)
+    result = isotropy.learn(
+        built, images_and_labels(), config=CONFIG, folder=tmp_path, network=specification
+    )
+    model = isotropy.load_model(tmp_path)
+    assert same_predictions(result.model, model)
+    assert model.symmetries() == result.symmetries
+    assert model.samples == result.model.samples == CONFIG.test_samples
+    assert not model.training and not result.model.training
+
+
+def test_given_network_is_given_again(tmp_path: Path) -> None:
+    result = isotropy.learn(network(), images_and_labels(), config=CONFIG, folder=tmp_path)
+    assert same_predictions(result.model, isotropy.load_model(tmp_path, network=network()))
+    with pytest.raises(isotropy.CallerError, match="handed over in Python and cannot be rebuilt"):
+        isotropy.load_model(tmp_path)
+    with pytest.raises(isotropy.CallerError, match="is of another model"):
+        isotropy.load_model(tmp_path, network=nn.Sequential(nn.Flatten(), nn.Linear(64, 2)))
+    with pytest.raises(isotropy.CallerError, match="an action with rotation"):
+        isotropy.load_model(tmp_path, network=network(), actions=isotropy.affine(("rotation",)))
+
+
+def test_not_a_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(isotropy.CallerError, match="is not a run folder"):
+        isotropy.load_model(tmp_path)
+
+
+def test_a_short_run_says_that_it_has_not_settled() -> None:
+    result = isotropy.learn(network(), images_and_labels(), config=CONFIG)
+    assert result.record["settled"] is False
