@@ -2,9 +2,8 @@
 
 The result does not depend on it, time and memory do. A pass back-propagates every direction of the
 output curvature to every layer, except to those that a shortcut serves (`KFAC.batch`). On a CPU
-it is fastest when what one direction writes stays in the cache: for the paper's CNN 8 examples at
-once are 1.7 times as fast as 125. On a GPU all directions go at once, and with the graph that a
-gradient needs they should fit into a few gigabytes.
+it is fastest when what one direction writes stays in the cache. On a GPU all directions go at
+once, and with the graph that a gradient needs they should fit into a few gigabytes.
 """
 
 from __future__ import annotations
