@@ -156,3 +156,9 @@ def test_streams_leave_the_global_one_alone():
     torch.manual_seed(0)
     draw(0, "noise")
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_augerino_steps_with_every_weight_step_so_its_rate_is_lower() -> None:
+    resolved = resolve(LearnConfig(objective="augerino"), examples=2000, on_gpu=False)
+    assert resolved.range_rate == 0.005  # the paper's, and enough to travel twice the period
+    assert resolved.range_rate * resolved.epochs * 2000 / resolved.batch_size >= TRAVEL

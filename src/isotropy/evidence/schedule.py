@@ -123,9 +123,12 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
     samples = config.samples or (31 if paper else 16)
     epochs = config.epochs or default_epochs(examples, on_gpu)
     burn_in = config.burn_in if config.burn_in is not None else min(10, epochs // 6)
-    updates = max(1, (epochs - burn_in) // config.update_every)
-    range_rate = config.range_rate or min(0.25, max(0.05, TRAVEL / updates))
-    batch_size = config.batch_size or default_batch(examples)
+    batch_size = min(config.batch_size or default_batch(examples), examples)
+    if config.objective == "augerino":  # a step on the ranges with every weight step
+        updates, least_rate = epochs * math.ceil(examples / batch_size), 0.005
+    else:
+        updates, least_rate = max(1, (epochs - burn_in) // config.update_every), 0.05
+    range_rate = config.range_rate or min(0.25, max(least_rate, TRAVEL / updates))
     curvature_batch = config.curvature_batch or (1000 if on_gpu else 125)
     every = config.evaluate_every or max(1, epochs // 10)
     return replace(
@@ -133,7 +136,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         samples=1 if plain else samples,
         test_samples=config.test_samples or max(31, samples),
         epochs=epochs,
-        batch_size=min(batch_size, examples),
+        batch_size=batch_size,
         curvature_batch=min(curvature_batch, examples),
         burn_in=burn_in,
         gradient_batches=_given(config.gradient_batches, 0 if on_gpu else 5),

@@ -132,11 +132,11 @@ class Trainer:
         log_likelihood, log_evidence = None, None
         if self._hyper_step_due():
             log_likelihood, log_evidence = self._hyper_step()
-        self.seconds += time.perf_counter() - started
         last = self.epoch == self.config.epochs
         due = last or self.epoch % _whole(self.config.evaluate_every) == 0
         scores = self.score(*test) if test is not None and due else None
         count = len(self.inputs)
+        self.seconds += time.perf_counter() - started
         return EpochRecord(
             epoch=self.epoch,
             train_loss=loss,
