@@ -11,6 +11,7 @@ import torch
 from isotropy.checks import CallerError
 from isotropy.evidence.schedule import (
     OBJECTIVES,
+    TRAVEL,
     LearnConfig,
     cosine,
     resolve,
