@@ -83,7 +83,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_readme_code_runs(
     elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "default_epochs", lambda examples, on_gpu: 3)
+    monkeypatch.setattr(schedule, "default_epochs", lambda on_gpu: 3)
     (block,) = blocks(README, "python")
     assert len([line for line in block.splitlines() if line.strip()]) <= 10
     names = stand_in()

@@ -119,9 +119,9 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
     """Fill in every None; what comes back is complete and is what a run folder records."""
     config.check()
     plain = config.objective == "none"
-    paper = on_gpu  # a GPU affords the paper's samples; a CPU gets fewer
-    samples = config.samples or (31 if paper else 16)
-    epochs = config.epochs or default_epochs(examples, on_gpu)
+    # A GPU affords the paper's samples; a CPU gets fewer, and fewer epochs.
+    samples = config.samples or (31 if on_gpu else 16)
+    epochs = config.epochs or default_epochs(on_gpu)
     burn_in = config.burn_in if config.burn_in is not None else min(10, epochs // 6)
     batch_size = min(config.batch_size or default_batch(examples), examples)
     if config.objective == "augerino":  # a step on the ranges with every weight step
@@ -156,8 +156,8 @@ def too_short(config: LearnConfig) -> bool:
     return config.objective == "laplace" and config.range_rate * updates < TRAVEL * (1 - 1e-9)
 
 
-def default_epochs(examples: int, on_gpu: bool) -> int:
-    """Epochs for this many examples: more for small sets, and more where they are cheap."""
+def default_epochs(on_gpu: bool) -> int:
+    """Enough for the ranges to settle; more where epochs are cheap."""
     return 100 if on_gpu else 80
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.kronecker import DenseRoots, Roots
-from isotropy.curvature.layer_rules import LayerRule, Use, register_rule, split_samples
+from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 
 
 def mlp(shape: Sequence[int], outputs: int, *, hidden: int = 1000) -> nn.Module:
@@ -96,7 +96,7 @@ class _ScalarRule(LayerRule):
         self, module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int
     ) -> Tensor:
         per_row = self.derivative(inputs, gradient).flatten(2).sum(2)
-        return torch.stack([split_samples(part, samples).sum(1) for part in per_row])
+        return per_row.unflatten(1, (-1, samples)).sum(2)
 
     def derivative(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         raise NotImplementedError
