@@ -167,6 +167,9 @@ MEANINGS = {
     "content grows in both directions": {
         CENTRE: STAYS, RIGHT: RIGHT, UP: UP, LEFT: LEFT, DOWN: DOWN, UPPER_LEFT: UPPER_LEFT,
     },
+    "content grows horizontally and shrinks vertically": {
+        CENTRE: STAYS, RIGHT: RIGHT, LEFT: LEFT, UP: DOWN, DOWN: UP,
+    },
 }  # fmt: skip
 
 

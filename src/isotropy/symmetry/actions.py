@@ -10,6 +10,10 @@ An Action moves data by g(a): `act(coordinates, data)`, with
     data         (batch, …)
     result       (batch, samples, …)      samples are the fast axis when flattened
 
+A generator may stand for several equal, independent coordinates (the jitter of a point cloud: one
+for each number in the cloud, all with one range). Its `multiplicity` says how many; they lie
+together on the last axis, whose length is `coordinate_count`.
+
 Coordinates are what is computed with (radians, half image widths, log factors); each
 `Generator` says how they are reported (degrees, fraction of image width, …).
 Augmentations, measuring and testing see only Actions, so a user's own Action is at home
@@ -19,16 +23,19 @@ everywhere:
         generators = (Generator("brightness", unit="grey level"),)
         def act(self, coordinates, data):
             return data[:, None] + coordinates[..., 0, None, None, None]
+
+`compose` makes one Action of several on the same data: a product, the first acts first.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from isotropy.checks import CallerError, shape_text
+from isotropy.checks import CallerError, check_at_least, shape_text
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class Generator:
               rotation: beyond it the orbit covers itself), or None
     meaning:  what a positive coordinate does to the content
     papers:   what the papers call it, and their sign and scale where these differ
+    multiplicity: how many equal, independent coordinates it stands for
     """
 
     name: str
@@ -50,6 +58,10 @@ class Generator:
     period: float | None = None
     meaning: str = ""
     papers: str = ""
+    multiplicity: int = 1
+
+    def __post_init__(self) -> None:
+        check_at_least(self.multiplicity, 1, what=f"multiplicity of {self.name!r}")
 
     def in_units(self, coordinate: float) -> float:
         """A coordinate as it is reported."""
@@ -77,12 +89,78 @@ class Action(ABC):
         """The generators' names, in the order of the coordinates."""
         return tuple(generator.name for generator in self.generators)
 
+    @property
+    def coordinate_count(self) -> int:
+        """The length of the coordinates' last axis: Σ multiplicity over the generators."""
+        return sum(generator.multiplicity for generator in self.generators)
+
     def check_coordinates(self, coordinates: Tensor, data: Tensor) -> None:
-        """Raise unless the coordinates are (batch, samples, generators) for this data."""
-        wanted = (data.shape[0], len(self.generators))
+        """Raise unless the coordinates are (batch, samples, generators) for this data.
+
+        A generator counts as often as its multiplicity says.
+        """
+        wanted = (data.shape[0], self.coordinate_count)
         if coordinates.ndim != 3 or (coordinates.shape[0], coordinates.shape[2]) != wanted:
+            described = ", ".join(
+                f"{each.name} ({each.multiplicity} of them)" if each.multiplicity > 1 else each.name
+                for each in self.generators
+            )
             raise CallerError(
                 f"coordinates: expected (batch, samples, generators) = ({wanted[0]}, samples, "
-                f"{wanted[1]}) for the generators {', '.join(self.names)}, got "
-                f"{shape_text(coordinates)}"
+                f"{wanted[1]}) for the generators {described}, got {shape_text(coordinates)}"
             )
+
+
+class Composition(Action):
+    """Several Actions on the same data as one: a product of their elements, the first acts first.
+
+        act(a, x) = act_n(a_n, … act_2(a_2, act_1(a_1, x)))
+
+    Generators and coordinates are those of the parts, one after the other. Between parts there is
+    no joint exponential, so the order means something wherever they do not commute.
+    """
+
+    actions: tuple[Action, ...]
+
+    def __init__(self, actions: Sequence[Action]) -> None:
+        flat: list[Action] = []
+        for action in actions:
+            flat += action.actions if isinstance(action, Composition) else [action]
+        generators = tuple(generator for action in flat for generator in action.generators)
+        check_different(generators)
+        self.actions = tuple(flat)
+        self.generators = generators
+
+    def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
+        """Move `data` (batch, …) by each part in turn; returns (batch, samples, …)."""
+        self.check_coordinates(coordinates, data)
+        first, *others = self.actions
+        own, *rest = coordinates.split([action.coordinate_count for action in self.actions], -1)
+        moved = first.act(own, data)
+        for action, part in zip(others, rest, strict=True):
+            # Each copy is data of its own to the next part, with one sample.
+            flat = action.act(part.flatten(0, 1)[:, None], moved.flatten(0, 1))[:, 0]
+            moved = flat.unflatten(0, coordinates.shape[:2])
+        return moved
+
+
+def compose(*actions: Action) -> Action:
+    """One Action made of several on the same data; the first acts first.
+
+    >>> compose(affine(("rotation",)), intensity(("brightness",)))
+
+    A single Action is returned as it is, and compositions among the parts are opened up. Raises
+    when two parts have a generator of the same name.
+    """
+    if not actions:
+        raise CallerError("compose: expected one or more Actions, got none")
+    return actions[0] if len(actions) == 1 else Composition(actions)
+
+
+def check_different(generators: Sequence[Generator]) -> None:
+    """Raise unless there is at least one generator, and no two have the same name."""
+    names = [generator.name for generator in generators]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated or not names:
+        came = f"{min(repeated)!r} twice" if repeated else "none"
+        raise CallerError(f"generators: expected one or more different names, got {came}")

@@ -78,6 +78,11 @@ GENERATORS: dict[str, AffineGenerator] = {
             "scale", "log factor",
             meaning="content grows in both directions", papers="Augerino generator 4",
             matrix=((1, 0, 0), (0, 1, 0))),
+        AffineGenerator(
+            "aspect", "log factor",
+            meaning="content grows horizontally and shrinks vertically",
+            papers="Augerino generator 5, sign −",
+            matrix=((1, 0, 0), (0, -1, 0))),
     )
 }
 # fmt: on

@@ -1,0 +1,95 @@
+"""Every Action by name: what a command line or a saved run says, and what it means for data.
+
+    images (channels, height, width)    the affine generators, brightness, contrast, amplitude;
+                                        horizontal_flip, vertical_flip, quarter_turns,
+                                        channel_permutations
+    sequences (channels, length)        shift, stretch, amplitude; reversal
+    clouds (points, dimensions)         rotation, translation_x, …, scale, jitter; reflection_x, …,
+                                        point_permutation
+    anything                            sign_change
+
+Names of one kind become one Action with one joint exponential; kinds act one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from isotropy.checks import CallerError, check_choice
+from isotropy.symmetry.actions import Action
+from isotropy.symmetry.finite_actions import (
+    FiniteAction,
+    channel_permutations,
+    flip,
+    point_permutation,
+    point_reflection,
+    quarter_turns,
+    reversal,
+    sign_change,
+)
+from isotropy.symmetry.image_actions import GENERATORS, affine
+from isotropy.symmetry.intensity_actions import INTENSITY_GENERATORS, intensity
+from isotropy.symmetry.point_actions import POINT_GENERATORS, points
+from isotropy.symmetry.sequence_actions import SEQUENCE_GENERATORS, sequences
+
+SEQUENCE_ONLY = ("shift", "stretch", "reversal")
+"""Names by which data with two axes are known to be sequences and not clouds of points."""
+
+
+def actions_named(names: Sequence[str], shape: Sequence[int]) -> list[Action | FiniteAction]:
+    """The Actions with these names on data of `shape` (without the batch axis)."""
+    names = [name.strip() for name in names]
+    if not names or len(set(names)) < len(names):
+        raise CallerError(f"generators: expected one or more different names, got {names}")
+    kinds, finite = _known(names, shape)
+    known = [name for table, _ in kinds for name in table] + list(finite)
+    for name in names:
+        check_choice(name, known, what="generator")
+    found: list[Action | FiniteAction] = []
+    for table, make in kinds:
+        own = [name for name in names if name in table]
+        if own:
+            found.append(make(own))
+    found += [finite[name]() for name in names if name in finite]
+    return found
+
+
+Kind = tuple[Sequence[str], Callable[[Sequence[str]], Action]]
+
+
+def _known(
+    names: Sequence[str], shape: Sequence[int]
+) -> tuple[list[Kind], Mapping[str, Callable[[], FiniteAction]]]:
+    everywhere: dict[str, Callable[[], FiniteAction]] = {"sign_change": sign_change}
+    if len(shape) == 3:
+        return (
+            [(tuple(GENERATORS), affine), (tuple(INTENSITY_GENERATORS), intensity)],
+            {
+                "horizontal_flip": lambda: flip("horizontal"),
+                "vertical_flip": lambda: flip("vertical"),
+                "quarter_turns": quarter_turns,
+                "channel_permutations": lambda: channel_permutations(shape[0]),
+                **everywhere,
+            },
+        )
+    if len(shape) == 2 and (set(names) & set(SEQUENCE_ONLY) or shape[1] not in POINT_GENERATORS):
+        return [(tuple(SEQUENCE_GENERATORS), sequences)], {"reversal": reversal, **everywhere}
+    if len(shape) == 2:
+        count, dimensions = shape
+
+        def clouds(own: Sequence[str]) -> Action:
+            return points(dimensions, own, count=count)
+
+        reflections = {
+            f"reflection_{letter}": lambda axis=axis: point_reflection(axis)
+            for axis, letter in enumerate("xyz"[:dimensions])
+        }
+        permutation = {"point_permutation": point_permutation}
+        table = tuple(POINT_GENERATORS[dimensions])
+        return [(table, clouds)], {**reflections, **permutation, **everywhere}
+    if set(names) <= set(everywhere):
+        return [], everywhere
+    raise CallerError(
+        f"generators by name: expected images, sequences or clouds of points, got data of shape "
+        f"{tuple(shape)}; give your own Action in Python"
+    )
