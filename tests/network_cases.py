@@ -12,9 +12,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from network_modules import (
+    CLASSES,
+    EMBEDDING,
+    Attention,
+    ConvUsedTwice,
+    HeadUsedTwice,
+    NormUsedTwice,
+    QueryKeyValue,
+    Residual,
+    Tokens,
+    Transformer,
+    TransposedUsedTwice,
+    Unused,
+    UsedTwice,
+)
 from oracles.dense_ggn import OutputCurvature, gaussian_curvature, softmax_curvature
 from torch import Tensor, nn
 
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.backbones import Bias, FixupResNet, Scale
@@ -22,82 +38,14 @@ from isotropy.networks.backbones import Bias, FixupResNet, Scale
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
 """Largest difference that counts as equal, relative to the largest entry."""
 
-CLASSES = 3
 NOISE = 0.7
 
 
-class Tokens(nn.Module):
-    """One Linear layer shared over tokens (batch, tokens, features), their mean, a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.token = nn.Linear(3, 4)
-        self.head = nn.Linear(4, CLASSES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.token(tokens).tanh().mean(1))
-
-
-class UsedTwice(nn.Module):
-    """A Linear layer called twice, on its own output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-        self.head = nn.Linear(4, CLASSES)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.inner(self.inner(inputs).tanh()).tanh())
-
-
-class HeadUsedTwice(nn.Module):
-    """The layer that ends the network is also called in its middle."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.only = nn.Linear(CLASSES, CLASSES)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.only(self.only(inputs).tanh())
-
-
-class ConvUsedTwice(nn.Module):
-    """A convolution called on images of two sizes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(2, 2, 2)
-        self.head = nn.Linear(2, CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(self.conv(images).tanh()).tanh().mean((2, 3)))
-
-
-class Unused(nn.Module):
-    """A layer is called, but nothing is made of what it returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 3)
-        self.aside = nn.Linear(3, 2)
-        self.head = nn.Linear(3, CLASSES)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.first(inputs).tanh()
-        self.aside(hidden)
-        return self.head(hidden)
-
-
-class Residual(nn.Module):
-    """Two paths that join again, and an output that is not a layer's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(CLASSES, CLASSES)
-        self.head = nn.Linear(CLASSES, CLASSES)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + self.head((inputs + self.inner(inputs)).tanh())
+def frozen_in_projection() -> nn.Module:
+    network = Attention()
+    network.attention.in_proj_weight.requires_grad_(False)
+    network.attention.in_proj_bias.requires_grad_(False)
+    return network
 
 
 def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.Tanh) -> nn.Sequential:
@@ -184,6 +132,9 @@ class NetworkCase:
                 draw = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
                 fan = max(1, parameter[0].numel())
                 parameter.copy_(draw / fan**0.5 + (parameter.numel() == 1))
+            for buffer in network.buffers():  # means and variances of batch normalisation
+                if buffer.is_floating_point():
+                    buffer.add_(torch.rand(buffer.shape, generator=generator, dtype=torch.float64))
         return network
 
     def rows(self, count: int, samples: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -223,14 +174,109 @@ CONVOLUTIONS: dict[str, dict[str, object]] = {
 }
 
 
-def _conv_case(settings: dict[str, object]) -> NetworkCase:
+# kind: (channels and size of one input, settings by name)
+OTHER_CONVOLUTIONS: dict[str, tuple[type[nn.Module], tuple[int, ...], dict[str, dict]]] = {
+    "conv1d": (nn.Conv1d, (2, 6), {
+        "plain": {},
+        "padding same, even kernel": {"kernel_size": 4, "padding": "same"},
+        "all together": {"out_channels": 4, "stride": 2, "padding": 3, "dilation": 2, "groups": 2,
+                         "padding_mode": "reflect"},
+    }),
+    "conv3d": (nn.Conv3d, (2, 3, 2, 3), {
+        "plain": {"kernel_size": 2},
+        "all together": {"out_channels": 4, "kernel_size": (2, 1, 2), "stride": (1, 2, 1),
+                         "padding": (1, 0, 1), "dilation": (1, 1, 2), "groups": 2,
+                         "padding_mode": "replicate"},
+    }),
+    "transposed conv1d": (nn.ConvTranspose1d, (2, 3), {
+        "plain": {},
+        "rim": {"kernel_size": 2, "dilation": 3, "output_padding": 2},
+    }),
+    "transposed conv": (nn.ConvTranspose2d, (2, 2, 3), {
+        "plain": {"kernel_size": 2},
+        "without bias": {"kernel_size": (1, 2), "bias": False},
+        "stride": {"kernel_size": 2, "stride": (2, 3)},
+        "padding": {"padding": (1, 0)},
+        "groups": {"kernel_size": 2, "out_channels": 4, "groups": 2},
+        "all together": {"out_channels": 4, "kernel_size": (2, 3), "stride": (2, 1),
+                         "padding": (0, 2), "output_padding": (1, 1), "dilation": (1, 2),
+                         "groups": 2},
+    }),
+    "transposed conv3d": (nn.ConvTranspose3d, (2, 2, 1, 2), {
+        "all together": {"out_channels": 2, "kernel_size": (2, 1, 2), "stride": (1, 2, 2),
+                         "padding": (1, 0, 0), "output_padding": (0, 1, 0), "groups": 2},
+    }),
+}  # fmt: skip
+
+
+def _conv_case(
+    settings: dict[str, object],
+    kind: Callable[..., nn.Module] = nn.Conv2d,
+    shape: tuple[int, ...] = IMAGE,
+) -> NetworkCase:
     """The number of features follows from the convolution itself."""
-    made = nn.Conv2d(**{"in_channels": 2, "out_channels": 2, "kernel_size": 3, **settings})
+    settings = {"in_channels": 2, "out_channels": 2, "kernel_size": 3, **settings}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says once that even kernels cost a copy
-        features = made(torch.zeros(1, *IMAGE)).numel()
-    return NetworkCase(lambda: conv_net(features, **settings), IMAGE)
+        features = kind(**settings)(torch.zeros(1, *shape)).numel()
+    return NetworkCase(lambda: _before_head(kind(**settings), features), shape)
 
+
+def _before_head(layer: nn.Module, features: int) -> nn.Sequential:
+    return nn.Sequential(layer, nn.Tanh(), nn.Flatten(), nn.Linear(features, CLASSES))
+
+
+def _norm_case(norm: Callable[[], nn.Module], first: Callable[[], nn.Module], *shape: int):
+    """A layer, a normalisation of what it returns, tanh and a head."""
+    features = first()(torch.zeros(1, *shape)).numel()
+    return NetworkCase(
+        lambda: nn.Sequential(first(), *_before_head(norm(), features)), tuple(shape)
+    )
+
+
+NORMS: dict[str, NetworkCase] = {
+    "layer norm": _norm_case(lambda: nn.LayerNorm(4), lambda: nn.Linear(3, 4), 3),
+    "layer norm on tokens": _norm_case(lambda: nn.LayerNorm(4), lambda: nn.Linear(3, 4), 2, 3),
+    # A bias would vanish in the mean that is taken off these.
+    "layer norm on images": _norm_case(
+        lambda: nn.LayerNorm((3, 2)), lambda: nn.Conv2d(1, 2, 2, bias=False), 1, 4, 3
+    ),
+    "layer norm without shift": _norm_case(
+        lambda: nn.LayerNorm(4, bias=False), lambda: nn.Linear(3, 4), 3
+    ),
+    "rms norm": _norm_case(lambda: nn.RMSNorm(4), lambda: nn.Linear(3, 4), 2, 3),
+    "group norm": _norm_case(lambda: nn.GroupNorm(2, 4), lambda: nn.Conv2d(1, 4, 2), 1, 3, 3),
+    "instance norm": _norm_case(
+        lambda: nn.InstanceNorm2d(2, affine=True), lambda: nn.Conv2d(1, 2, 2, bias=False), 1, 3, 3
+    ),
+    "instance norm, running": _norm_case(
+        lambda: nn.InstanceNorm1d(2, affine=True, track_running_stats=True),
+        lambda: nn.Conv1d(1, 2, 2),
+        1,
+        4,
+    ),
+    "norm without parameters": _norm_case(
+        lambda: nn.InstanceNorm2d(2), lambda: nn.Conv2d(1, 2, 2, bias=False), 1, 3, 3
+    ),
+    "batch norm on vectors": _norm_case(lambda: nn.BatchNorm1d(4), lambda: nn.Linear(3, 4), 3),
+    "batch norm on lines": _norm_case(lambda: nn.BatchNorm1d(2), lambda: nn.Conv1d(1, 2, 2), 1, 4),
+    "batch norm": _norm_case(lambda: nn.BatchNorm2d(2), lambda: nn.Conv2d(1, 2, 2), 1, 3, 3),
+    "batch norm in space": _norm_case(
+        lambda: nn.BatchNorm3d(2), lambda: nn.Conv3d(1, 2, (1, 2, 2)), 1, 2, 3, 3
+    ),
+    "norm used twice": NetworkCase(NormUsedTwice, (2, 3)),
+}
+
+ATTENTION: dict[str, NetworkCase] = {
+    "attention": NetworkCase(Attention, (3, EMBEDDING)),
+    "attention without weights": NetworkCase(lambda: Attention(weights=False), (3, EMBEDDING)),
+    "attention without bias": NetworkCase(lambda: Attention(bias=False), (2, EMBEDDING)),
+    "attention, masks": NetworkCase(lambda: Attention(("attention", "padding")), (3, EMBEDDING)),
+    "attention, frozen in-projection": NetworkCase(frozen_in_projection, (2, EMBEDDING)),
+    "query, key and value in one": NetworkCase(QueryKeyValue, (3, EMBEDDING)),
+    "transformer": NetworkCase(Transformer, (2, EMBEDDING)),
+    "transformer, norm first": NetworkCase(lambda: Transformer(norm_first=True), (2, EMBEDDING)),
+}
 
 NETWORKS: dict[str, NetworkCase] = {
     "linear": NetworkCase(lambda: mlp(4, CLASSES), (4,)),
@@ -257,6 +303,14 @@ NETWORKS: dict[str, NetworkCase] = {
     "scalars": NetworkCase(scalars, (1, 3, 3)),
     "fixup": NetworkCase(fixup, (1, 4, 4)),
     **{f"conv {name}": _conv_case(settings) for name, settings in CONVOLUTIONS.items()},
+    **{
+        f"{kind} {name}": _conv_case(given, make, shape)
+        for kind, (make, shape, settings) in OTHER_CONVOLUTIONS.items()
+        for name, given in settings.items()
+    },
+    "transposed conv used twice": NetworkCase(TransposedUsedTwice, (2, 2, 2)),
+    **NORMS,
+    **ATTENTION,
 }
 
 
@@ -285,7 +339,7 @@ def library_blocks(
     network: nn.Module, rows: Tensor, samples: int, likelihood: Likelihood, **options: object
 ) -> dict[str, Tensor]:
     """The library's blocks by parameter name, written out, (groups, p, p)."""
-    found = KFAC(network).batch(rows, samples, likelihood, **options)  # type: ignore[arg-type]
+    found = KFAC(network).batch(rows, Copies(samples), likelihood, **options)  # type: ignore[arg-type]
     scale = likelihood.curvature_scale().detach()
     count = len(rows) // samples
     return {name: factors.dense(count) * scale for name, factors in found.factors().items()}

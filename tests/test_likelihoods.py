@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from network_cases import assert_equal
+from network_cases import assert_equal, relative_difference
 from oracles.dense_ggn import gaussian_curvature, softmax_curvature
 from torch import Tensor
 from torch.func import hessian, vmap
@@ -132,6 +132,93 @@ def test_single_precision_stays_finite(extreme: str):
     root = Categorical().curvature_root(logits)
     (gradient,) = torch.autograd.grad(root.sum(), logits)
     assert bool(torch.isfinite(root).all()) and bool(torch.isfinite(gradient).all())
+
+
+# --- one direction instead of all ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_empirical_root_is_the_gradient_of_the_loss(name: str):
+    likelihood, targets = CASES[name]
+    logits = outputs().requires_grad_()
+    loss = -log_probability(likelihood, logits, targets)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    root = likelihood.empirical_root(outputs(), targets)
+    assert root.shape == (1, 5, CLASSES)
+    expected = likelihood.empirical_scale().detach().sqrt() * root[0]
+    assert_equal(expected, gradient, name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_empirical_root_is_differentiable(name: str):
+    likelihood, targets = CASES[name]
+    logits = outputs().requires_grad_()
+    assert torch.autograd.gradcheck(lambda f: likelihood.empirical_root(f, targets), [logits])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sampled_root_has_the_mean_of_the_curvature(name: str):
+    """Within five standard errors, from many draws for one example."""
+    likelihood, _ = CASES[name]
+    draws = 20_000
+    root = likelihood.sampled_root(
+        outputs(2.0)[:1].expand(draws, -1), torch.Generator().manual_seed(0)
+    )
+    assert root.shape == (1, draws, CLASSES)
+    outer = likelihood.curvature_scale().detach() * root[0, :, :, None] * root[0, :, None, :]
+    error = outer.std(0) / draws**0.5
+    exact = curvature(likelihood, outputs(2.0)[:1])[0]
+    assert bool(((outer.mean(0) - exact).abs() <= 5 * error).all())
+    assert not bool(((outer.mean(0) - 1.2 * exact).abs() <= 5 * error).all())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sampled_root_follows_its_generator(name: str):
+    likelihood, _ = CASES[name]
+    logits = outputs(count=50)
+    first, again, other = (
+        likelihood.sampled_root(logits, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert likelihood.sampled_root(logits, None).shape == (1, 50, CLASSES)
+
+
+@pytest.mark.parametrize("extreme", ["even", "plain", "two classes", "shifted"])
+def test_the_gradient_of_a_sampled_root_is_unbiased(extreme: str, monkeypatch: pytest.MonkeyPatch):
+    """Σ_c p_c ∂(r_c r_cᵀ) = ∂Λ: every class in turn is what was drawn."""
+    logits = EXTREME[extreme].clone().requires_grad_()
+    count, classes = logits.shape
+    generator = torch.Generator().manual_seed(1)
+    pattern = torch.randn(count, classes, classes, generator=generator, dtype=torch.float64)
+    value, slope = torch.zeros_like(softmax_curvature(logits)), torch.zeros_like(logits)
+    for drawn in range(classes):
+        monkeypatch.setattr(
+            torch, "multinomial", lambda p, n, drawn=drawn, **_: torch.full((len(p), n), drawn)
+        )
+        root = Categorical().sampled_root(logits, None)[0]
+        outer = root[:, :, None] * root[:, None, :]
+        probability = logits.detach().softmax(1)[:, drawn]
+        value = value + probability[:, None, None] * outer.detach()
+        weighted = (probability[:, None, None] * pattern * outer).sum()
+        slope = slope + torch.autograd.grad(weighted, logits)[0]
+    exact = softmax_curvature(logits)
+    assert_equal(value, exact.detach(), "Λ")
+    (expected,) = torch.autograd.grad((pattern * exact).sum(), logits)
+    assert_equal(slope, expected, "∂Λ", 1e-9)
+
+
+def test_drawn_labels_alone_would_lose_a_part_of_the_gradient():
+    """With p − e_c for drawn labels, and nothing else, the mean of the gradients is another one."""
+    logits = outputs().requires_grad_()
+    pattern = torch.ones(CLASSES, CLASSES, dtype=torch.float64).triu()
+    slope = torch.zeros_like(logits)
+    for drawn in range(CLASSES):
+        root = Categorical().empirical_root(logits, torch.full((5,), drawn))[0]
+        probability = logits.detach().softmax(1)[:, drawn]
+        outer = probability[:, None, None] * root[:, :, None] * root[:, None, :]
+        slope = slope + torch.autograd.grad((pattern * outer).sum(), logits)[0]
+    (exact,) = torch.autograd.grad((pattern * softmax_curvature(logits)).sum(), logits)
+    assert relative_difference(slope, exact) > 0.1
 
 
 # --- noise ---------------------------------------------------------------------------------------

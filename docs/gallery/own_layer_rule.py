@@ -19,8 +19,8 @@ class Gain(nn.Module):
 class GainRule(isotropy.LayerRule):
     parameters = ("gain",)
 
-    def reduce_gradient(self, module, inputs, gradient, samples):  # (directions, batch·samples, …)
-        return (gradient * inputs).unflatten(1, (-1, samples)).sum(2)  # (directions, batch, …)
+    def reduce_gradient(self, module, inputs, gradient, copies):  # (directions, batch·copies, …)
+        return (gradient * inputs).unflatten(1, (-1, copies.count)).sum(2)  # (directions, batch, …)
 
     def roots(self, module, uses):  # one use for each call of the layer in a forward pass
         rows = torch.stack([use.gradient for use in uses]).sum(0)

@@ -7,7 +7,11 @@ A likelihood here is what the Laplace evidence needs to know of it:
     curvature_root(f)       r_nd with  Λ_n ∝ Σ_d r_nd r_ndᵀ,  Λ = −∂² log p / ∂f²
     curvature_scale()       the factor of proportionality (1/σ² for Gaussian noise)
 
-The noise is kept out of statistic and root, so that it can be learned from one pass.
+    sampled_root(f)         one direction whose outer product has the mean Λ_n: labels are drawn
+    empirical_root(f, y)    the gradient of −log p at the true target, the empirical Fisher's
+                            direction, with `empirical_scale` for its outer product
+
+The noise is kept out of statistic and roots, so that it can be learned from one pass.
 """
 
 from __future__ import annotations
@@ -41,6 +45,21 @@ class Likelihood(nn.Module):
 
     def curvature_scale(self) -> Tensor:
         """Factor between Σ r rᵀ and the output curvature Λ (0-dimensional)."""
+        return torch.ones(())
+
+    @abstractmethod
+    def sampled_root(self, outputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """r (1, batch, outputs), drawn, with E[r rᵀ] · curvature_scale = Λ.
+
+        Its gradient is unbiased too: E[∂(r rᵀ)] = ∂Λ / curvature_scale.
+        """
+
+    @abstractmethod
+    def empirical_root(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """r (1, batch, outputs) with ∂(−log p(y | f))/∂f = √empirical_scale · r."""
+
+    def empirical_scale(self) -> Tensor:
+        """Factor between r rᵀ and the outer product of the loss's gradient (0-dimensional)."""
         return torch.ones(())
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -78,6 +97,22 @@ class Categorical(Likelihood):
         identity = torch.eye(outputs.shape[-1], device=outputs.device, dtype=outputs.dtype)
         full = root_p * (log_p.exp() - identity[:, None])
         return full[:-1] - full[-1] * (root_p[:-1] / (1 + root_p[-1]))
+
+    def sampled_root(self, outputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """√(p_c/q_c) (p − e_c) for a class c drawn from q = p, held constant.
+
+        The ratio is one; it carries the derivative of p, which a drawn label would lose.
+        """
+        log_p = outputs.log_softmax(-1)
+        fixed = log_p.detach()
+        drawn = torch.multinomial(fixed.exp(), 1, generator=generator)
+        ratio = ((log_p - fixed).gather(1, drawn) / 2).exp()
+        return (ratio * self.empirical_root(outputs, drawn[:, 0])[0])[None]
+
+    def empirical_root(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """p − e_y."""
+        classes = outputs.shape[-1]
+        return (outputs.softmax(-1) - functional.one_hot(targets, classes).to(outputs))[None]
 
     def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
         if targets.ndim != 1 or targets.is_floating_point():
@@ -135,6 +170,19 @@ class Gaussian(Likelihood):
 
     def curvature_scale(self) -> Tensor:
         return (-2 * self.log_noise).exp()
+
+    def sampled_root(self, outputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """(f − ŷ)/σ for a drawn ŷ: standard normal numbers."""
+        return torch.randn(
+            (1, *outputs.shape), generator=generator, device=outputs.device, dtype=outputs.dtype
+        )
+
+    def empirical_root(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """f − y; the gradient of −log p is 1/σ² times it."""
+        return (outputs - targets)[None]
+
+    def empirical_scale(self) -> Tensor:
+        return (-4 * self.log_noise).exp()
 
     def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
         if targets.ndim != 2 or targets.shape[1:] != outputs.shape[1:]:

@@ -24,6 +24,7 @@ from network_cases import (
 from oracles.dense_ggn import dense_ggn, dense_ggn_blocks, group_blocks, softmax_curvature
 from torch import nn
 
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kronecker import KroneckerFactors
 from isotropy.likelihoods import Categorical
@@ -174,7 +175,7 @@ def test_oracle_is_the_hessian_of_a_linear_model():
 def test_weights_have_kronecker_blocks_and_no_others():
     case = NETWORKS["fixup"]
     built = case.network()
-    factors = KFAC(built).batch(case.rows(2, 2), 2, Categorical()).factors()
+    factors = KFAC(built).batch(case.rows(2, 2), Copies(2), Categorical()).factors()
     kronecker = {name for name, block in factors.items() if isinstance(block, KroneckerFactors)}
     weights = {name for name, parameter in built.named_parameters() if parameter.ndim > 1}
     assert kronecker == weights

@@ -1,7 +1,7 @@
 """KFAC against its own formula (Eq. 7 and 15) written out densely, for every network of the list.
 
-Weights of Linear and Conv2d have the Kronecker blocks of `oracles.dense_kfac`; biases and scalars
-have the exact blocks of `oracles.dense_ggn`.
+Weights of Linear layers, convolutions and attention have the Kronecker blocks of
+`oracles.dense_kfac`; biases, scalars and normalisations the exact blocks of `oracles.dense_ggn`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from network_cases import (
     relative_difference,
 )
 from oracles.dense_ggn import dense_ggn_blocks
-from oracles.dense_kfac import dense_kfac, patches_by_pixel
+from oracles.dense_kfac import CONVOLUTIONS, TRANSPOSED, dense_kfac, patches_by_pixel, spelled_out
 from torch import Tensor, nn
 from torch.nn import functional
 
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical
 
 COUNT = 3
-KRONECKER = (nn.Linear, nn.Conv2d)
+KRONECKER = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
 
 
 def expected_blocks(network: nn.Module, rows: Tensor, samples: int, curvature) -> dict[str, Tensor]:
     """Every block that the library should find, (groups, p, p)."""
+    network = spelled_out(network)
     exact = dense_ggn_blocks(network, rows, samples, curvature)
     expected: dict[str, Tensor] = {}
     for layer_name, layer in network.named_modules():
@@ -39,7 +41,9 @@ def expected_blocks(network: nn.Module, rows: Tensor, samples: int, curvature) -
             written_out = dense_kfac(network, layer_name, rows, samples, curvature)
         for name in trainable:
             full = f"{layer_name}.{name}" if layer_name else name
-            expected[full] = written_out["weight"] if name == "weight" else exact[full][None]
+            kronecker = written_out and name == "weight"
+            block = written_out["weight"] if kronecker else exact[full][None]
+            expected[full.replace("in_proj.", "in_proj_")] = block
             if name == "bias" and written_out:  # the oracles agree with each other, too
                 assert_equal(written_out["bias"], exact[full], f"oracles on {full}")
     return expected
@@ -59,10 +63,24 @@ def test_blocks_are_those_of_the_formula(network: str, likelihood: str, samples:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
+def test_weights_of_copies_are_repetitions(network: str):
+    """A copy with twice the weight counts like two copies."""
+    case = NETWORKS[network]
+    built, rows = case.network(), case.rows(COUNT, 2)
+    pairs = rows.unflatten(0, (-1, 2))
+    repeated = torch.stack([pairs[:, 0], pairs[:, 1], pairs[:, 1]], 1).flatten(0, 1)
+    weighted = Copies(2, torch.tensor([1.0, 2.0], dtype=torch.float64) / 3)
+    found = KFAC(built).batch(rows, weighted, Categorical()).factors()
+    expected = library_blocks(built, repeated, 3, Categorical())
+    for name, factors in found.items():
+        assert_equal(factors.dense(COUNT), expected[name], name)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
 def test_outputs_are_averaged_over_samples(network: str):
     case = NETWORKS[network]
     built, rows = case.network().eval(), case.rows(COUNT, 2)
-    outputs = KFAC(built).batch(rows, 2, Categorical()).outputs
+    outputs = KFAC(built).batch(rows, Copies(2), Categorical()).outputs
     with torch.no_grad():
         plain = built(rows)
     assert_equal(outputs, (plain[0::2] + plain[1::2]) / 2, "outputs")
@@ -90,9 +108,9 @@ def test_directions_at_once_do_not_matter(network: str, likelihood: str, create_
 def test_factors_add_up_over_batches(network: str):
     case = NETWORKS[network]
     built, rows, kfac = case.network(), case.rows(4, 2), KFAC(case.network())
-    whole = kfac.batch(rows, 2, Categorical()).factors()
-    first = kfac.batch(rows[:2], 2, Categorical()).factors()
-    rest = kfac.batch(rows[2:], 2, Categorical()).factors()
+    whole = kfac.batch(rows, Copies(2), Categorical()).factors()
+    first = kfac.batch(rows[:2], Copies(2), Categorical()).factors()
+    rest = kfac.batch(rows[2:], Copies(2), Categorical()).factors()
     assert tuple(whole) == kfac.parameter_names == KFAC(built).parameter_names
     for name, factors in whole.items():
         together = (first[name] + rest[name]).dense(4)
@@ -111,12 +129,12 @@ def test_single_precision_is_near_double(network: str):
         assert_equal(block, double[name].float(), name)
 
 
-@pytest.mark.parametrize("network", [name for name in NETWORKS if name.startswith("conv ")])
+@pytest.mark.parametrize("network", [name for name in NETWORKS if name.startswith("conv")])
 def test_oracle_patches_make_the_convolution(network: str):
     """The pixel-by-pixel patches times the weight are what the convolution returns."""
     case = NETWORKS[network]
     built, rows = case.network(), case.rows(2, 1)
-    conv = next(module for module in built.modules() if isinstance(module, nn.Conv2d))
+    conv = next(module for module in built.modules() if isinstance(module, CONVOLUTIONS))
     patches = patches_by_pixel(conv, rows)
     weight = conv.weight.reshape(conv.groups, -1, patches.shape[-1])
     made = torch.einsum("rgti,goi->rgot", patches, weight).flatten(1, 2)
@@ -139,7 +157,7 @@ def test_wrong_conventions_are_noticed():
     rows = case.rows(COUNT, samples)
     conv, found = built[0], library_blocks(built, rows, samples, kind.build())["0.weight"]
     right = dense_kfac(built, "0", rows, samples, kind.curvature)["weight"]
-    factors = KFAC(built).batch(rows, samples, kind.build()).factors()["0.weight"]
+    factors = KFAC(built).batch(rows, Copies(samples), kind.build()).factors()["0.weight"]
     a_factor, g_factor = factors.inputs[0], factors.outputs[0]
     swapped = transposed_patches(rows.unflatten(0, (-1, samples)).mean(1), 3).flatten(0, 1)
     wrong = {

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 OutputCurvature = Callable[[Tensor], Tensor]
 """From averaged outputs (batch, outputs) to Λ (batch, outputs, outputs)."""
@@ -50,7 +51,8 @@ def averaged_outputs(
     network: nn.Module, parameters: dict[str, Tensor], rows: Tensor, samples: int
 ) -> Tensor:
     """f̂ (batch, outputs) with the given values for the parameters."""
-    return average_over_samples(functional_call(network, parameters, (rows,)), samples)
+    with sdpa_kernel(SDPBackend.MATH):  # the other kernels cannot be differentiated twice
+        return average_over_samples(functional_call(network, parameters, (rows,)), samples)
 
 
 def averaged_jacobians(network: nn.Module, rows: Tensor, samples: int) -> dict[str, Tensor]:
@@ -59,7 +61,8 @@ def averaged_jacobians(network: nn.Module, rows: Tensor, samples: int) -> dict[s
     def outputs(parameters: dict[str, Tensor]) -> Tensor:
         return averaged_outputs(network, parameters, rows, samples)
 
-    found = jacrev(outputs)(trainable(network))
+    # One row at a time: torch 2.13 has a wrong derivative of the batched gradient of layer_norm.
+    found = jacrev(outputs, chunk_size=1)(trainable(network))
     return {name: jacobian.flatten(2) for name, jacobian in found.items()}
 
 

@@ -1,58 +1,37 @@
-"""KFAC of the generalised Gauss–Newton for networks averaged over transformed copies.
+"""KFAC for networks averaged over transformed copies: Gauss–Newton, Monte-Carlo or empirical.
 
 One forward pass records what enters and leaves every layer (`recording`); back-propagating the
-roots of the output curvature to the recorded outputs gives the layers' Jacobians; `layer_rules`
-turn both into roots of the curvature blocks. Nothing else is computed: no weight gradients, and
-without a graph to the inputs no gradients to them either.
+directions of the output curvature (`kinds`) to the recorded outputs gives the layers' Jacobians;
+`layer_rules` turn both into roots of the curvature blocks. Nothing else is computed: no weight
+gradients, and without a graph to the inputs no gradients to them either.
 
 With `create_graph=True` the roots are differentiable in everything the inputs depend on, the
 transformation's parameters above all. Public KFAC codes detach at this point.
 
-Rows are (batch·samples, …) with samples fastest; outputs are averaged over samples before the
+Rows are (batch·copies, …) with copies fastest; outputs are averaged over copies before the
 likelihood sees them (Immer et al. 2022, Eq. 11). Oracles: tests/oracles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotropy.checks import CallerError
-from isotropy.curvature.kronecker import DenseRoots, Factors, Roots, all_factors
-from isotropy.curvature.layer_rules import (
-    LayerRule,
-    Use,
-    rule_for,
-    split_samples,
-    supported_layers,
-)
+from isotropy.checks import CallerError, check_choice
+from isotropy.curvature.batches import BatchCurvature
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.jacobians import example_gradients
+from isotropy.curvature.kinds import KINDS, CurvatureKind
+from isotropy.curvature.kronecker import DenseRoots, DiagonalRoots, Roots
+from isotropy.curvature.layer_rules import LayerRule, Use, rule_for, supported_layers
+from isotropy.curvature.norm_rules import check_running_statistics
 from isotropy.curvature.recording import Call, Recording, record
 from isotropy.likelihoods import Likelihood
-
-
-@dataclass(frozen=True)
-class BatchCurvature:
-    """Averaged outputs (batch, outputs) and one entry of roots per parameter name."""
-
-    outputs: Tensor
-    roots: dict[str, Roots]
-
-    def factors(self) -> dict[str, Factors]:
-        """Factors of every block from this batch."""
-        return all_factors(self.roots)
-
-
-_NORMALISATIONS = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
-)
 
 
 class _Layer(NamedTuple):
@@ -60,16 +39,33 @@ class _Layer(NamedTuple):
     rule: LayerRule
 
 
+Fallback = Literal["refuse", "diagonal", "fixed"]
+FALLBACKS: tuple[Fallback, ...] = ("refuse", "diagonal", "fixed")
+
+
 class KFAC:
     """Curvature of one network, reusable over batches.
 
-    Raises at construction, naming the layer, if a trainable parameter belongs to a module without
-    a rule. Parameters that do not require gradients are constants and get no block.
+    fallback: what becomes of a trainable layer without a rule.
+        refuse    raise at construction, naming the layer
+        diagonal  its parameters get exact diagonal blocks (`jacobians`)
+        fixed     they are trained, but constants of the evidence: no curvature and no prior
+    `fallen_back` lists the layers it was used for. Parameters that do not require gradients are
+    constants and get no block.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        kind: CurvatureKind = KINDS["kfac-ggn"],
+        fallback: Fallback = "refuse",
+    ) -> None:
         self.network = network
+        self.kind = kind
+        self.fallback = check_choice(fallback, FALLBACKS, what="fallback")
+        self.fallen_back: dict[str, str] = {}
         self._layers: dict[str, _Layer] = {}
+        self._diagonal: list[str] = []
         self.parameter_names = self._find_layers()
 
     def _find_layers(self) -> tuple[str, ...]:
@@ -82,71 +78,81 @@ class KFAC:
                 for name, parameter in module.named_parameters(recurse=False)
                 if parameter.requires_grad
             }
-            # Trainable layers come before it in the order of registration, or it trains itself.
-            if isinstance(module, _NORMALISATIONS) and (names or own):
-                raise CallerError(
-                    f"layer {layer_name!r} of type {type(module).__name__} normalises: the weights "
-                    "in front of it are scale-invariant and have no posterior mode under a "
-                    "Gaussian prior, hence no evidence; use a network without such layers, or "
-                    "freeze everything in front of it"
-                )
+            check_running_statistics(module, layer_name)
             if not own:
                 continue
-            rule = rule_for(module)
-            if rule is None:
-                raise CallerError(
-                    f"layer {layer_name or '(the network itself)'!r} of type "
-                    f"{type(module).__name__} has no curvature rule (there are rules for "
-                    f"{', '.join(supported_layers())}); register one with "
-                    "isotropy.register_rule, or freeze the layer with requires_grad_(False)"
-                )
-            rule.check(module, layer_name)
             for name, parameter in own.items():
-                if name not in rule.parameters:
-                    raise CallerError(
-                        f"layer {layer_name!r}: the rule for {type(module).__name__} knows the "
-                        f"parameters {', '.join(rule.parameters)}, got {name!r} too"
-                    )
                 if id(parameter) in owner:
                     raise CallerError(
                         f"parameter {name!r} is shared by the layers {owner[id(parameter)]!r} and "
                         f"{layer_name!r}; call one layer twice instead of tying two"
                     )
                 owner[id(parameter)] = layer_name
+            rule = rule_for(module)
+            if rule is None:
+                names += self._without_rule(layer_name, module, list(own))
+                continue
+            rule.check(module, layer_name)
+            for name in own:
+                if name not in rule.parameters:
+                    raise CallerError(
+                        f"layer {layer_name!r}: the rule for {type(module).__name__} knows the "
+                        f"parameters {', '.join(rule.parameters)}, got {name!r} too"
+                    )
                 names.append(f"{layer_name}.{name}" if layer_name else name)
             self._layers[layer_name] = _Layer(module, rule)
         if not names:
             raise CallerError("the network has no trainable parameters")
         return tuple(names)
 
+    def _without_rule(self, layer: str, module: nn.Module, own: list[str]) -> list[str]:
+        """Names of the layer's parameters that get a block all the same."""
+        kind = type(module).__name__
+        if self.fallback == "refuse":
+            raise CallerError(
+                f"layer {layer or '(the network itself)'!r} of type {kind} has no curvature rule "
+                f"(there are rules for {', '.join(supported_layers())}); register one with "
+                "isotropy.register_rule, choose a fallback (diagonal or fixed), or freeze the "
+                "layer with requires_grad_(False)"
+            )
+        self.fallen_back[layer] = kind
+        if self.fallback == "fixed":
+            return []
+        named = [f"{layer}.{name}" if layer else name for name in own]
+        self._diagonal += named
+        return named
+
     @torch.enable_grad()
     def batch(
         self,
         inputs: Tensor,
-        samples: int,
+        copies: Copies,
         likelihood: Likelihood,
+        targets: Tensor | None = None,
         *,
+        generator: torch.Generator | None = None,
         create_graph: bool = False,
         directions_at_once: int | None = None,
     ) -> BatchCurvature:
-        """Roots of every block from one batch of inputs (batch·samples, …).
+        """Roots of every block from one batch of inputs (batch·copies, …).
 
+        targets (batch, …): for the empirical Fisher; generator: for the Monte-Carlo one.
         directions_at_once: how many directions of the output curvature are back-propagated in
         one batched pass (None: all on a GPU, one on a CPU, where that is faster).
         """
         recording = self._record(inputs)
         head = recording.head()
         if head is None:
-            start = averaged = average_samples(recording.outputs, samples)
-            directions = cotangents = likelihood.curvature_root(averaged)
+            start = averaged = copies.mean(recording.outputs)
+            directions = cotangents = self.kind.directions(likelihood, averaged, targets, generator)
         else:
             # f̄ = W mean_s(a_s) + b: gradients start from the averaged input of the last layer,
             # and a Linear layer that reaches it through an elementwise φ has the gradient
             # Σ_s ĝ_s = Wᵀr ⊙ mean_s φ′(z_s). Both cost one example, not one sample, a direction.
-            start = average_samples(head.inputs, samples)
+            start = copies.mean(head.inputs)
             weight, bias = _constants(head.module)
             averaged = functional.linear(start, weight, bias)
-            directions = likelihood.curvature_root(averaged)
+            directions = self.kind.directions(likelihood, averaged, targets, generator)
             cotangents = directions @ weight
         if not create_graph:
             averaged, directions, cotangents = (
@@ -162,16 +168,22 @@ class KFAC:
             before = recording.before_head()
             if before is not None:
                 slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
-                shortcuts[before] = cotangents * average_samples(slopes, samples)
+                shortcuts[before] = cotangents * copies.mean(slopes)
         others = [call for call in recording.calls if call not in shortcuts]
         gradients = self._gradients(
-            start, others, cotangents, samples, create_graph, directions_at_once
+            start, others, cotangents, copies, create_graph, directions_at_once
         )
         for call, gradient in (*zip(others, gradients, strict=True), *shortcuts.items()):
             rule = self._layers[call.layer].rule
-            reduced = rule.reduce_inputs(call.module, call.inputs, samples)
+            reduced = rule.reduce_inputs(call.module, call.inputs, copies)
             uses[call.layer].append(Use(start if call is head else reduced, gradient))
-        return BatchCurvature(averaged, self._roots(uses, create_graph))
+        roots = self._roots(uses, create_graph)
+        if self._diagonal:
+            rows = inputs if create_graph else inputs.detach()
+            found = example_gradients(self.network, self._diagonal, rows, copies, directions)
+            diagonal = {name: DiagonalRoots(row) for name, row in found.items()}
+            roots |= {n: r if create_graph else r.detach() for n, r in diagonal.items()}
+        return BatchCurvature(averaged, roots)
 
     def _record(self, inputs: Tensor) -> Recording:
         modules = {name: layer.module for name, layer in self._layers.items()}
@@ -191,11 +203,11 @@ class KFAC:
         start: Tensor,
         calls: list[Call],
         cotangents: Tensor,
-        samples: int,
+        copies: Copies,
         create_graph: bool,
         at_once: int,
     ) -> list[Tensor]:
-        """Per call, the gradients of each cotangent · start, reduced over samples.
+        """Per call, the gradients of each cotangent · start, reduced over copies.
 
         cotangents (directions, batch, features) → a list of (directions, batch, …).
         """
@@ -219,7 +231,7 @@ class KFAC:
                 else:
                     raw = gradient if batched else gradient[None]
                 rule = self._layers[call.layer].rule
-                part.append(rule.reduce_gradient(call.module, call.inputs, raw, samples))
+                part.append(rule.reduce_gradient(call.module, call.inputs, raw, copies))
         return [torch.cat(part) for part in parts]
 
     def _roots(self, uses: dict[str, list[Use]], create_graph: bool) -> dict[str, Roots]:
@@ -235,17 +247,8 @@ class KFAC:
                 if prefix + name in self.parameter_names:
                     if isinstance(root, DenseRoots) and root.output_of is not None:
                         root = replace(root, output_of=prefix + root.output_of)
-                    roots[prefix + name] = root if create_graph else _detach(root)
+                    roots[prefix + name] = root if create_graph else root.detach()
         return roots
-
-
-def average_samples(rows: Tensor, samples: int) -> Tensor:
-    """Mean over samples: (batch·samples, …) → (batch, …).
-
-    Scaled after the sum: its gradient is then a broadcast view, where that of `mean` is divided
-    and written out once per sample.
-    """
-    return split_samples(rows, samples).sum(1) * (1 / samples)
 
 
 def _elementwise_slopes(values: Tensor, arguments: Tensor, create_graph: bool) -> Tensor:
@@ -259,9 +262,3 @@ def _elementwise_slopes(values: Tensor, arguments: Tensor, create_graph: bool) -
 def _constants(linear: nn.Module) -> tuple[Tensor, Tensor | None]:
     assert isinstance(linear, nn.Linear)
     return linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
-
-
-def _detach(root: Roots) -> Roots:
-    if isinstance(root, DenseRoots):
-        return replace(root, rows=root.rows.detach())
-    return replace(root, inputs=root.inputs.detach(), outputs=root.outputs.detach())

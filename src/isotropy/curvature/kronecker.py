@@ -1,9 +1,11 @@
 """Curvature blocks: from roots to factors to spectra to log-determinants and their gradients.
 
-A parameter tensor has one block of the (approximate) GGN, in one of two forms:
+A parameter tensor has one block of the (approximate) GGN, in one of these forms:
 
     Kronecker    H = (1/N) G ⊗ A      weights of a layer, vec row-major (output index slow)
     dense        H                     biases and scalars
+    diagonal     diag(h)               layers without a rule, and the diagonal curvature
+    joint        H over several tensors, each with a prior precision of its own  (see `joint`)
 
 Layer rules deliver *roots*: matrices X whose rows add up to a factor, A = Σ XᵀX over batches.
 A root is smaller than its factor for small batches, and it makes gradients cheap: the
@@ -43,6 +45,10 @@ class KroneckerRoots:
         """The roots, in the order of `Spectrum.pullback`."""
         return (self.inputs, self.outputs)
 
+    def detach(self) -> KroneckerRoots:
+        """The same roots, constant."""
+        return KroneckerRoots(self.inputs.detach(), self.outputs.detach())
+
 
 @dataclass(frozen=True)
 class DenseRoots:
@@ -64,8 +70,31 @@ class DenseRoots:
         """The root, as `Spectrum.pullback` orders it."""
         return (self.rows,)
 
+    def detach(self) -> DenseRoots:
+        """The same root, constant."""
+        return DenseRoots(self.rows.detach(), self.output_of)
 
-Roots = KroneckerRoots | DenseRoots
+
+@dataclass(frozen=True)
+class DiagonalRoots:
+    """Root of a diagonal block: `rows` (rows, parameters), h = Σ_rows rows²."""
+
+    rows: Tensor
+
+    def factors(self) -> DiagonalFactors:
+        """h of these rows."""
+        return DiagonalFactors(self.rows.square().sum(0))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The root, as `Spectrum.pullback` orders it."""
+        return (self.rows,)
+
+    def detach(self) -> DiagonalRoots:
+        """The same root, constant."""
+        return DiagonalRoots(self.rows.detach())
+
+
+Roots = KroneckerRoots | DenseRoots | DiagonalRoots
 
 
 @dataclass(frozen=True)
@@ -119,7 +148,29 @@ class DenseFactors:
         return self.matrix[None]
 
 
-Factors = KroneckerFactors | DenseFactors
+@dataclass(frozen=True)
+class DiagonalFactors:
+    """A diagonal block h (parameters,), summed over examples."""
+
+    values: Tensor
+
+    def __add__(self, other: DiagonalFactors) -> DiagonalFactors:
+        return DiagonalFactors(self.values + other.values)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """h."""
+        return (self.values,)
+
+    def spectrum(self, count: int) -> DiagonalSpectrum:
+        del count
+        return DiagonalSpectrum(self.values.double())
+
+    def dense(self, count: int) -> Tensor:
+        del count
+        return torch.diag(self.values)[None]
+
+
+Factors = KroneckerFactors | DenseFactors | DiagonalFactors
 
 
 def all_factors(roots: Mapping[str, Roots]) -> dict[str, Factors]:
@@ -145,7 +196,8 @@ class Spectrum(ABC):
     def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
         """∂ log|scale·H + precision·I| by each factor, in the order of `Roots.tensors()`.
 
-        Contracted with one batch's factors these give that batch's share of the gradient.
+        Contracted with one batch's factors these give that batch's share of the gradient. One
+        axis a parameter (parameters,) for a diagonal block, else square matrices.
         """
 
     def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
@@ -192,6 +244,19 @@ class DenseSpectrum(Spectrum):
 
     def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
         return (_conjugate(self.vectors, scale / (scale * self.values + precision)),)
+
+
+@dataclass(frozen=True)
+class DiagonalSpectrum(Spectrum):
+    """A diagonal block: its own spectrum."""
+
+    values: Tensor
+
+    def eigenvalues(self) -> Tensor:
+        return self.values
+
+    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
+        return (scale / (scale * self.values + precision),)
 
 
 def all_spectra(factors: Mapping[str, Factors], count: int) -> dict[str, Spectrum]:

@@ -6,7 +6,8 @@ Kronecker form by
 
     (1/S) Σ_s g_s ⊗ a_s  ≈  (Σ_s ĝ_s) ⊗ (mean_s a_s)        ĝ_s = g_s/S ,
 
-where ĝ_s is what back-propagation from the *averaged* output delivers. So, over examples n,
+where ĝ_s is what back-propagation from the *averaged* output delivers; with weights w_s in place
+of 1/S it is (Σ_s w_s g_s) ⊗ (Σ_s w_s a_s). So, over examples n,
 directions d of the output curvature and positions t where the weight is shared (pixels of a
 convolution, tokens, repeated uses of a layer; T in all):
 
@@ -31,18 +32,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from isotropy.checks import CallerError
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kronecker import DenseRoots, KroneckerRoots, Roots
 
 
 @dataclass(frozen=True)
 class Use:
-    """One call of a layer, reduced over samples.
+    """One call of a layer, reduced over copies.
 
-    inputs    (batch, …)              by default the mean over samples
-    gradient  (directions, batch, …)  by default the sum over samples
+    inputs    (batch, …)              by default the mean over copies
+    gradient  (directions, batch, …)  by default the sum over copies
     """
 
     inputs: Tensor
@@ -52,21 +52,24 @@ class Use:
 class LayerRule:
     """How one kind of layer contributes curvature for its `parameters`.
 
-    The two `reduce_` methods see all samples, (batch·samples, …) with samples fastest, and
+    The two `reduce_` methods see all copies, (batch·copies, …) with copies fastest, and
     decide what is kept of them; `roots` turns what was kept into one entry per parameter.
     """
 
     parameters: tuple[str, ...] = ()
 
-    def reduce_inputs(self, module: nn.Module, inputs: Tensor, samples: int) -> Tensor:
-        """What is kept of a call's inputs (batch·samples, …): by default the mean over samples."""
-        return split_samples(inputs, samples).mean(1)
+    def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
+        """What is kept of a call's inputs (batch·copies, …): by default the mean over copies."""
+        return copies.mean(inputs)
 
     def reduce_gradient(
-        self, module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int
+        self, module: nn.Module, inputs: Tensor, gradient: Tensor, copies: Copies
     ) -> Tensor:
-        """What is kept of gradients (directions, batch·samples, …): by default the sum."""
-        return gradient.unflatten(1, (-1, samples)).sum(2)
+        """What is kept of gradients (directions, batch·copies, …): by default the sum.
+
+        They come from the averaged output and carry the copies' weights already.
+        """
+        return gradient.unflatten(1, (-1, copies.count)).sum(2)
 
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
         """Curvature roots by parameter name, from all uses of the layer in one batch."""
@@ -94,26 +97,25 @@ def supported_layers() -> tuple[str, ...]:
     return tuple(sorted(kind.__name__ for kind in _RULES))
 
 
-def split_samples(rows: Tensor, samples: int) -> Tensor:
-    """(batch·samples, …) → (batch, samples, …)."""
-    return rows.unflatten(0, (-1, samples))
-
-
 def _rows(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate positions of several uses, (…, positions, features) → (1, rows, features)."""
     joined = torch.cat(list(parts), dim=-2) if len(parts) > 1 else parts[0]
     return joined.flatten(0, -2)[None]
 
 
-def _bias_roots(position_sums: Sequence[Tensor]) -> DenseRoots:
+def bias_roots(position_sums: Sequence[Tensor]) -> DenseRoots:
     """Exact bias block from gradients summed over positions, one (directions, batch, out) a use."""
     return DenseRoots(sum(position_sums[1:], start=position_sums[0]).flatten(0, -2))
 
 
 class LinearRule(LayerRule):
-    """y = W a + b on (batch, …, in); every axis between is a position the weight is shared over."""
+    """y = W a + b on (batch, …, in); every axis between is a position the weight is shared over.
 
-    parameters = ("weight", "bias")
+    weight, bias: what the layer calls its W and its b (which may be None).
+    """
+
+    def __init__(self, weight: str = "weight", bias: str = "bias") -> None:
+        self.parameters = (weight, bias)
 
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
         inputs = [
@@ -125,64 +127,14 @@ class LinearRule(LayerRule):
             for use in uses
         ]
         positions = sum(part.shape[1] for part in inputs)
-        roots: dict[str, Roots] = {
-            "weight": KroneckerRoots(_rows(inputs), _rows(gradients) / math.sqrt(positions))
-        }
-        if module.bias is not None and positions == 1:
-            roots["bias"] = DenseRoots(roots["weight"].tensors()[1][0], output_of="weight")
-        elif module.bias is not None:
-            roots["bias"] = _bias_roots([part.sum(2) for part in gradients])
+        weight, bias = self.parameters
+        root = KroneckerRoots(_rows(inputs), _rows(gradients) / math.sqrt(positions))
+        roots: dict[str, Roots] = {weight: root}
+        if getattr(module, bias) is not None and positions == 1:
+            roots[bias] = DenseRoots(root.outputs[0], output_of=weight)
+        elif getattr(module, bias) is not None:
+            roots[bias] = bias_roots([part.sum(2) for part in gradients])
         return roots
-
-
-class Conv2dRule(LayerRule):
-    """A convolution: a Linear layer on patches, shared over output pixels, one block a group.
-
-    The patch operation is linear, so it runs on the sample-averaged input.
-    """
-
-    parameters = ("weight", "bias")
-
-    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
-        assert isinstance(module, nn.Conv2d)
-        groups = module.groups
-        # (batch, groups, pixels, in·k·k) and (directions, batch, groups, pixels, out)
-        patches = [_patches(module, use.inputs) for use in uses]
-        gradients = [use.gradient.flatten(3).unflatten(2, (groups, -1)).mT for use in uses]
-        positions = sum(part.shape[2] for part in patches)
-        roots: dict[str, Roots] = {
-            "weight": KroneckerRoots(
-                torch.cat([part.movedim(1, 0).flatten(1, 2) for part in patches], 1),
-                torch.cat([part.movedim(2, 0).flatten(1, 3) for part in gradients], 1)
-                / math.sqrt(positions),
-            )
-        }
-        if module.bias is not None:
-            roots["bias"] = _bias_roots([use.gradient.flatten(3).sum(3) for use in uses])
-        return roots
-
-    def check(self, module: nn.Module, name: str) -> None:
-        assert isinstance(module, nn.Conv2d)
-        modes = ("zeros", "circular", "reflect", "replicate")
-        if module.padding_mode not in modes:
-            raise CallerError(f"layer {name!r}: padding mode {module.padding_mode!r} has no rule")
-
-
-def _patches(module: nn.Conv2d, images: Tensor) -> Tensor:
-    """What each output pixel sees: (batch, groups, pixels, in/groups · height · width)."""
-    # torch keeps the padding as (left, right, top, bottom), resolved for "same" and "valid".
-    padding = module._reversed_padding_repeated_twice
-    if any(padding):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        images = functional.pad(images, padding, mode=mode)
-    columns = functional.unfold(
-        images,
-        kernel_size=module.kernel_size,
-        dilation=module.dilation,
-        stride=module.stride,
-    )
-    return columns.unflatten(1, (module.groups, -1)).mT
 
 
 register_rule(nn.Linear, LinearRule())
-register_rule(nn.Conv2d, Conv2dRule())

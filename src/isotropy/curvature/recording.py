@@ -1,8 +1,9 @@
 """Record what enters and leaves every layer in one forward pass, leaving the network as it was.
 
 The weights are constants during the pass (`functional_call` on detached tensors), so that
-back-propagation to the recorded outputs forms no weight gradient. Hooks are removed and every
-module's own training mode is restored on the way out.
+back-propagation to the recorded outputs forms no weight gradient. Hooks are removed, every
+module's own training mode and the forward pass of attention (see `attention`) are restored on the
+way out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotropy.checks import CallerError, shape_text
+from isotropy.curvature.attention import visible_projections
+from isotropy.curvature.plain_operations import plain_operations
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,11 @@ def record(network: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) 
     calls: list[Call] = []
     constants = {name: parameter.detach() for name, parameter in network.named_parameters()}
     copy_outputs = any(getattr(module, "inplace", False) for module in network.modules())
-    with torch.enable_grad(), _hooks(layers, calls, copy_outputs), evaluation_mode(network):
+    with (
+        torch.enable_grad(),
+        evaluation_mode(network),
+        _recorder(network, layers, calls, copy_outputs),
+    ):
         try:
             outputs = functional_call(network, constants, (inputs,))
         except RuntimeError as error:
@@ -109,8 +116,8 @@ def _changed_in_place(layer: str) -> CallerError:
 
 
 @contextmanager
-def _hooks(
-    layers: Mapping[str, nn.Module], calls: list[Call], copy_outputs: bool
+def _recorder(
+    network: nn.Module, layers: Mapping[str, nn.Module], calls: list[Call], copy_outputs: bool
 ) -> Iterator[None]:
     def keep(name: str, module: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         if not output.requires_grad:
@@ -127,9 +134,11 @@ def _hooks(
             with_kwargs=True,
         )
         for name, module in layers.items()
+        if type(module) is not nn.MultiheadAttention
     ]
     try:
-        yield
+        with plain_operations(), visible_projections(network, layers, keep):
+            yield
     finally:
         for handle in handles:
             handle.remove()

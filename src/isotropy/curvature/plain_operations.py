@@ -1,0 +1,110 @@
+"""Networks by plain operations, which can be differentiated twice and for many directions at once.
+
+Gradients of curvature are second derivatives, batched over directions or over examples. Some of
+torch's fused operations are not made for that:
+
+    scaled_dot_product_attention   the kernels that save memory have no second derivative
+    nn.MultiheadAttention and nn.TransformerEncoderLayer in evaluation mode   nor has their kernel
+    layer_norm, instance_norm      a second derivative that is wrong where the first one, by the
+                                   gain, was batched: no error, other numbers
+    group_norm                     no batched second derivative
+
+Inside `plain_operations` these are made of what they are made of: products, means, a softmax. The
+values are the same. It acts on functions, so that modules of one's own are covered, too.
+Oracle: torch's own values, and finite differences for the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+
+@contextmanager
+def plain_operations() -> Iterator[None]:
+    """Attention and normalisations by plain operations inside, torch's choice after."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), _PlainNorms():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def normalised(inputs: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    """(x − mean) / √(variance + eps), mean and variance over `axes`."""
+    centred = inputs - inputs.mean(axes, keepdim=True)
+    return centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+
+
+class _PlainNorms(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        arguments: Sequence[Any] = (),
+        named: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return _PLAIN.get(function, function)(*arguments, **(named or {}))
+
+
+# Each has the arguments of the function in torch.nn.functional that it stands for.
+
+
+def _layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    plain = normalised(input, tuple(range(-len(normalized_shape), 0)), eps)
+    plain = plain if weight is None else plain * weight
+    return plain if bias is None else plain + bias
+
+
+def _group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    groups = input.unflatten(1, (num_groups, -1)).flatten(2)
+    return _by_channel(normalised(groups, (2,), eps).reshape(input.shape), weight, bias)
+
+
+def _instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not use_input_stats:
+        return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+    return _by_channel(normalised(input, tuple(range(2, input.ndim)), eps), weight, bias)
+
+
+def _by_channel(plain: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    channels = (-1, *(1 for _ in plain.shape[2:]))
+    plain = plain if weight is None else plain * weight.reshape(channels)
+    return plain if bias is None else plain + bias.reshape(channels)
+
+
+_PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.layer_norm: _layer_norm,
+    functional.group_norm: _group_norm,
+    functional.instance_norm: _instance_norm,
+}

@@ -1,0 +1,111 @@
+"""Which layers are scale-invariant: only the direction of their parameters matters.
+
+    f(c·θ_l) = f(θ_l)   for all c > 0            weights and biases of layer l together
+
+That is what a normalisation by the statistics of its own input does to the layers in front of it.
+Under a Gaussian prior such a layer has no posterior mode, since shrinking it costs nothing, while
+its direction has the same prior, uniform on the sphere, whatever the precision is (van Laarhoven
+2017; Antorán et al. 2022). An evidence needs to know these layers.
+
+They are found by asking the network, not by reading its structure, at three points for each layer:
+
+    radial   largest change of the outputs under θ_l → 2 θ_l and θ_l → ½ θ_l
+    other    largest change under θ_l → c ⊙ θ_l, with numbers c between −1 and 1, one an entry
+
+A layer is scale-invariant if `radial` is less than a hundredth of `other`. The small number inside
+a normalisation makes `radial` a little larger than zero, and the quotient is blind to how much of
+the output the layer makes up: a layer of a branch that hardly counts is no more invariant than
+others. A tensor of zeros, the usual start of biases and of last layers, would hide what it
+multiplies; in its place the network is asked with small numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from isotropy.checks import CallerError
+from isotropy.curvature.recording import evaluation_mode
+
+LARGEST_QUOTIENT = 1e-2
+"""Of `radial` and `other`, for a layer that counts as scale-invariant."""
+
+_SMALLEST_EFFECT = 1e4
+"""Changes below this many roundings of the outputs are no changes."""
+
+
+@torch.no_grad()
+def scale_invariant_layers(
+    network: nn.Module, layers: Iterable[str], example: Tensor
+) -> frozenset[str]:
+    """Those of the named `layers` whose trainable parameters matter by their direction only.
+
+    layers: names of modules as in `named_modules`, "" for the network itself; each is judged by
+    the parameters of its own. example (rows, …): inputs of the network, a few are enough.
+    Evaluation mode, double precision where the network runs in it; the network is left as it was.
+    """
+    layers = tuple(layers)
+    try:
+        return _Probe(network, example, torch.float64).invariant(layers)
+    except (RuntimeError, TypeError):  # a constant of its own in single precision, or the device
+        return _Probe(network, example, example.dtype).invariant(layers)
+
+
+class _Probe:
+    """A network with parameters in one precision, none of them all zero, and its outputs."""
+
+    def __init__(self, network: nn.Module, example: Tensor, dtype: torch.dtype) -> None:
+        self.network = network
+        self.example = _cast(example, dtype)
+        self.state = {name: _cast(tensor, dtype) for name, tensor in network.named_buffers()}
+        for name, parameter in network.named_parameters():
+            given = _cast(parameter.detach(), dtype)
+            self.state[name] = given if bool(given.any()) else 0.1 * _factors(given)
+        self.outputs = self._with({})
+
+    def invariant(self, layers: Iterable[str]) -> frozenset[str]:
+        return frozenset(name for name in layers if self._is_invariant(name))
+
+    def _is_invariant(self, layer: str) -> bool:
+        prefix = f"{layer}." if layer else ""
+        own = {
+            prefix + name: self.state[prefix + name]
+            for name, parameter in self.network.get_submodule(layer).named_parameters(recurse=False)
+            if parameter.requires_grad
+        }
+        if not own:
+            return False
+        other = self._change({name: value * _factors(value) for name, value in own.items()})
+        rounding = torch.finfo(self.outputs.dtype).eps * float(self.outputs.abs().max())
+        if not other > _SMALLEST_EFFECT * rounding:
+            return False
+        return all(
+            self._change({name: factor * value for name, value in own.items()})
+            < LARGEST_QUOTIENT * other
+            for factor in (2.0, 0.5)
+        )
+
+    def _change(self, replaced: dict[str, Tensor]) -> float:
+        return float((self._with(replaced) - self.outputs).abs().max())
+
+    def _with(self, replaced: dict[str, Tensor]) -> Tensor:
+        with evaluation_mode(self.network):
+            outputs = functional_call(self.network, {**self.state, **replaced}, (self.example,))
+        if not isinstance(outputs, Tensor):
+            raise CallerError(
+                f"network outputs: expected (batch, outputs), got {type(outputs).__name__}"
+            )
+        return outputs
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _factors(like: Tensor) -> Tensor:
+    """Numbers between −1 and 1 without a pattern, the first of them −1."""
+    count = torch.arange(like.numel(), dtype=like.dtype, device=like.device)
+    return -count.cos().reshape(like.shape)

@@ -1,0 +1,122 @@
+"""One curvature problem in every kind: what the library finds, and what the oracles say it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from network_cases import LIKELIHOODS, NETWORKS, NOISE
+from oracles.dense_fisher import (
+    drawn_targets,
+    empirical_curvature,
+    sampled_curvature,
+    sandwich,
+    weighted_jacobian,
+    weighted_kfac,
+    weighted_outputs,
+)
+from torch import Tensor, nn
+
+from isotropy.curvature.batches import BatchCurvature, Curvature
+from isotropy.curvature.choice import make_curvature
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.joint import JOINT
+from isotropy.curvature.kinds import KINDS, CurvatureKind
+from isotropy.likelihoods import Likelihood
+
+COUNT = 4
+LABELS_SEED = 11
+
+COPIES: dict[str, tuple[float, ...] | int] = {
+    "one": 1, "three": 3, "three, weighted": (0.5, 0.15, 0.35)
+}  # fmt: skip
+
+
+def copies_named(name: str) -> tuple[Copies, Tensor]:
+    """The library's copies, and the weights the oracle uses."""
+    given = COPIES[name]
+    if isinstance(given, int):
+        return Copies(given), torch.full((given,), 1 / given, dtype=torch.float64)
+    weights = torch.tensor(given, dtype=torch.float64)
+    return Copies(len(given), weights), weights
+
+
+def label_generator() -> torch.Generator:
+    return torch.Generator().manual_seed(LABELS_SEED)
+
+
+@dataclass
+class CurvatureProblem:
+    """A kind, a network of `NETWORKS`, a likelihood of `LIKELIHOODS`, and copies."""
+
+    kind: str
+    likelihood_name: str
+    copies_name: str = "three"
+    network_name: str = "mlp"
+    count: int = COUNT
+
+    def __post_init__(self) -> None:
+        case = NETWORKS[self.network_name]
+        self.copies, self.weights = copies_named(self.copies_name)
+        self.network: nn.Module = case.network().eval()
+        self.rows = case.rows(self.count, self.copies.count)
+        chosen = LIKELIHOODS[self.likelihood_name]
+        self.likelihood: Likelihood = chosen.build()
+        self.targets = chosen.targets(self.count)
+        self.noise = None if self.likelihood_name == "categorical" else NOISE
+        self.curvature: Curvature = make_curvature(
+            self.network, self.chosen, "refuse", self.rows[:2]
+        )
+
+    @property
+    def chosen(self) -> CurvatureKind:
+        return KINDS[self.kind]
+
+    def found(self, **options: object) -> BatchCurvature:
+        return self.curvature.batch(
+            self.rows, self.copies, self.likelihood, self.targets,
+            generator=label_generator(), **options,
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    def found_matrix(self) -> Tensor:
+        """The library's curvature as one matrix over its parameters."""
+        factors = self.found().factors()
+        scale = self.chosen.scale(self.likelihood).detach()
+        if JOINT in factors:
+            return scale * factors[JOINT].dense(self.count)[0]
+        blocks = [factors[name].dense(self.count) for name in self.curvature.parameter_names]
+        return scale * torch.block_diag(*(part for block in blocks for part in block))
+
+    # -- the oracle ------------------------------------------------------------------------
+
+    def output_curvature(self, outputs: Tensor) -> Tensor:
+        """Λ (batch, outputs, outputs) of this kind's Fisher."""
+        if self.chosen.fisher == "ggn":
+            return LIKELIHOODS[self.likelihood_name].curvature(outputs)
+        if self.chosen.fisher == "ef":
+            return empirical_curvature(outputs, self.targets, self.noise)
+        drawn = drawn_targets(outputs, self.noise, label_generator())
+        return sampled_curvature(outputs, drawn, self.noise)
+
+    def expected_matrix(self, rows: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """The same by the oracles; differentiable in rows and weights."""
+        rows = self.rows if rows is None else rows
+        weights = self.weights if weights is None else weights
+        output_curvature = self.output_curvature(weighted_outputs(self.network, rows, weights))
+        names = self.expected_names()
+        if self.chosen.structure == "kfac":
+            blocks: dict[str, Tensor] = {}
+            for layer in dict.fromkeys(name.rpartition(".")[0] for name in names):
+                own = weighted_kfac(self.network, layer, rows, weights, output_curvature)
+                blocks |= {f"{layer}.{name}": block for name, block in own.items()}
+            return torch.block_diag(*(blocks[name] for name in names))
+        jacobian = weighted_jacobian(self.network, names, rows, weights)
+        matrix = sandwich(jacobian, output_curvature)
+        return matrix.diagonal().diag() if self.chosen.structure == "diagonal" else matrix
+
+    def expected_names(self) -> tuple[str, ...]:
+        names = tuple(name for name, _ in self.network.named_parameters())
+        if self.chosen.structure == "last-layer":
+            last = names[-1].rpartition(".")[0]
+            return tuple(name for name in names if name.rpartition(".")[0] == last)
+        return names
