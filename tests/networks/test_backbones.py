@@ -10,6 +10,7 @@ from torch import nn
 from torch.func import functional_call, jacrev
 
 from isotropy.checks import CallerError
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical, Gaussian
 from isotropy.networks.backbones import BACKBONES, Bias, FixupResNet, Scale, backbone
@@ -19,8 +20,10 @@ CASES = {
     "mlp": ("mlp", (1, 28, 28), {}, 795_010),
     "cnn": ("cnn", (1, 28, 28), {}, 60_170),
     "cnn, 32 pixels": ("cnn", (3, 32, 32), {}, 62_006),
+    "circular": ("circular", (1, 28, 28), {}, 39_210),
     "resnet": ("resnet", (3, 32, 32), {}, 74_827),
     "resnet, width 8": ("resnet", (3, 32, 32), {"width": 8}, 18_995),
+    "clouds": ("clouds", (16, 2), {}, 10_360),
 }
 
 every_case = pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def test_curvature_knows_every_layer(name, shape, arguments, count):
     curvature = KFAC(network)
     samples, batch = 2, 2
     images = draw(batch * samples, *shape)
-    found = curvature.batch(images, samples, Categorical())
+    found = curvature.batch(images, Copies(samples), Categorical())
     torch.testing.assert_close(
         found.outputs, network(images).reshape(batch, samples, 10).mean(1).detach()
     )
@@ -156,7 +159,7 @@ def test_fixup_curvature_of_scalars_is_exact():
     network = shaken(build("resnet", (2, 5, 5), outputs=3, width=4)).double()
     samples, batch = 2, 3
     images = draw(batch * samples, 2, 5, 5, dtype=torch.float64)
-    found = KFAC(network).batch(images, samples, Gaussian()).factors()
+    found = KFAC(network).batch(images, Copies(samples), Gaussian()).factors()
     parameters = {label: parameter.detach() for label, parameter in network.named_parameters()}
     scalars = {label: value for label, value in parameters.items() if value.shape == (1,)}
     assert len(scalars) == 2 + 4 * 3 + 3
@@ -217,7 +220,7 @@ REFUSED = {
     "resnet on features": (lambda: backbone("resnet", (64,), 10), "expected images"),
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
-        "unknown model 'resnt': expected one of mlp, cnn, resnet; did you mean 'resnet'",
+        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds; did you mean 'resnet'",
     ),
     "depth between two networks": (
         lambda: backbone("resnet", (3, 32, 32), 10, depth=10), "depth: expected .* got 10",
@@ -232,3 +235,11 @@ REFUSED = {
 def test_what_is_refused(call, sentence):
     with pytest.raises(CallerError, match=sentence):
         call()
+
+
+def test_circular_does_not_see_whole_pixel_translations():
+    network = build("circular", (1, 12, 12), width=4).double()
+    images = draw(3, 1, 12, 12, dtype=torch.float64)
+    moved = images.roll((5, -3), (2, 3))
+    torch.testing.assert_close(network(moved), network(images), rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(network(images.flip(-1)), network(images))

@@ -99,7 +99,7 @@ REFUSED = {
     "mlp:-3": "'mlp:-3'",
     "mlp:1.5": "'mlp:1.5'",
     "mlp:²": "'mlp:²'",
-    "cnn:3": "'cnn:3': expected mlp:WIDTH or resnet:WIDTH",
+    "cnn:3": "'cnn:3': expected mlp:WIDTH, circular:WIDTH or resnet:WIDTH",
     "nets.py": "'nets.py': expected FILE.py:factory",
     "nets.py:": "'nets.py:': expected FILE.py:factory",
     "nets.pyc:make": "'nets.pyc:make': expected FILE.py:factory",

@@ -1,4 +1,8 @@
-"""Distributions over group elements whose amount can be learned: independent uniform ranges.
+"""Distributions over group elements whose amount can be learned.
+
+An `Augmentation` draws noise, turns it and its own parameters into transformed copies of data, and
+says with which weights outputs are averaged over the copies. The first of them is `UniformRanges`,
+independent uniform ranges over the generators of an Action:
 
     coordinates  a_k = η_k ε_k,   ε_k ~ U[−1, 1] independent per example, sample and generator
 
@@ -9,19 +13,22 @@ over it is even in η_k and has no slope at 0. Learning therefore starts at a sm
 
 A rotation's range is bounded by its period and any range by the caller's caps. The bound is put
 on the parameter after each step (`project`), not inside the forward pass, where it would
-cut off the gradient.
+cut off the gradient. `correlated` has ranges with a covariance, `mixtures` finite groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
-from isotropy.symmetry.actions import Action
+from isotropy.curvature.copies import Copies
+from isotropy.symmetry.actions import Action, Composition
 
 START = 0.05
 """Half-width every learnable range starts from, in coordinates (radians, half widths, logs)."""
@@ -38,16 +45,68 @@ class Symmetry:
     unit: str
 
     def as_dict(self) -> dict[str, str | float]:
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "low": self.low,
-            "high": self.high,
-            "unit": self.unit,
-        }
+        return asdict(self)
 
 
-class UniformRanges(nn.Module):
+class Augmentation(nn.Module):
+    """A distribution over transformations of data, with parameters that say how much.
+
+    Noise is (batch, copies, numbers): what is drawn once and can be replayed. The same noise with
+    other parameters gives the same copies moved by more or less.
+    """
+
+    action: Action
+
+    @abstractmethod
+    def noise(
+        self,
+        batch: int,
+        samples: int,
+        *,
+        generator: torch.Generator | None = None,
+        antithetic: bool = False,
+    ) -> Tensor:
+        """Fresh noise for `samples` copies of each of `batch` examples, or a few more."""
+
+    @abstractmethod
+    def forward(self, data: Tensor, noise: Tensor) -> Tensor:
+        """Transformed copies (batch, copies, …) of data (batch, …) for given noise."""
+
+    @abstractmethod
+    def coordinates(self, noise: Tensor) -> Tensor:
+        """The action's coordinates (…, coordinates) that belong to noise (…, numbers)."""
+
+    def copies(self, count: int) -> Copies:
+        """How outputs over `count` copies are averaged: equally, unless said otherwise."""
+        return Copies(count)
+
+    @abstractmethod
+    def learnable(self) -> list[nn.Parameter]:
+        """The parameters that say how much."""
+
+    @abstractmethod
+    def project(self) -> None:
+        """Bring the parameters back within their bounds; call after each optimiser step."""
+
+    @property
+    @abstractmethod
+    def is_identity(self) -> bool:
+        """True when nothing is transformed at all."""
+
+    @abstractmethod
+    def symmetries(self) -> list[Symmetry]:
+        """What the parameters mean, in the units users read."""
+
+    @abstractmethod
+    def law(self) -> dict[str, Any]:
+        """The distribution in JSON: all that is needed to draw from it elsewhere."""
+
+    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
+        """A state in which the named symmetries are absent and the rest is as it is."""
+        raise NotImplementedError
+
+
+class UniformRanges(Augmentation):
     """Independent uniform ranges over the generators of an action.
 
     half_widths: the learnable parameter η (generators,), in coordinates.
@@ -75,34 +134,23 @@ class UniformRanges(nn.Module):
             for generator in action.generators
         ]
         self.half_widths = nn.Parameter(torch.tensor(widths, dtype=dtype))
-        self.register_buffer("bounds", self._bounds(caps or {}, dtype))
+        self.register_buffer("bounds", range_bounds(action, caps or {}).to(dtype))
+        counts = torch.tensor([generator.multiplicity for generator in action.generators])
+        self.register_buffer("counts", counts, persistent=False)
         self.project()
 
     bounds: Tensor
+    counts: Tensor
 
-    def _bounds(self, caps: Mapping[str, float], dtype: torch.dtype) -> Tensor:
-        bounds = []
-        for generator in self.action.generators:
-            bound = float("inf") if generator.period is None else generator.period
-            if generator.name in caps:
-                cap = caps[generator.name]
-                if not cap >= 0:
-                    raise CallerError(
-                        f"cap for {generator.name!r}: expected a half-width of at least 0 "
-                        f"{generator.unit}, got {cap}"
-                    )
-                bound = min(bound, generator.from_units(cap))
-            bounds.append(bound)
-        return torch.tensor(bounds, dtype=dtype)
+    def learnable(self) -> list[nn.Parameter]:
+        return [self.half_widths]
 
     @torch.no_grad()
     def project(self) -> None:
-        """Bring the half-widths back within their bounds; call after each optimiser step."""
         self.half_widths.clamp_(-self.bounds, self.bounds)
 
     @property
     def is_identity(self) -> bool:
-        """True when every range is exactly zero, so that nothing is transformed."""
         return not bool(self.half_widths.detach().any())
 
     def noise(
@@ -113,33 +161,29 @@ class UniformRanges(nn.Module):
         generator: torch.Generator | None = None,
         antithetic: bool = False,
     ) -> Tensor:
-        """ε (batch, samples, generators), uniform on [−1, 1].
+        """ε (batch, samples, coordinates), uniform on [−1, 1].
 
         antithetic: the second half of the samples is minus the first (`samples` even), which
         removes all odd orders in η from the average.
         """
-        count = samples
-        if antithetic:
-            if samples % 2:
-                raise CallerError(f"antithetic noise: expected even samples, got {samples}")
-            count = samples // 2
-        like = self.half_widths
-        uniform = torch.rand(
-            (batch, count, len(self.action.generators)),
+        return uniform_noise(
+            (batch, samples, self.action.coordinate_count),
+            like=self.half_widths,
             generator=generator,
-            device=like.device,
-            dtype=like.dtype,
+            antithetic=antithetic,
         )
-        epsilon = 2 * uniform - 1
-        return torch.cat([epsilon, -epsilon], 1) if antithetic else epsilon
 
     def forward(self, data: Tensor, noise: Tensor) -> Tensor:
-        """Transformed copies (batch, samples, …) of data (batch, …) for given noise."""
         self.action.check_coordinates(noise, data)
         learning = torch.is_grad_enabled() and self.half_widths.requires_grad
         if not learning and self.is_identity:
             return data[:, None].expand(-1, noise.shape[1], *data.shape[1:])
-        return self.action.act(noise * self.half_widths, data)
+        return self.action.act(self.coordinates(noise), data)
+
+    def coordinates(self, noise: Tensor) -> Tensor:
+        if self.action.coordinate_count == len(self.half_widths):
+            return noise * self.half_widths
+        return noise * self.half_widths.repeat_interleave(self.counts)
 
     def symmetries(self) -> list[Symmetry]:
         """The ranges as reported: low = −|η|, high = |η| in each generator's unit."""
@@ -150,3 +194,89 @@ class UniformRanges(nn.Module):
             reach = generator.in_units(min(width, generator.period or width))
             found.append(Symmetry(generator.name, "range", -reach, reach, generator.unit))
         return found
+
+    def law(self) -> dict[str, Any]:
+        return {
+            "kind": "independent",
+            "law": "content moves by exp(Σ a_k G_k), a_k uniform on [low, high], independent",
+            "generators": generator_records(self.action),
+            "actions": action_records(self.action),
+            "half_widths": self.half_widths.detach().abs().tolist(),
+            # With these signs the same noise gives the same copies; the distribution has none.
+            "noise_factors": self.half_widths.detach().tolist(),
+        }
+
+    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
+        keep = torch.tensor([name not in names for name in self.action.names])
+        return {
+            **self.state_dict(),
+            "half_widths": self.half_widths.detach() * keep.to(self.bounds),
+        }
+
+
+def uniform_noise(
+    shape: tuple[int, int, int],
+    *,
+    like: Tensor,
+    generator: torch.Generator | None,
+    antithetic: bool = False,
+) -> Tensor:
+    """(batch, samples, numbers) uniform on [−1, 1]; antithetic: second half minus the first."""
+    batch, samples, numbers = shape
+    if antithetic and samples % 2:
+        raise CallerError(f"antithetic noise: expected even samples, got {samples}")
+    uniform = torch.rand(
+        (batch, samples // 2 if antithetic else samples, numbers),
+        generator=generator,
+        device=like.device,
+        dtype=like.dtype,
+    )
+    epsilon = 2 * uniform - 1
+    return torch.cat([epsilon, -epsilon], 1) if antithetic else epsilon
+
+
+def range_bounds(action: Action, caps: Mapping[str, float]) -> Tensor:
+    """Largest half-width of each generator in coordinates: its period, or the caller's cap."""
+    bounds = []
+    for generator in action.generators:
+        bound = float("inf") if generator.period is None else generator.period
+        if generator.name in caps:
+            cap = caps[generator.name]
+            if not cap >= 0:
+                raise CallerError(
+                    f"cap for {generator.name!r}: expected a half-width of at least 0 "
+                    f"{generator.unit}, got {cap}"
+                )
+            bound = min(bound, generator.from_units(cap))
+        bounds.append(bound)
+    return torch.tensor(bounds, dtype=torch.float64)
+
+
+def generator_records(action: Action) -> list[dict[str, Any]]:
+    """The action's generators in JSON: name, unit, scale, and the matrix where there is one."""
+    return [
+        {
+            "name": generator.name,
+            "unit": generator.unit,
+            "coordinate_per_unit": generator.coordinate_per_unit,
+            "period": generator.period,
+            **({"matrix": generator.matrix} if hasattr(generator, "matrix") else {}),
+        }
+        for generator in action.generators
+    ]
+
+
+OPTIONS = ("interpolation", "padding", "align_corners", "boundary")
+"""What an Action may have been told besides its generators, and a law must repeat."""
+
+
+def action_records(action: Action) -> list[dict[str, Any]]:
+    """Which generators share one exponential, in the order they act, and their action's options."""
+    parts = action.actions if isinstance(action, Composition) else (action,)
+    return [
+        {
+            "generators": list(part.names),
+            **{name: getattr(part, name) for name in OPTIONS if hasattr(part, name)},
+        }
+        for part in parts
+    ]

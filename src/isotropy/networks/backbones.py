@@ -4,6 +4,8 @@
     cnn      a LeNet: three convolutions, two linear layers, tanh   60,170 parameters
     resnet   Fixup ResNet of depth 8, widths 16, 32, 64             74,827 parameters on 32×32×3
 
+and, by the same kind of name, `clouds` for clouds of points (`cloud_networks`).
+
 Each factory takes the shape of one input and the number of outputs, so that a run folder can
 rebuild its network from a name and JSON arguments.
 """
@@ -19,8 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError, check_choice
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kronecker import DenseRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
+from isotropy.networks.cloud_networks import cloud_network
 
 
 def mlp(shape: Sequence[int], outputs: int, *, hidden: int = 1000) -> nn.Module:
@@ -64,6 +68,29 @@ def cnn(shape: Sequence[int], outputs: int) -> nn.Module:
     )
 
 
+def circular(shape: Sequence[int], outputs: int, *, width: int = 16) -> nn.Module:
+    """Convolutions that go round the borders, and an average over all pixels.
+
+    Its outputs do not change when the content moves by whole pixels: translation is built in.
+    """
+    channels, _, _ = _image_shape(shape)
+
+    def layer(before: int, after: int, size: int) -> nn.Module:
+        return nn.Conv2d(before, after, size, padding=size // 2, padding_mode="circular")
+
+    return nn.Sequential(
+        layer(channels, width, 5),
+        nn.Tanh(),
+        layer(width, 2 * width, 5),
+        nn.Tanh(),
+        layer(2 * width, 2 * width, 5),
+        nn.Tanh(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2 * width, outputs),
+    )
+
+
 class Bias(nn.Module):
     """x + b with one scalar b for the whole tensor (Fixup)."""
 
@@ -89,14 +116,14 @@ class Scale(nn.Module):
 class _ScalarRule(LayerRule):
     """The exact 1×1 block of a scalar: its gradient, summed over samples and positions."""
 
-    def reduce_inputs(self, module: nn.Module, inputs: Tensor, samples: int) -> Tensor:
+    def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
         return inputs.new_zeros(())  # the gradient alone says everything
 
     def reduce_gradient(
-        self, module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int
+        self, module: nn.Module, inputs: Tensor, gradient: Tensor, copies: Copies
     ) -> Tensor:
         per_row = self.derivative(inputs, gradient).flatten(2).sum(2)
-        return per_row.unflatten(1, (-1, samples)).sum(2)
+        return per_row.unflatten(1, (-1, copies.count)).sum(2)
 
     def derivative(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         raise NotImplementedError
@@ -193,7 +220,13 @@ def resnet(shape: Sequence[int], outputs: int, *, width: int = 16, depth: int = 
     return FixupResNet(_image_shape(shape)[0], outputs, width=width, depth=depth)
 
 
-BACKBONES: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet": resnet}
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "circular": circular,
+    "resnet": resnet,
+    "clouds": cloud_network,
+}
 
 
 def backbone(name: str, shape: Sequence[int], outputs: int, **arguments: Any) -> nn.Module:

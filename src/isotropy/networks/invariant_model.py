@@ -2,6 +2,8 @@
 
     f̂(x) = (1/S) Σ_s f(g(a_s) x),   a_s drawn from an augmentation        (LILA, Eq. 1)
 
+or with the augmentation's own weights in place of 1/S, where some of it is a finite group.
+
 Outputs (logits) are averaged, not probabilities or losses; the same average is used in training,
 for the evidence and at test time, because the average *is* the model. Any `nn.Module` that
 maps (batch, …) to (batch, outputs) works unmodified: it is called on (batch·samples, …), samples
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import check_at_least
-from isotropy.networks.augmentations import Symmetry, UniformRanges
+from isotropy.networks.augmentations import Augmentation, Symmetry
 
 
 class InvariantModel(nn.Module):
@@ -25,7 +27,7 @@ class InvariantModel(nn.Module):
     >>> logits = model(images, noise=model.noise(len(images), generator=g))   # replayable
     """
 
-    def __init__(self, network: nn.Module, augmentation: UniformRanges, samples: int = 31) -> None:
+    def __init__(self, network: nn.Module, augmentation: Augmentation, samples: int = 31) -> None:
         super().__init__()
         check_at_least(samples, 1, what="samples")
         self.network = network
@@ -35,7 +37,7 @@ class InvariantModel(nn.Module):
     def noise(
         self, batch: int, *, samples: int | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Noise for `batch` examples, (batch, samples, generators)."""
+        """Noise for `batch` examples, (batch, copies, numbers)."""
         samples = self.samples if samples is None else samples
         check_at_least(samples, 1, what="samples")
         return self.augmentation.noise(batch, samples, generator=generator)
@@ -55,8 +57,7 @@ class InvariantModel(nn.Module):
         if noise is None:
             noise = self.noise(len(inputs), generator=generator)
         outputs = self.network(self.orbit(inputs, noise))
-        averaged: Tensor = outputs.unflatten(0, (-1, noise.shape[1])).mean(1)
-        return averaged
+        return self.augmentation.copies(noise.shape[1]).mean(outputs)
 
     def symmetries(self) -> list[Symmetry]:
         """The symmetries the model has acquired, in the units users read."""

@@ -1,6 +1,6 @@
 """Networks named in words, so that a run folder can rebuild its own without pickle.
 
-mlp, cnn, resnet     a backbone; `mlp:200` sets its first argument (hidden width)
+mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width)
 FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
                      factory(); the file's hash is kept and must not change
 timm:NAME            a model of the timm library (an optional extra)
@@ -22,7 +22,7 @@ from torch import nn
 from isotropy.checks import CallerError, check_choice
 from isotropy.networks.backbones import BACKBONES, backbone
 
-_WIDTH_ARGUMENT = {"mlp": "hidden", "resnet": "width"}
+_WIDTH_ARGUMENT = {"mlp": "hidden", "circular": "width", "resnet": "width"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def parse_network(text: str) -> NetworkSpecification:
     argument = _WIDTH_ARGUMENT.get(name)
     if argument is None or not rest.isdecimal() or int(rest) < 1:
         raise CallerError(
-            f"model {text!r}: expected mlp:WIDTH or resnet:WIDTH with a whole width of at least 1"
+            f"model {text!r}: expected mlp:WIDTH, circular:WIDTH or resnet:WIDTH with a whole "
+            "width of at least 1"
         )
     return NetworkSpecification("backbone", name, {argument: int(rest)})
 

@@ -1,0 +1,182 @@
+"""Ranges with a covariance: uniform noise mixed by a matrix on the Lie algebra.
+
+    a = L ε,   ε_j ~ U[−1, 1] independent         Cov(a) = L Lᵀ / 3
+
+Independent ranges are the diagonal L. A common factor of two generators (content that grows by the
+same factor along x and y) is one column with two equal entries, which independent ranges can
+only wrap in a square; Immer et al. (2022), Section 5.4, name this as their limitation.
+
+Many L have one covariance, and parallel columns would add up to a noise that is no longer uniform.
+After every step L is therefore brought to its principal axes, orthogonal columns with the same
+L Lᵀ (`principal_axes`); what remains free is the order and the signs of columns. What is reported
+does not depend on these: the half-width Σ_j |L_kj| of each generator, which is the largest
+coordinate that occurs, and the correlations of L Lᵀ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError, check_choice, shape_text
+from isotropy.networks.augmentations import (
+    START,
+    Augmentation,
+    Symmetry,
+    action_records,
+    generator_records,
+    range_bounds,
+    uniform_noise,
+)
+from isotropy.symmetry.actions import Action
+
+
+class CorrelatedRanges(Augmentation):
+    """Correlated uniform ranges over the generators of an action.
+
+    factor: the learnable matrix L (generators, generators), in coordinates.
+    start:  a number for the diagonal, half-widths by name in reported units, or L itself.
+    caps:   largest half-width by generator name, in reported units.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        *,
+        start: float | Mapping[str, float] | Tensor = START,
+        caps: Mapping[str, float] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        repeated = [g.name for g in action.generators if g.multiplicity > 1]
+        if repeated:
+            raise CallerError(
+                f"correlated ranges: {repeated[0]!r} stands for many equal coordinates and has no "
+                "single correlation; use independent ranges for it"
+            )
+        self.action = action
+        for name in caps or {}:
+            check_choice(name, action.names, what="generator")
+        self.factor = nn.Parameter(self._start(start).to(dtype))
+        self.register_buffer("bounds", range_bounds(action, caps or {}).to(dtype))
+        self._keep_bounds()
+
+    bounds: Tensor
+
+    def _start(self, start: float | Mapping[str, float] | Tensor) -> Tensor:
+        size = len(self.action.generators)
+        if isinstance(start, Tensor):
+            if start.shape != (size, size):
+                raise CallerError(
+                    f"start: expected (generators, generators) = ({size}, {size}), got "
+                    f"{shape_text(start)}"
+                )
+            return start.detach().clone()
+        if not isinstance(start, Mapping):
+            return start * torch.eye(size, dtype=torch.float64)
+        for name in start:
+            check_choice(name, self.action.names, what="generator")
+        widths = [g.from_units(start.get(g.name, 0.0)) for g in self.action.generators]
+        return torch.diag(torch.tensor(widths, dtype=torch.float64))
+
+    @property
+    def half_widths(self) -> Tensor:
+        """Σ_j |L_kj| (generators,), in coordinates."""
+        return self.factor.abs().sum(1)
+
+    @torch.no_grad()
+    def correlations(self) -> Tensor:
+        """Correlation matrix of the coordinates; zero where a range is exactly zero."""
+        covariance = (self.factor @ self.factor.mT).double()
+        deviation = covariance.diagonal().sqrt()
+        scale = torch.where(deviation > 0, 1 / deviation, 0.0)
+        return scale[:, None] * covariance * scale
+
+    def learnable(self) -> list[nn.Parameter]:
+        return [self.factor]
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Orthogonal columns with the same covariance, and half-widths within their bounds."""
+        self.factor.copy_(principal_axes(self.factor))
+        self._keep_bounds()
+
+    @torch.no_grad()
+    def _keep_bounds(self) -> None:
+        self.factor.mul_((self.bounds / self.half_widths).clamp(max=1.0).nan_to_num(1.0)[:, None])
+
+    @property
+    def is_identity(self) -> bool:
+        return not bool(self.factor.detach().any())
+
+    def noise(
+        self,
+        batch: int,
+        samples: int,
+        *,
+        generator: torch.Generator | None = None,
+        antithetic: bool = False,
+    ) -> Tensor:
+        """ε (batch, samples, generators), uniform on [−1, 1]."""
+        return uniform_noise(
+            (batch, samples, len(self.factor)),
+            like=self.factor,
+            generator=generator,
+            antithetic=antithetic,
+        )
+
+    def forward(self, data: Tensor, noise: Tensor) -> Tensor:
+        self.action.check_coordinates(noise, data)
+        learning = torch.is_grad_enabled() and self.factor.requires_grad
+        if not learning and self.is_identity:
+            return data[:, None].expand(-1, noise.shape[1], *data.shape[1:])
+        return self.action.act(self.coordinates(noise), data)
+
+    def coordinates(self, noise: Tensor) -> Tensor:
+        return noise @ self.factor.mT
+
+    def symmetries(self) -> list[Symmetry]:
+        widths = self.half_widths.detach().tolist()
+        found = []
+        for generator, width in zip(self.action.generators, widths, strict=True):
+            reach = generator.in_units(min(width, generator.period or width))
+            found.append(Symmetry(generator.name, "range", -reach, reach, generator.unit))
+        return found
+
+    def law(self) -> dict[str, Any]:
+        return {
+            "kind": "correlated",
+            "law": "content moves by exp(Σ a_k G_k), a = L ε, ε_j uniform on [−1, 1], independent",
+            "generators": generator_records(self.action),
+            "actions": action_records(self.action),
+            "factor": self.factor.detach().tolist(),
+            "correlations": self.correlations().tolist(),
+        }
+
+    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
+        keep = torch.tensor([name not in names for name in self.action.names]).to(self.bounds)
+        return {**self.state_dict(), "factor": self.factor.detach() * keep[:, None]}
+
+
+def principal_axes(factor: Tensor) -> Tensor:
+    """L with orthogonal columns and the same L Lᵀ, its columns in the order and signs they had.
+
+    Of all matrices with one covariance this is the one in which every direction has a noise of its
+    own: parallel columns would add up to something that is no longer uniform.
+    """
+    left, values, right = torch.linalg.svd(factor.double())
+    axes = left * values
+    match = right.mT.clone()  # (column before, axis)
+    order = torch.zeros(len(factor), dtype=torch.long, device=factor.device)
+    signs = torch.ones(len(factor), dtype=torch.float64, device=factor.device)
+    for _ in range(len(factor)):
+        best = int(match.abs().argmax())
+        column, axis = divmod(best, len(factor))
+        order[column] = axis
+        signs[column] = 1.0 if match[column, axis] >= 0 else -1.0
+        match[column, :] = 0
+        match[:, axis] = 0
+    return (axes[:, order] * signs).to(factor.dtype)
