@@ -16,12 +16,13 @@ from oracles.dense_evidence import (
     gaussian_log_likelihood,
     laplace_log_evidence,
 )
-from oracles.dense_ggn import OutputCurvature, average_over_samples, trainable
-from oracles.dense_kfac import dense_kfac, layer_jacobians
+from oracles.dense_ggn import OutputCurvature, average_over_samples, dense_ggn_blocks, trainable
+from oracles.dense_kfac import CONVOLUTIONS, TRANSPOSED, dense_kfac, spelled_out
 from torch import Tensor, nn
 
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import LaplaceEvidence
+from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical
 from isotropy.networks.augmentations import UniformRanges
@@ -108,13 +109,13 @@ class Problem:
     def half_widths(self) -> Tensor:
         return self.model.augmentation.half_widths
 
-    def batches(self, *sizes: int, noise: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, *sizes: int, noise: Tensor | None = None) -> Iterator[Batch]:
         """The data in batches of these sizes, with the problem's own noise or with another."""
         noise = self.noise if noise is None else noise
         sizes = sizes or (len(self.inputs),)
         parts = (tensor.split(sizes) for tensor in (self.inputs, noise, self.targets))
         for inputs, drawn, targets in zip(*parts, strict=True):
-            yield self.model.orbit(inputs, drawn), targets
+            yield Batch(self.model.orbit(inputs, drawn), targets, Copies(drawn.shape[1]))
 
 
 def problem(case: NetworkCase, likelihood: str, action: Action, inputs: Tensor) -> Problem:
@@ -130,7 +131,7 @@ def problem(case: NetworkCase, likelihood: str, action: Action, inputs: Tensor) 
     prior = GaussianPrior(network, KFAC(network).parameter_names, "tensor", 0.5)
     with torch.no_grad():
         prior.log_precisions += torch.linspace(0, 1, len(prior.groups), dtype=torch.float64)
-    evidence = LaplaceEvidence(network, chosen, prior, SAMPLES)
+    evidence = LaplaceEvidence(network, chosen, prior)
     noise = model.noise(len(inputs), generator=torch.Generator().manual_seed(6))
     return Problem(evidence, model, inputs, targets, noise)
 
@@ -157,37 +158,26 @@ def curvature_of(problem: Problem) -> OutputCurvature:
     return LIKELIHOODS[problem.evidence.likelihood.name].curvature
 
 
-def scalar_block(
-    network: nn.Module, layer: nn.Module, rows: Tensor, curvature: OutputCurvature
-) -> Tensor:
-    """The exact 1×1 block of a Bias or a Scale."""
-    inputs, jacobians, outputs = layer_jacobians(network, layer, rows, SAMPLES)
-    total = torch.zeros(outputs.shape, dtype=torch.float64)
-    for into, jacobian in zip(inputs, jacobians, strict=True):
-        factor = into if isinstance(layer, Scale) else torch.ones_like(into)
-        total = total + (jacobian * factor).flatten(2).sum(2)
-    return torch.einsum("nc,ncd,nd->", total, curvature(outputs), total).reshape(1, 1)
-
-
 def dense_blocks(problem: Problem, rows: Tensor) -> dict[str, Tensor]:
     """Every block of the formula, differentiable in whatever the rows depend on."""
-    network, curvature = problem.model.network, curvature_of(problem)
+    network, curvature = spelled_out(problem.model.network), curvature_of(problem)
+    exact = dense_ggn_blocks(network, rows, SAMPLES, curvature)
     blocks: dict[str, Tensor] = {}
     for layer_name, layer in network.named_modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
+        prefix = f"{layer_name}." if layer_name else ""
+        own = [prefix + name for name, _ in layer.named_parameters(recurse=False)]
+        blocks |= {name: exact[name] for name in own if name in exact}
+        if isinstance(layer, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)):
             for name, block in dense_kfac(network, layer_name, rows, SAMPLES, curvature).items():
-                blocks[f"{layer_name}.{name}"] = block
-        elif isinstance(layer, Bias | Scale):
-            name = "scale" if isinstance(layer, Scale) else "bias"
-            blocks[f"{layer_name}.{name}"] = scalar_block(network, layer, rows, curvature)
-    return blocks
+                blocks[prefix + name] = block
+    return {name.replace("in_proj.", "in_proj_"): block for name, block in blocks.items()}
 
 
 def dense_log_evidence(problem: Problem, noise: Tensor | None = None) -> Tensor:
     """log Z of all data in one graph from the half-widths."""
     noise = problem.noise if noise is None else noise
     rows = problem.model.orbit(problem.inputs, noise)
-    network = problem.model.network.requires_grad_(True)
+    network = problem.model.network.requires_grad_(True).eval()
     outputs = average_over_samples(network(rows), SAMPLES)
     return laplace_log_evidence(
         log_likelihood_of(problem, outputs),

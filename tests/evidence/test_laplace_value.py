@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -18,32 +19,40 @@ from oracles.dense_ggn import averaged_outputs, dense_ggn, gaussian_curvature, t
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import LaplaceEvidence, NotFiniteError
+from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.priors import STRUCTURES, GaussianPrior
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 
 
 def evidence_of(
-    network: nn.Module, likelihood: Likelihood, samples: int, structure: str = "scalar"
+    network: nn.Module, likelihood: Likelihood, structure: str = "scalar"
 ) -> LaplaceEvidence:
     """An evidence whose groups of parameters all have different precisions."""
     prior = GaussianPrior(network, KFAC(network).parameter_names, structure, precision=0.8)
     with torch.no_grad():
         prior.log_precisions += torch.linspace(0, 1, len(prior.groups), dtype=torch.float64)
-    return LaplaceEvidence(network, likelihood, prior, samples)
+    return LaplaceEvidence(network, likelihood, prior)
 
 
-def expected_value(evidence: LaplaceEvidence, likelihood: str, rows: Tensor) -> Tensor:
+def batch_of(rows: Tensor, targets: Tensor) -> Batch:
+    """All rows as one batch; the number of copies follows from the targets."""
+    return Batch(rows, targets, Copies(len(rows) // len(targets)))
+
+
+def expected_value(
+    evidence: LaplaceEvidence, likelihood: str, rows: Tensor, samples: int
+) -> Tensor:
     """log Z by the oracles, on the library's blocks (which have their own tests)."""
     kind, network = LIKELIHOODS[likelihood], evidence.network.eval()
-    count = len(rows) // evidence.samples
-    outputs = averaged_outputs(network, trainable(network), rows, evidence.samples)
+    count = len(rows) // samples
+    outputs = averaged_outputs(network, trainable(network), rows, samples)
     if likelihood == "categorical":
         log_likelihood = categorical_log_likelihood(outputs, kind.targets(count))
     else:
         log_likelihood = gaussian_log_likelihood(outputs, kind.targets(count), NOISE)
-    blocks = library_blocks(network, rows, evidence.samples, kind.build())
+    blocks = library_blocks(network, rows, samples, kind.build())
     precisions = {name: float(d.detach()) for name, d in evidence.prior.precisions().items()}
     return laplace_log_evidence(log_likelihood, blocks, trainable(network), precisions)
 
@@ -85,10 +94,9 @@ def linear(weights: Tensor, bias: Tensor | None = None) -> nn.Linear:
 
 
 def laplace_value(layer: nn.Linear, rows: Tensor, targets: Tensor, noise, precision) -> Tensor:
-    samples = len(rows) // len(targets)
     prior = GaussianPrior(layer, KFAC(layer).parameter_names, "scalar", precision)
-    evidence = LaplaceEvidence(layer, Gaussian(noise), prior, samples)
-    return evidence.value(evidence.fit([(rows, targets)])).detach()
+    evidence = LaplaceEvidence(layer, Gaussian(noise), prior)
+    return evidence.value(evidence.fit([batch_of(rows, targets)])).detach()
 
 
 @pytest.mark.parametrize(
@@ -142,17 +150,17 @@ def test_the_comparison_notices_other_hyperparameters(wrong: str):
 def test_value_is_the_formula(network: str, likelihood: str, structure: str):
     case, kind = NETWORKS[network], LIKELIHOODS[likelihood]
     rows, targets = case.rows(4, 2), kind.targets(4)
-    evidence = evidence_of(case.network(), kind.build(), 2, structure)
-    fit = evidence.fit([(rows, targets)])
-    assert_equal(evidence.value(fit), expected_value(evidence, likelihood, rows), "log Z")
+    evidence = evidence_of(case.network(), kind.build(), structure)
+    fit = evidence.fit([batch_of(rows, targets)])
+    assert_equal(evidence.value(fit), expected_value(evidence, likelihood, rows, 2), "log Z")
 
 
 def test_one_linear_layer_is_the_whole_dense_matrix():
     """No blocks, no factors: the determinant of the full GGN."""
     case, noise = NETWORKS["linear without bias"], 0.7
     rows, targets, network = case.rows(5, 3), LIKELIHOODS["gaussian"].targets(5), case.network()
-    evidence = evidence_of(network, Gaussian(noise), 3)
-    found = evidence.value(evidence.fit([(rows, targets)]))
+    evidence = evidence_of(network, Gaussian(noise))
+    found = evidence.value(evidence.fit([batch_of(rows, targets)]))
     whole = dense_ggn(network, rows, 3, gaussian_curvature(noise))
     outputs = averaged_outputs(network, trainable(network), rows, 3)
     precision = {"weight": float(evidence.prior.precisions()["weight"].detach())}
@@ -169,10 +177,10 @@ def test_one_linear_layer_is_the_whole_dense_matrix():
 def test_the_size_of_batches_does_not_matter(network: str, likelihood: str, sizes: tuple[int, ...]):
     case, kind = NETWORKS[network], LIKELIHOODS[likelihood]
     rows, targets = case.rows(6, 2), kind.targets(6)
-    evidence = evidence_of(case.network(), kind.build(), 2)
-    whole = evidence.value(evidence.fit([(rows, targets)]))
+    evidence = evidence_of(case.network(), kind.build())
+    whole = evidence.value(evidence.fit([batch_of(rows, targets)]))
     parts = zip(rows.split([2 * size for size in sizes]), targets.split(sizes), strict=True)
-    fit = evidence.fit(parts)
+    fit = evidence.fit(itertools.starmap(batch_of, parts))
     assert fit.count == 6
     assert_equal(evidence.value(fit), whole.detach(), "log Z")
 
@@ -181,8 +189,8 @@ def test_the_size_of_batches_does_not_matter(network: str, likelihood: str, size
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_value_is_differentiable_in_precisions_and_noise(likelihood: str, structure: str):
     case, kind = NETWORKS["mlp"], LIKELIHOODS[likelihood]
-    evidence = evidence_of(case.network(), kind.build(), 2, structure)
-    fit = evidence.fit([(case.rows(4, 2), kind.targets(4))])
+    evidence = evidence_of(case.network(), kind.build(), structure)
+    fit = evidence.fit([batch_of(case.rows(4, 2), kind.targets(4))])
     parameters = [evidence.prior.log_precisions, *evidence.likelihood.parameters()]
     gradients = torch.autograd.grad(evidence.value(fit), parameters)
     step = 1e-5
@@ -203,8 +211,8 @@ def test_the_best_precision_is_the_fixed_point():
     rows, averages, targets = regression(30, 4, 1, 1, 0.3)
     layer = linear(regression_posterior_mean(averages, targets, 0.3, 1.0))
     prior = GaussianPrior(layer, ("weight",))
-    evidence = LaplaceEvidence(layer, Gaussian(0.3), prior, 1)
-    fit = evidence.fit([(rows, targets)])
+    evidence = LaplaceEvidence(layer, Gaussian(0.3), prior)
+    fit = evidence.fit([batch_of(rows, targets)])
     optimiser = torch.optim.LBFGS(prior.parameters(), max_iter=100, tolerance_change=0.0)
 
     def closure() -> Tensor:
@@ -224,8 +232,8 @@ def test_the_best_precision_is_the_fixed_point():
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_effective_parameters_lie_between_none_and_all(likelihood: str):
     case, kind = NETWORKS["cnn"], LIKELIHOODS[likelihood]
-    evidence = evidence_of(case.network(), kind.build(), 2)
-    fit = evidence.fit([(case.rows(4, 2), kind.targets(4))])
+    evidence = evidence_of(case.network(), kind.build())
+    fit = evidence.fit([batch_of(case.rows(4, 2), kind.targets(4))])
     for name, effective in evidence.effective_parameters(fit).items():
         assert 0 <= effective <= fit.sizes[name]
     assert sum(fit.sizes.values()) == sum(p.numel() for p in evidence.network.parameters())
@@ -233,8 +241,8 @@ def test_effective_parameters_lie_between_none_and_all(likelihood: str):
 
 def test_fit_keeps_no_graph():
     case, kind = NETWORKS["mlp"], LIKELIHOODS["categorical"]
-    evidence = evidence_of(case.network(), kind.build(), 2)
-    fit = evidence.fit([(case.rows(4, 2).requires_grad_(), kind.targets(4))])
+    evidence = evidence_of(case.network(), kind.build())
+    fit = evidence.fit([batch_of(case.rows(4, 2).requires_grad_(), kind.targets(4))])
     kept = [fit.statistic, *fit.squared_norms.values()]
     kept += [tensor for s in fit.spectra.values() for tensor in vars(s).values()
              if isinstance(tensor, Tensor)]  # fmt: skip
@@ -246,10 +254,10 @@ def test_fit_keeps_no_graph():
 
 def test_no_data():
     case = NETWORKS["mlp"]
-    evidence = evidence_of(case.network(), Categorical(), 2)
+    evidence = evidence_of(case.network(), Categorical())
     with pytest.raises(CallerError, match="expected at least one batch of data, got none"):
         evidence.fit([])
-    fit = evidence.fit([(case.rows(2, 2), torch.tensor([0, 1]))])
+    fit = evidence.fit([batch_of(case.rows(2, 2), torch.tensor([0, 1]))])
     with pytest.raises(CallerError, match="expected at least one batch of data, got none"):
         evidence.gradient(fit, [], [torch.zeros(1)])
 
@@ -259,15 +267,15 @@ def test_curvature_that_is_not_finite_is_named(bad: float):
     network = mlp(4, 3, 3).double()
     rows = NETWORKS["mlp"].rows(2, 2)
     rows[1, 2] = bad
-    evidence = evidence_of(network, Categorical(), 2)
+    evidence = evidence_of(network, Categorical())
     with pytest.raises(NotFiniteError, match=r"curvature of '0.weight' is not finite: .*; lower"):
-        evidence.fit([(rows, torch.tensor([0, 1]))])
+        evidence.fit([batch_of(rows, torch.tensor([0, 1]))])
 
 
 def test_targets_that_do_not_fit_the_outputs_are_refused():
     """(examples,) against (examples, 1) would broadcast to all pairs and give a number."""
     layer = nn.Linear(3, 1).double()
-    evidence = evidence_of(layer, Gaussian(), 1)
+    evidence = evidence_of(layer, Gaussian())
     rows = torch.randn(4, 3, dtype=torch.float64)
     with pytest.raises(CallerError, match=r"targets: expected \(examples, 1\)"):
-        evidence.fit([(rows, torch.zeros(4, dtype=torch.float64))])
+        evidence.fit([batch_of(rows, torch.zeros(4, dtype=torch.float64))])

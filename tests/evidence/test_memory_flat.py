@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
@@ -99,13 +100,14 @@ class Setting:
         kind.check_targets(self.targets, torch.zeros(1, 3))
         network_ = self.model.network
         prior = GaussianPrior(network_, KFAC(network_).parameter_names)
-        self.evidence = LaplaceEvidence(network_, kind, prior, SAMPLES)
+        self.evidence = LaplaceEvidence(network_, kind, prior)
         self.half_widths = self.model.augmentation.half_widths
 
     def batches(self, count: int) -> Iterator[Batch]:
         for step in range(count // BATCH):
             noise = self.model.noise(BATCH, generator=torch.Generator().manual_seed(step))
-            yield self.model.orbit(self.inputs + step, noise), self.targets
+            rows = self.model.orbit(self.inputs + step, noise)
+            yield Batch(rows, self.targets, Copies(SAMPLES))
 
     def two_passes(self, count: int) -> None:
         fit = self.evidence.fit(self.batches(count))
@@ -115,9 +117,9 @@ class Setting:
     def one_graph(self, count: int) -> None:
         """Autograd through everything: what the two passes are there to avoid."""
         factors: list[Tensor] = []
-        for rows, _ in self.batches(count):
-            found = self.evidence.kfac.batch(
-                rows, SAMPLES, self.evidence.likelihood, create_graph=True
+        for batch in self.batches(count):
+            found = self.evidence.curvature.batch(
+                batch.rows, batch.copies, self.evidence.likelihood, create_graph=True
             )
             factors += [block.dense(count) for block in found.factors().values()]
         total = torch.stack([factor.sum() for factor in factors]).sum()

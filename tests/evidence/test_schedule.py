@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
+from isotropy.evidence.objectives import RECIPES
 from isotropy.evidence.schedule import (
     OBJECTIVES,
     TRAVEL,
@@ -19,7 +20,7 @@ from isotropy.evidence.schedule import (
 )
 from isotropy.evidence.streams import stream
 
-MAY_STAY_EMPTY = {"ranges", "caps"}
+MAY_STAY_EMPTY = {"ranges", "caps", "start"}
 LARGEST_RATE = 0.25
 
 
@@ -29,7 +30,7 @@ def complete(config: LearnConfig) -> bool:
 
 
 def config_for(objective: str, **settings: object) -> LearnConfig:
-    ranges = {"rotation": 30.0} if objective == "fixed" else None
+    ranges = {"rotation": 30.0} if RECIPES[objective].ranges == "given" else None
     return LearnConfig(objective=objective, ranges=ranges, **settings)  # type: ignore[arg-type]
 
 
@@ -46,7 +47,8 @@ def test_every_none_is_filled_in(objective: str, examples: int, on_gpu: bool):
     resolved.check()
     assert resolved.batch_size <= examples and resolved.curvature_batch <= examples
     assert resolved.burn_in < resolved.epochs
-    assert resolved.samples == 1 if objective == "none" else resolved.samples > 1
+    wanted = RECIPES[objective].samples
+    assert resolved.samples > 1 if wanted is None else resolved.samples == wanted
     assert resolve(resolved, examples=examples, on_gpu=on_gpu) == resolved
 
 
@@ -107,6 +109,9 @@ def test_cosine():
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "objective": ({"objective": "laplas"}, "unknown objective 'laplas'.*did you mean 'laplace'"),
     "prior": ({"prior_structure": "layers"}, "unknown prior structure 'layers'"),
+    "curvature": ({"curvature": "kfac-gnn"}, "unknown curvature 'kfac-gnn'.*'kfac-ggn'"),
+    "fallback": ({"fallback": "diagnal"}, "unknown fallback 'diagnal'.*'diagonal'"),
+    "distribution": ({"distribution": "corelated"}, "unknown distribution.*'correlated'"),
     "likelihood": ({"likelihood": "poisson"}, "unknown likelihood 'poisson'"),
     "epochs": ({"epochs": 0}, "epochs: expected at least 1, got 0"),
     "samples": ({"samples": -3}, "samples: expected at least 1, got -3"),
@@ -121,7 +126,15 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "fixed without ranges": ({"objective": "fixed"}, "objective fixed: expected the ranges"),
     "ranges to learn": (
         {"ranges": {"rotation": 3.0}},
-        "ranges are given only for the objective fixed, .* use caps",
+        "ranges are given only for the objectives fixed and averaged-losses, .* use caps",
+    ),
+    "averaged losses without ranges": (
+        {"objective": "averaged-losses"},
+        "objective averaged-losses: expected the ranges",
+    ),
+    "augerino-original with a covariance": (
+        {"objective": "augerino-original", "distribution": "correlated"},
+        "expected the distribution independent, got 'correlated'; use laplace or augerino",
     ),
 }
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import LaplaceEvidence
+from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.schedule import LearnConfig, resolve
-from isotropy.evidence.sizing import CACHE_BYTES, fit_curvature_batch
+from isotropy.evidence.sizing import CACHE_BYTES, JACOBIAN_BYTES, fit_curvature_batch
 from isotropy.likelihoods import Categorical
 from isotropy.networks.backbones import cnn, mlp
 
@@ -42,14 +43,29 @@ def test_a_network_that_does_not_fit_is_left_to_the_trainer() -> None:
     assert sized(nn.Sequential(nn.Flatten(), nn.Linear(5, 2))) == 125
 
 
+@pytest.mark.parametrize("structure", ("diagonal", "full", "last-layer"))
+def test_gradients_of_every_example_must_fit(structure: str) -> None:
+    """Other kinds than kfac hold one gradient an example and direction."""
+    network = mlp(SHAPE, 10, hidden=100)
+    config = resolve(LearnConfig(curvature=structure), examples=2000, on_gpu=False)
+    found = fit_curvature_batch(config, network, torch.zeros(1, *SHAPE)).curvature_batch
+    numbers = 784 * 100 + 100 + 100 * 10 + 10
+    assert found == int(JACOBIAN_BYTES / (40 * numbers * 4)) < 125
+    small = mlp((4,), 3, hidden=5)
+    assert fit_curvature_batch(config, small, torch.zeros(1, 4)).curvature_batch == 125
+
+
 @pytest.mark.parametrize("batch", (1, 3, 8))
 def test_the_evidence_does_not_depend_on_it(batch: int) -> None:
     torch.manual_seed(0)
     network = cnn(SHAPE, 3).double()
     kfac = KFAC(network)
     prior = GaussianPrior(network, kfac.parameter_names)
-    evidence = LaplaceEvidence(network, Categorical(), prior, 2, kfac)
+    evidence = LaplaceEvidence(network, Categorical(), prior, kfac)
     rows, labels = torch.rand(16, *SHAPE, dtype=torch.float64), torch.arange(8) % 3
-    parts = list(zip(rows.split(2 * batch), labels.split(batch), strict=True))
-    whole = evidence.value(evidence.fit([(rows, labels)]))
+    parts = [
+        Batch(some, targets, Copies(2))
+        for some, targets in zip(rows.split(2 * batch), labels.split(batch), strict=True)
+    ]
+    whole = evidence.value(evidence.fit([Batch(rows, labels, Copies(2))]))
     torch.testing.assert_close(evidence.value(evidence.fit(parts)), whole, rtol=1e-10, atol=0)

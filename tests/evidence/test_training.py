@@ -9,12 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.curvature.kinds import KINDS
+from isotropy.evidence.baselines import augmentation_for
 from isotropy.evidence.laplace import NotFiniteError
+from isotropy.evidence.objectives import OBJECTIVES, RECIPES
 from isotropy.evidence.schedule import LearnConfig, resolve
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
-from isotropy.networks.augmentations import START, UniformRanges
+from isotropy.networks.augmentations import START, Augmentation, UniformRanges
+from isotropy.networks.correlated import CorrelatedRanges
 from isotropy.networks.invariant_model import InvariantModel
+from isotropy.networks.mixtures import augmentation_over
+from isotropy.symmetry.finite_actions import flip
 from isotropy.symmetry.image_actions import affine
 
 SIZE = 9
@@ -69,7 +75,7 @@ def trainer(
     regression = isinstance(likelihood, Gaussian)
     network = network or small_network(1 if regression else 2)
     action = affine(("rotation", "translation_x"))
-    ranges = {"rotation": 30.0} if objective == "fixed" else None
+    ranges = {"rotation": 30.0} if RECIPES[objective].ranges == "given" else None
     chosen = {"epochs": 6, "samples": 4, "batch_size": 20, "burn_in": 1, "gradient_batches": 0,
               "weight_rate": 0.02, "test_samples": 4, **settings}  # fmt: skip
     config = resolve(
@@ -77,7 +83,9 @@ def trainer(
         examples=len(images),
         on_gpu=False,
     )
-    augmentation = UniformRanges(action, start=ranges or start, dtype=torch.float64)
+    augmentation: Augmentation = UniformRanges(action, start=ranges or start, dtype=torch.float64)
+    if objective in ("augerino-original", "trivial-augment"):
+        augmentation = augmentation_for(config, action, dtype=torch.float64)
     model = kind(network, augmentation, config.samples)
     return Trainer(
         model, likelihood or Categorical(), config, images, values if regression else labels
@@ -94,8 +102,9 @@ def run(made: Trainer, test: tuple[Tensor, Tensor] | None = None) -> list[EpochR
 def test_learning_leaves_the_start_in_double_precision_with_antithetic_noise():
     """The start is a small stated value, because nothing pulls away from exactly zero."""
     made = trainer(kind=Antithetic, epochs=25, burn_in=3)
-    assert made.ranges.dtype == torch.float64
-    assert made.ranges.tolist() == [START, START] and START == 0.05
+    (half_widths,) = made.ranges
+    assert half_widths.dtype == torch.float64
+    assert half_widths.tolist() == [START, START] and START == 0.05
     ranges = [record.ranges for record in run(made)]
     assert ranges[0]["rotation"] == pytest.approx(math.degrees(START))
     assert ranges[-1]["rotation"] > 60.0
@@ -125,7 +134,7 @@ def test_none_keeps_every_range_at_exactly_zero():
     records = run(made)
     assert made.model.samples == 1 and made.model.augmentation.is_identity
     assert all(set(record.ranges.values()) == {0.0} for record in records)
-    assert made.ranges.grad is None
+    assert [parameter.grad for parameter in made.ranges] == [None]
     precisions = [record.prior_precision["all"] for record in records]
     assert precisions[0] == pytest.approx(1.0) and precisions[-1] != precisions[0]
 
@@ -162,12 +171,14 @@ def test_the_norm_of_augerino_has_no_slope_at_zero():
         made = trainer("augerino", start=start, kind=Antithetic, augerino_weight=10.0,
                        epochs=1, batch_size=40, range_rate=0.05)  # fmt: skip
         made.run_epoch()  # a single step
-        moved = (made.ranges.detach() - start).abs()
+        moved = (made.ranges[0].detach() - start).abs()
         assert least <= float(moved.min()) and float(moved.max()) <= most
 
 
 def test_only_laplace_and_fixed_and_none_have_evidences():
-    for objective in ("laplace", "fixed", "none"):
+    with_evidence = [name for name, recipe in RECIPES.items() if recipe.evidence]
+    assert with_evidence == ["laplace", "fixed", "none"]
+    for objective in with_evidence:
         made = trainer(objective, start=0.0 if objective == "none" else START, epochs=3)
         records = run(made)
         assert records[0].log_evidence is None  # burn-in
@@ -175,7 +186,7 @@ def test_only_laplace_and_fixed_and_none_have_evidences():
             assert math.isfinite(record.log_evidence)
             assert record.log_evidence < record.log_likelihood < 0
             assert record.log_evidence_per_example == pytest.approx(record.log_evidence / 40)
-        assert math.isfinite(made.final_evidence())
+        assert math.isfinite(made.final_evidence().nats)
 
 
 @pytest.mark.parametrize(("burn_in", "update_every"), [(0, 1), (2, 1), (1, 2), (0, 4)])
@@ -206,6 +217,89 @@ def test_weights_and_curvature_see_no_gradient_from_each_other():
     run(made)
     assert all(parameter.requires_grad for parameter in made.network.parameters())
     assert not any(module._forward_hooks for module in made.network.modules())
+
+
+# --- kinds of curvature, layers without a rule, other augmentations -------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_curvature_trains(kind: str):
+    made = trainer(curvature=kind, epochs=3)
+    records = run(made)
+    assert numbers(run(trainer(curvature=kind, epochs=3))) == numbers(records)
+    assert all(math.isfinite(record.log_evidence) for record in records[1:])
+    assert records[-1].ranges != records[0].ranges
+    assert len({record.prior_precision["all"] for record in records}) > 1
+    value = made.final_evidence()
+    assert value.curvature == kind and value.examples == 40 and value.samples == 4
+    assert value.prior_structure == "scalar" and math.isfinite(value.nats)
+
+
+def test_evidences_of_one_setting_can_be_subtracted():
+    one, other = trainer(epochs=2), trainer(epochs=2, weight_rate=0.01)
+    for made in (one, other):
+        run(made)
+    difference = one.final_evidence() - other.final_evidence()
+    assert difference == one.final_evidence().nats - other.final_evidence().nats != 0.0
+    with pytest.raises(CallerError, match="evidences differ in noise seed"):
+        one.final_evidence() - one.evidence_value("another")
+
+
+@pytest.mark.parametrize("fallback", ["diagonal", "fixed"])
+def test_a_layer_without_a_rule_trains_all_the_same(fallback: str):
+    network = small_network()
+    network.insert(2, nn.PReLU().double())
+    before = network[2].weight.detach().clone()
+    made = trainer(network=network, fallback=fallback, epochs=3)
+    records = run(made)
+    assert math.isfinite(records[-1].log_evidence)
+    assert ("2.weight" in made.prior.precisions()) is (fallback == "diagonal")
+    assert not torch.equal(network[2].weight, before)
+
+
+AUGMENTATIONS = {
+    "correlated": lambda: CorrelatedRanges(
+        affine(("rotation", "translation_x")), dtype=torch.float64
+    ),
+    "flip": lambda: augmentation_over(flip("horizontal"), dtype=torch.float64),
+    "flip and rotation": lambda: augmentation_over(
+        [affine(("rotation",)), flip("horizontal"), flip("vertical")], dtype=torch.float64
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_other_augmentations_train(name: str):
+    """Everything that says how much moves, the evidence is finite, and a run repeats."""
+
+    def made() -> Trainer:
+        plain = trainer(epochs=4)
+        model = InvariantModel(small_network(), AUGMENTATIONS[name](), plain.config.samples)
+        return Trainer(model, Categorical(), plain.config, plain.inputs, plain.targets)
+
+    one = made()
+    start = [parameter.detach().clone() for parameter in one.ranges]
+    records = run(one)
+    assert len(start) == len(one.model.augmentation.learnable()) > 0
+    for before, after in zip(start, one.ranges, strict=True):
+        assert bool((before != after).any())
+    assert all(math.isfinite(record.log_evidence) for record in records[1:])
+    assert set(records[-1].ranges) == {s.name for s in one.model.symmetries()}
+    assert numbers(run(made())) == numbers(records)
+
+
+def test_a_mirror_symmetry_is_found_and_no_other():
+    """The label is which half, upper or lower, the bump lies in: left and right do not matter."""
+    images, _, _ = bumps(60)
+    labels = (
+        images[:, 0, : SIZE // 2].sum((1, 2)) > images[:, 0, -(SIZE // 2) :].sum((1, 2))
+    ).long()
+    config = trainer(epochs=30, burn_in=3).config
+    augmentation = augmentation_over([flip("horizontal"), flip("vertical")], dtype=torch.float64)
+    model = InvariantModel(small_network(), augmentation, config.samples)
+    made = Trainer(model, Categorical(), config, images, labels)
+    ranges = run(made)[-1].ranges
+    assert ranges["horizontal_flip"] > 0.35 and ranges["vertical_flip"] < 0.05
 
 
 # --- a regression ---------------------------------------------------------------------------------
@@ -242,8 +336,10 @@ def numbers(records: list[EpochRecord]) -> list[dict[str, object]]:
     return [{k: v for k, v in record.as_dict().items() if k != "seconds"} for record in records]
 
 
-@pytest.mark.parametrize("objective", ["laplace", "augerino", "fixed", "none"])
-def test_the_same_seed_gives_the_same_numbers(objective: str):
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_same_seed_gives_the_same_numbers(objective: str, request: pytest.FixtureRequest):
+    if objective == "trivial-augment":
+        request.getfixturevalue("torchvision_imports")
     start = 0.0 if objective == "none" else START
     images, labels, _ = bumps(20, seed=1)
     first, second, other = (
@@ -273,11 +369,12 @@ def test_how_often_one_purpose_draws_changes_no_other():
 
 def test_evidence_passes_see_every_example_once():
     made = trainer(curvature_batch=15)
-    seen = torch.cat([targets for _, targets in made.orbit_batches("factors")])
+    seen = torch.cat([batch.targets for batch in made.orbit_batches("factors")])
     assert torch.equal(seen, made.targets)
-    some = [targets for _, targets in made.orbit_batches("ranges", limit=30)]
+    some = [batch.targets for batch in made.orbit_batches("ranges", limit=30)]
     assert [len(part) for part in some] == [15, 15]
-    assert [len(part) for _, part in made.orbit_batches("ranges", limit=900)] == [15, 15, 10]
+    more = [len(batch.targets) for batch in made.orbit_batches("ranges", limit=900)]
+    assert more == [15, 15, 10]
 
 
 # --- scores ---------------------------------------------------------------------------------------
@@ -324,11 +421,12 @@ def test_an_evidence_that_is_not_finite_stops_the_run(
 ):
     made = trainer()
     made.run_epoch()
-    before = made.ranges.detach().clone()
+    (half_widths,) = made.ranges
+    before = half_widths.detach().clone()
     monkeypatch.setattr(made.evidence, method, result)
     with pytest.raises(NotFiniteError, match=sentence):
         made.run_epoch()
-    assert torch.equal(made.ranges, before)
+    assert torch.equal(half_widths, before)
 
 
 class Pair(nn.Sequential):

@@ -31,9 +31,10 @@ from oracles.dense_evidence import laplace_log_evidence
 from oracles.dense_ggn import average_over_samples, trainable
 from torch import Tensor
 
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kronecker import Factors
-from isotropy.evidence.laplace import LaplaceFit
+from isotropy.evidence.laplace import Batch, LaplaceFit
 from isotropy.likelihoods import Gaussian
 
 TOLERANCE = 1e-8
@@ -55,7 +56,10 @@ def test_replayed_noise_gives_the_gradient_of_the_value(network: str, likelihood
 
 
 VECTOR_NETWORKS = ["linear", "mlp", "used twice", "head used twice", "tokens", "residual",
-                   "conv all together", "conv used twice", "scalars"]  # fmt: skip
+                   "conv all together", "conv used twice", "scalars", "conv3d all together",
+                   "transposed conv all together", "batch norm", "group norm", "norm used twice",
+                   "rms norm", "attention, masks", "query, key and value in one",
+                   "transformer"]  # fmt: skip
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -75,9 +79,9 @@ def test_gradient_by_several_tensors():
     shift = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     unrelated = torch.ones(2, dtype=torch.float64, requires_grad=True)
 
-    def shifted() -> Iterator[tuple[Tensor, Tensor]]:
-        for rows, targets in given.batches(2, 2):
-            yield rows + shift, targets
+    def shifted() -> Iterator[Batch]:
+        for batch in given.batches(2, 2):
+            yield batch._replace(rows=batch.rows + shift)
 
     fit = given.evidence.fit(shifted())
     found = given.evidence.gradient(fit, shifted(), [given.half_widths, shift, unrelated])
@@ -142,8 +146,8 @@ def expected_factors(given: Problem, draws: list[Tensor]) -> tuple[dict[str, Fac
     log_likelihoods = []
     for draw in draws:
         rows = given.model.orbit(given.inputs, draw.expand(COUNT, -1, -1))
-        found = given.evidence.kfac.batch(
-            rows, SAMPLES, given.evidence.likelihood, create_graph=True
+        found = given.evidence.curvature.batch(
+            rows, Copies(SAMPLES), given.evidence.likelihood, create_graph=True
         )
         log_likelihoods.append(log_likelihood_of(given, found.outputs))
         for name, factors in found.factors().items():
@@ -245,7 +249,7 @@ class DirectionsAtOnce(KFAC):
 def test_directions_at_once_do_not_matter(network: str, likelihood: str):
     given = image_problem(network, likelihood)
     kfac = DirectionsAtOnce(given.model.network)
-    given.evidence.kfac = kfac
+    given.evidence.curvature = kfac
     found = []
     for kfac.count in (1, 2, 100):
         fit = given.evidence.fit(given.batches())
@@ -260,7 +264,6 @@ def test_at_zero_range_antithetic_noise_leaves_no_slope():
     noise = given.model.augmentation.noise(
         COUNT, 4, generator=torch.Generator().manual_seed(0), antithetic=True
     )
-    given.evidence.samples = 4
     slopes = {}
     for width in (0.0, 0.05):
         with torch.no_grad():

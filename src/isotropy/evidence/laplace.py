@@ -17,20 +17,33 @@ passes this is exactly the gradient of the value; with fresh noise it is unbiase
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.curvature.batches import AnyFactors, AnyRoots, AnySpectrum, Curvature, spectra_of
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.joint import JointSpectrum
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kronecker import DenseRoots, Factors, Roots, Spectrum, all_spectra
+from isotropy.curvature.kronecker import DenseRoots
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Likelihood
 
-Batch = tuple[Tensor, Tensor]
-"""Orbit rows (batch·samples, …), samples fastest, and targets (batch, …)."""
+
+class Batch(NamedTuple):
+    """Orbit rows (batch·copies, …), copies fastest, targets (batch, …), and how to average.
+
+    generator: where the Monte-Carlo Fisher draws its labels.
+    """
+
+    rows: Tensor
+    targets: Tensor
+    copies: Copies
+    generator: torch.Generator | None = None
 
 
 class NotFiniteError(RuntimeError):
@@ -41,10 +54,11 @@ class NotFiniteError(RuntimeError):
 class LaplaceFit:
     """What one pass over the data leaves behind: all the evidence depends on but δ and the noise.
 
-    statistic: the likelihood's, summed over `count` examples; spectra by parameter name.
+    statistic: the likelihood's, summed over `count` examples; spectra by block, which is a
+    parameter's name or, for joint curvature, one for all; norms and sizes by parameter name.
     """
 
-    spectra: dict[str, Spectrum]
+    spectra: dict[str, AnySpectrum]
     squared_norms: dict[str, Tensor]
     sizes: dict[str, int]
     statistic: Tensor
@@ -52,31 +66,35 @@ class LaplaceFit:
 
 
 class LaplaceEvidence:
-    """Evidence of `network` under a likelihood and a prior, outputs averaged over `samples`."""
-
-    curvature_name = "kfac-ggn"
+    """Evidence of `network` under a likelihood and a prior, by the given curvature (KFAC)."""
 
     def __init__(
         self,
         network: nn.Module,
         likelihood: Likelihood,
         prior: GaussianPrior,
-        samples: int,
-        kfac: KFAC | None = None,
+        curvature: Curvature | None = None,
     ) -> None:
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
-        self.samples = samples
-        self.kfac = kfac or KFAC(network)
+        self.curvature: Curvature = curvature or KFAC(network)
+
+    @property
+    def curvature_name(self) -> str:
+        """As in records: `kfac-ggn`, …"""
+        return self.curvature.kind.name
 
     def fit(self, batches: Iterable[Batch]) -> LaplaceFit:
         """Pass one: factors and likelihood statistic over all batches, then eigenvalues."""
-        factors: dict[str, Factors] = {}
+        factors: dict[str, AnyFactors] = {}
         statistics: list[Tensor] = []
         count = 0
-        for rows, targets in batches:
-            found = self.kfac.batch(rows.detach(), self.samples, self.likelihood)
+        for rows, targets, copies, generator in batches:
+            fixed = Copies(copies.count, _constant(copies.weights))
+            found = self.curvature.batch(
+                rows.detach(), fixed, self.likelihood, targets, generator=generator
+            )
             for name, block in found.factors().items():
                 factors[name] = factors[name] + block if name in factors else block  # type: ignore[operator]
             self.likelihood.check_targets(targets, found.outputs)
@@ -92,29 +110,30 @@ class LaplaceEvidence:
                     "derivatives overflow; lower the learning rate or rescale the inputs"
                 )
         parameters = dict(self.network.named_parameters())
+        names = self.curvature.parameter_names
         return LaplaceFit(
-            spectra=all_spectra(factors, count),
+            spectra=spectra_of(factors, count),
             squared_norms={
-                name: parameters[name].detach().double().square().sum() for name in factors
+                name: parameters[name].detach().double().square().sum() for name in names
             },
-            sizes={name: parameters[name].numel() for name in factors},
+            sizes={name: parameters[name].numel() for name in names},
             statistic=statistic.detach(),
             count=count,
         )
 
     def value(self, fit: LaplaceFit) -> Tensor:
         """log Z in nats, summed over examples; differentiable in the precisions and the noise."""
-        precisions = self.prior.precisions()
-        scale = self._scale(fit)
+        precisions = self.precisions(fit)
+        scale = self.scale(fit)
         complexity = torch.zeros((), dtype=torch.float64, device=fit.statistic.device)
-        for name, spectrum in fit.spectra.items():
+        for name in fit.sizes:
             precision = precisions[name]
             complexity = (
-                complexity
-                + precision * fit.squared_norms[name]
-                + spectrum.log_determinant(scale, precision)
-                - fit.sizes[name] * precision.log()
+                complexity + precision * fit.squared_norms[name] - fit.sizes[name] * precision.log()
             )
+        for block, spectrum in fit.spectra.items():
+            precision = block_precision(spectrum, block, precisions)
+            complexity = complexity + spectrum.log_determinant(scale, precision)
         return self.likelihood.log_likelihood(fit.statistic, fit.count) - complexity / 2
 
     def gradient(
@@ -126,16 +145,22 @@ class LaplaceEvidence:
         an unbiased estimate when they are drawn uniformly.
         """
         with torch.no_grad():
-            precisions = self.prior.precisions()
-            scale = self._scale(fit)
+            precisions = self.precisions(fit)
+            scale = self.scale(fit)
+            dtype = self.network.get_parameter(self.curvature.parameter_names[0]).dtype
             pullbacks = {
-                name: [v.to(self._dtype(name)) for v in spectrum.pullback(scale, precisions[name])]
-                for name, spectrum in fit.spectra.items()
+                block: [
+                    v.to(dtype)
+                    for v in spectrum.pullback(scale, block_precision(spectrum, block, precisions))
+                ]
+                for block, spectrum in fit.spectra.items()
             }
         total = [torch.zeros_like(tensor) for tensor in inputs]
         seen = 0
-        for rows, targets in batches:
-            found = self.kfac.batch(rows, self.samples, self.likelihood, create_graph=True)
+        for rows, targets, copies, generator in batches:
+            found = self.curvature.batch(
+                rows, copies, self.likelihood, targets, generator=generator, create_graph=True
+            )
             statistic = self.likelihood.statistic(found.outputs, targets)
             outputs = [-self.likelihood.log_likelihood(statistic, len(targets))]
             cotangents = [torch.ones_like(outputs[0])]
@@ -144,7 +169,7 @@ class LaplaceEvidence:
                 for tensor, pullback in zip(found.roots[name].tensors(), parts, strict=True):
                     if tensor.requires_grad:
                         outputs.append(tensor)
-                        cotangents.append(tensor.detach() @ pullback)
+                        cotangents.append(_times(tensor.detach(), pullback))
             part = torch.autograd.grad(
                 outputs, inputs, cotangents, allow_unused=True, materialize_grads=True
             )
@@ -155,22 +180,57 @@ class LaplaceEvidence:
         return [tensor * (fit.count / seen) for tensor in total]
 
     def effective_parameters(self, fit: LaplaceFit) -> dict[str, float]:
-        """γ per parameter tensor: how many of its parameters the data determines."""
-        precisions = self.prior.precisions()
-        scale = self._scale(fit)
+        """γ per block: how many of its parameters the data determines."""
+        precisions = self.precisions(fit)
+        scale = self.scale(fit)
         return {
-            name: float(spectrum.effective_parameters(scale, precisions[name]).detach())
-            for name, spectrum in fit.spectra.items()
+            block: float(
+                spectrum.effective_parameters(
+                    scale, block_precision(spectrum, block, precisions)
+                ).detach()
+            )
+            for block, spectrum in fit.spectra.items()
         }
 
-    def _scale(self, fit: LaplaceFit) -> Tensor:
-        return self.likelihood.curvature_scale().to(fit.statistic)
+    def precisions(self, fit: LaplaceFit) -> dict[str, Tensor]:
+        """δ by parameter name; differentiable in the prior's.
 
-    def _dtype(self, name: str) -> torch.dtype:
-        return self.network.get_parameter(name).dtype
+        The weights of a layer in front of a normalisation count by their direction alone, which
+        any isotropic Gaussian prior makes uniform on the sphere. They get the precision on whose
+        shell they lie, P/‖θ‖², so that the evidence depends neither on their length nor on δ.
+        """
+        precisions = self.prior.precisions()
+        for names in self.prior.scale_invariant.values():
+            own = [name for name in names if name in fit.sizes]
+            size = sum(fit.sizes[name] for name in own)
+            length = sum((fit.squared_norms[name] for name in own), start=torch.zeros(()))
+            precisions |= {name: (size / length).to(fit.statistic) for name in own}
+        return precisions
+
+    def scale(self, fit: LaplaceFit) -> Tensor:
+        """The factor between the blocks and the curvature, from the likelihood's noise."""
+        return self.curvature.kind.scale(self.likelihood).to(fit.statistic)
 
 
-def _joined(roots: dict[str, Roots], pullbacks: dict[str, list[Tensor]]) -> dict[str, list[Tensor]]:
+def block_precision(spectrum: AnySpectrum, block: str, precisions: dict[str, Tensor]) -> Tensor:
+    """The block's prior precision: one number, or one a parameter for a joint block."""
+    if isinstance(spectrum, JointSpectrum):
+        return spectrum.repeated(precisions)
+    return precisions[block]
+
+
+def _times(root: Tensor, pullback: Tensor) -> Tensor:
+    """X V, where a diagonal V comes as a vector."""
+    return root * pullback if pullback.ndim == 1 else root @ pullback
+
+
+def _constant(weights: Tensor | None) -> Tensor | None:
+    return None if weights is None else weights.detach()
+
+
+def _joined(
+    roots: Mapping[str, AnyRoots], pullbacks: dict[str, list[Tensor]]
+) -> dict[str, list[Tensor]]:
     """Pullbacks by parameter, those of a bias added to its weight's where both share a root."""
     joined = {name: list(parts) for name, parts in pullbacks.items()}
     for name, root in roots.items():

@@ -2,6 +2,10 @@
 
     p(θ) = Π_l N(θ_l; 0, I/δ_l)      one δ for everything, per layer, or per parameter tensor
 
+Weights in front of a normalisation layer are scale-invariant: a Gaussian prior says nothing of
+their direction and everything of a length that changes nothing. They carry no penalty, and
+`laplace` gives them the precision on whose shell they lie.
+
 A network may declare its own groups with a method `prior_groups()` that returns a dictionary
 from parameter name to group name; roles are never guessed from names.
 """
@@ -9,6 +13,7 @@ from parameter name to group name; roles are never guessed from names.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Literal
 
 import torch
@@ -24,6 +29,7 @@ class GaussianPrior(nn.Module):
     """Zero-mean Gaussian prior; `log_precisions` (groups,) is learnable, in float64.
 
     names: the parameters that have a prior, in the network's own order.
+    scale_invariant: layers whose length changes nothing; kept as {layer: its parameters}.
     """
 
     def __init__(
@@ -32,11 +38,17 @@ class GaussianPrior(nn.Module):
         names: tuple[str, ...],
         structure: PriorStructure = "scalar",
         precision: float = 1.0,
+        scale_invariant: Collection[str] = (),
     ) -> None:
         super().__init__()
         check_choice(structure, STRUCTURES, what="prior structure")
         self.structure = structure
         self.names = names
+        self.scale_invariant = {
+            layer: tuple(name for name in names if name.rpartition(".")[0] == layer)
+            for layer in scale_invariant
+        }
+        self._free = {name for members in self.scale_invariant.values() for name in members}
         self.group_of = _groups(network, names, structure)
         self.groups = tuple(dict.fromkeys(self.group_of.values()))
         start = torch.full((len(self.groups),), math.log(precision), dtype=torch.float64)
@@ -57,8 +69,9 @@ class GaussianPrior(nn.Module):
         terms = [
             constants[self.group_of[name]] / 2 * parameters[name].square().sum()
             for name in self.names
+            if name not in self._free
         ]
-        return torch.stack(terms).sum()
+        return torch.stack(terms).sum() if terms else self.log_precisions.new_zeros(())
 
 
 def _groups(

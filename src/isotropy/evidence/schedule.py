@@ -15,17 +15,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 from isotropy.checks import CallerError, check_at_least, check_choice
+from isotropy.curvature.kfac import FALLBACKS, Fallback
+from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
+from isotropy.evidence.objectives import OBJECTIVES, RECIPES, Objective, objectives_with
 from isotropy.evidence.priors import STRUCTURES, PriorStructure
 from isotropy.likelihoods import LIKELIHOODS
+from isotropy.networks.mixtures import DISTRIBUTIONS
 
-Objective = Literal["laplace", "augerino", "fixed", "none"]
+__all__ = [
+    "OBJECTIVES",
+    "TRAVEL",
+    "LearnConfig",
+    "Objective",
+    "cosine",
+    "default_batch",
+    "default_epochs",
+    "resolve",
+    "too_short",
+]
+
 TRAVEL = 2 * (math.pi + 0.5)
 """How far a range must be able to travel in a run, in coordinates: learning rate × updates."""
-
-OBJECTIVES = ("laplace", "augerino", "fixed", "none")
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,9 @@ class LearnConfig:
     """What a caller may set. None means: follow from the size of the problem (`resolve`).
 
     objective        what chooses the ranges: laplace (the evidence), augerino (training loss
-                     with a reward for width), fixed (`ranges` as given), none (no augmentation)
+                     with a reward for width), fixed (`ranges` as given), none (no augmentation),
+                     and the baselines averaged-losses (`ranges` as given), augerino-original,
+                     trivial-augment; see `objectives`
     samples          transformed copies averaged in training and in the evidence (S)
     test_samples     copies averaged when predicting
     epochs           passes over the training data
@@ -46,8 +61,14 @@ class LearnConfig:
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
     range_memory     decay of the squared gradients in the ranges' Adam (β₂)
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
+    curvature        structure and Fisher, such as kfac-ggn, kfac-ef, diagonal-ggn (`kinds`)
+    fallback         what becomes of a layer without a curvature rule: refuse, diagonal, fixed
+    distribution     independent ranges, or correlated ones with a full covariance
     prior_structure  one precision: scalar, or one per layer, or one per tensor
     ranges, caps     half-widths by generator name in reported units: given, largest allowed
+    start            half-widths by name that learning starts from (others start at zero)
+    augerino_weight  the reward for width in augerino and augerino-original
+    augerino_decay   weight decay of the objectives that have no evidence
     """
 
     objective: Objective = "laplace"
@@ -67,10 +88,14 @@ class LearnConfig:
     range_memory: float = 0.9
     prior_rate: float | None = None
     prior_steps: int | None = None
+    curvature: str = DEFAULT_KIND
+    fallback: Fallback = "refuse"
+    distribution: str = "independent"
     prior_structure: PriorStructure = "scalar"
     prior_precision: float = 1.0
     evaluate_every: int | None = None
     ranges: Mapping[str, float] | None = None
+    start: Mapping[str, float] | None = None
     caps: Mapping[str, float] | None = None
     augerino_weight: float = 1e-2
     augerino_decay: float = 1e-4
@@ -79,6 +104,9 @@ class LearnConfig:
     def check(self) -> None:
         """Raise for settings that cannot be meant."""
         check_choice(self.objective, OBJECTIVES, what="objective")
+        kind_named(self.curvature)
+        check_choice(self.fallback, FALLBACKS, what="fallback")
+        check_choice(self.distribution, DISTRIBUTIONS, what="distribution")
         check_choice(self.prior_structure, STRUCTURES, what="prior structure")
         check_choice(self.likelihood, LIKELIHOODS, what="likelihood")
         positive = ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
@@ -95,15 +123,21 @@ class LearnConfig:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
-        if self.objective == "fixed" and not self.ranges:
+        given = RECIPES[self.objective].ranges == "given"
+        if given and not self.ranges:
             raise CallerError(
-                "objective fixed: expected the ranges to use, got none; give them by name in "
-                "reported units, such as rotation=30"
+                f"objective {self.objective}: expected the ranges to use, got none; give them by "
+                "name in reported units, such as rotation=30"
             )
-        if self.objective != "fixed" and self.ranges:
+        if not given and self.ranges:
             raise CallerError(
-                f"ranges are given only for the objective fixed, got them for {self.objective!r}; "
-                "to bound what is learned use caps"
+                f"ranges are given only for the objectives {objectives_with('given')}, got them "
+                f"for {self.objective!r}; to bound what is learned use caps"
+            )
+        if self.objective == "augerino-original" and self.distribution != "independent":
+            raise CallerError(
+                "objective augerino-original: expected the distribution independent, got "
+                f"{self.distribution!r}; use laplace or augerino"
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,13 +152,14 @@ class LearnConfig:
 def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
     """Fill in every None; what comes back is complete and is what a run folder records."""
     config.check()
-    plain = config.objective == "none"
+    recipe = RECIPES[config.objective]
     # A GPU affords the paper's samples; a CPU gets fewer, and fewer epochs.
-    samples = config.samples or (31 if on_gpu else 16)
+    affordable = 31 if on_gpu else 16
+    samples = config.samples or recipe.samples or affordable
     epochs = config.epochs or default_epochs(on_gpu)
     burn_in = config.burn_in if config.burn_in is not None else min(10, epochs // 6)
     batch_size = min(config.batch_size or default_batch(examples), examples)
-    if config.objective == "augerino":  # a step on the ranges with every weight step
+    if recipe.ranges == "loss":  # a step on the ranges with every weight step
         updates, least_rate = epochs * math.ceil(examples / batch_size), 0.005
     else:
         updates, least_rate = max(1, (epochs - burn_in) // config.update_every), 0.05
@@ -133,7 +168,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
     every = config.evaluate_every or max(1, epochs // 10)
     return replace(
         config,
-        samples=1 if plain else samples,
+        samples=1 if recipe.ranges == "absent" else samples,
         test_samples=config.test_samples or max(31, samples),
         epochs=epochs,
         batch_size=batch_size,

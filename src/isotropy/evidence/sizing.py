@@ -13,10 +13,12 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import kind_named
 from isotropy.evidence.schedule import LearnConfig
 
 CACHE_BYTES = 4e6
 GPU_BYTES = 8e9
+JACOBIAN_BYTES = 1e9
 GRAPH_COPIES = 60
 """Maps alive at once on a GPU: about ten directions, each with six tensors of its graph."""
 
@@ -30,8 +32,14 @@ def fit_curvature_batch(config: LearnConfig, network: nn.Module, example: Tensor
     first = next(network.parameters(), None)
     if first is None:
         return config
+    kind = kind_named(config.curvature)
+    if kind.structure != "kfac":
+        # Every example's own gradient, one a direction (about ten), and a graph of it.
+        trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        comfortable = max(1, int(JACOBIAN_BYTES / (40 * trainable * first.element_size())))
+        return replace(config, curvature_batch=min(config.curvature_batch, comfortable))
     try:
-        numbers = KFAC(network).widest_map(example.to(first))
+        numbers = KFAC(network, kind, config.fallback).widest_map(example.to(first))
     except RuntimeError:  # a network that does not fit the data is named where it is trained
         return config
     example_bytes = numbers * config.samples * first.element_size()

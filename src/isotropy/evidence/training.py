@@ -5,7 +5,7 @@ transformed copies as constants. After a burn-in, every `update_every` epochs, a
 one evidence pass, a few steps on log precisions and noise, then one step on the ranges
 along the evidence gradient (`laplace`). With `augerino` the ranges follow the training loss
 with a reward for width instead,  CE − w‖η‖₂  and a fixed weight decay; with `fixed` and `none` only
-the precisions are learned.
+the precisions are learned. `objectives` has the table of these and of the baselines.
 
 The loop draws from named streams (`streams`) and keeps no other state than parameters, optimiser
 moments and the epoch, so that a saved and resumed run ends with the numbers of an unbroken one.
@@ -19,22 +19,31 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.kfac import KFAC, average_samples
+from isotropy.curvature.choice import make_curvature
+from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
+from isotropy.curvature.scale_invariance import scale_invariant_layers
+from isotropy.evidence.baselines import average_of_losses, reward_for_width
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
+from isotropy.evidence.objectives import RECIPES
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.schedule import LearnConfig, cosine
+from isotropy.evidence.scoring import Scores, score
 from isotropy.evidence.streams import stream
+from isotropy.evidence.values import EvidenceValue
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.invariant_model import InvariantModel
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What is known after an epoch; None where it was not computed then."""
+    """What is known after an epoch; None where it was not computed then.
+
+    own_test_…: scores by the objective's own rule, where it has one (`objectives`)
+    """
 
     epoch: int
     train_loss: float
@@ -48,17 +57,11 @@ class EpochRecord:
     test_accuracy: float | None
     test_log_likelihood: float | None
     seconds: float
+    own_test_accuracy: float | None = None
+    own_test_log_likelihood: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Accuracy (None for regression) and mean log likelihood on some data."""
-
-    accuracy: float | None
-    log_likelihood: float
 
 
 class Trainer:
@@ -79,33 +82,40 @@ class Trainer:
         self.network = model.network
         self.likelihood = likelihood
         self.config = config
+        self.recipe = RECIPES[config.objective]
         self.inputs, self.targets = inputs, targets
         self.device = inputs.device
-        kfac = KFAC(self.network)
+        self._check_outputs()
+        curvature = make_curvature(
+            self.network, kind_named(config.curvature), config.fallback, inputs[:2]
+        )
+        layers = {name.rpartition(".")[0] for name in curvature.parameter_names}
         self.prior = GaussianPrior(
-            self.network, kfac.parameter_names, config.prior_structure, config.prior_precision
+            self.network,
+            curvature.parameter_names,
+            config.prior_structure,
+            config.prior_precision,
+            scale_invariant=sorted(scale_invariant_layers(self.network, layers, inputs[:4])),
         ).to(self.device)
-        self.evidence = LaplaceEvidence(self.network, likelihood, self.prior, model.samples, kfac)
-        self.ranges = model.augmentation.half_widths
-        learns = config.objective in ("laplace", "augerino")
-        self.ranges.requires_grad_(learns)
-        augerino = config.objective == "augerino"
+        self.evidence = LaplaceEvidence(self.network, likelihood, self.prior, curvature)
+        self.ranges = model.augmentation.learnable()
+        for parameter in self.ranges:
+            parameter.requires_grad_(self.recipe.learns)
         trainable = [p for p in self.network.parameters() if p.requires_grad]
+        decay = 0.0 if self.recipe.evidence else config.augerino_decay
         self.optimisers: dict[str, torch.optim.Optimizer] = {
-            "weights": torch.optim.Adam(
-                trainable, lr=config.weight_rate, weight_decay=config.augerino_decay * augerino
-            ),
-            "ranges": torch.optim.Adam(
-                [self.ranges], lr=_number(config.range_rate), betas=(0.9, config.range_memory)
-            ),
+            "weights": torch.optim.Adam(trainable, lr=config.weight_rate, weight_decay=decay),
             "prior": torch.optim.Adam(
                 [self.prior.log_precisions, *likelihood.parameters()],
                 lr=_number(config.prior_rate),
             ),
         }
+        if self.ranges:
+            self.optimisers["ranges"] = torch.optim.Adam(
+                self.ranges, lr=_number(config.range_rate), betas=(0.9, config.range_memory)
+            )
         self.epoch = 0
         self.seconds = 0.0
-        self._check_outputs()
 
     def _check_outputs(self) -> None:
         """Run a few examples, so that a network that does not fit the data is named at once."""
@@ -135,6 +145,7 @@ class Trainer:
         last = self.epoch == self.config.epochs
         due = last or self.epoch % _whole(self.config.evaluate_every) == 0
         scores = self.score(*test) if test is not None and due else None
+        own = self.own_score(*test) if test is not None and due else None
         count = len(self.inputs)
         self.seconds += time.perf_counter() - started
         return EpochRecord(
@@ -150,23 +161,22 @@ class Trainer:
             test_accuracy=None if scores is None else scores.accuracy,
             test_log_likelihood=None if scores is None else scores.log_likelihood,
             seconds=self.seconds,
+            own_test_accuracy=None if own is None else own.accuracy,
+            own_test_log_likelihood=None if own is None else own.log_likelihood,
         )
 
     def _hyper_step_due(self) -> bool:
         after = self.epoch - _whole(self.config.burn_in)
-        return (
-            self.config.objective != "augerino"
-            and after > 0
-            and after % self.config.update_every == 0
-        )
+        return self.recipe.evidence and after > 0 and after % self.config.update_every == 0
 
     def _weight_steps(self) -> tuple[float, float | None]:
         config, count = self.config, len(self.inputs)
-        augerino = config.objective == "augerino"
+        follows_loss = self.recipe.ranges == "loss"
         order = torch.randperm(count, generator=stream(config.seed, "order", self.epoch))
         batches = order.to(self.device).split(_whole(config.batch_size))
         noise_stream = stream(config.seed, "noise", self.epoch, self.device)
-        weights, ranges = self.optimisers["weights"], self.optimisers["ranges"]
+        fix_statistics(self.network)
+        weights, ranges = self.optimisers["weights"], self.optimisers.get("ranges")
         losses: list[Tensor] = []
         hits: list[Tensor] = []
         for index, batch in enumerate(batches):
@@ -174,20 +184,26 @@ class Trainer:
             _set_rate(weights, cosine(config.weight_rate, config.weight_rate_end, progress))
             inputs, targets = self.inputs[batch], self.targets[batch]
             noise = self.model.noise(len(batch), generator=noise_stream)
-            with torch.set_grad_enabled(augerino):
+            with torch.set_grad_enabled(follows_loss):
                 rows = self.model.orbit(inputs, noise)
-            outputs = average_samples(self.network(rows), noise.shape[1])
-            loss = self.likelihood.training_loss(outputs, targets)
-            losses.append(loss.detach() * len(batch))
-            if augerino:
-                loss = loss - config.augerino_weight * _norm(self.ranges)
+                copies = self.model.augmentation.copies(noise.shape[1])
+            moved = self.network(rows)
+            outputs = copies.mean(moved)
+            if self.recipe.averaged == "losses":
+                loss = average_of_losses(self.likelihood, moved, targets, copies)
             else:
+                loss = self.likelihood.training_loss(outputs, targets)
+            losses.append(loss.detach() * len(batch))
+            if self.recipe.evidence:
                 loss = loss + self.prior.penalty(dict(self.network.named_parameters())) / count
-            weights.zero_grad(set_to_none=True)
-            ranges.zero_grad(set_to_none=True)
+            if follows_loss:
+                loss = loss - config.augerino_weight * reward_for_width(self.model.augmentation)
+            for optimiser in (weights, ranges):
+                if optimiser is not None:
+                    optimiser.zero_grad(set_to_none=True)
             loss.backward()
             weights.step()
-            if augerino:
+            if follows_loss and ranges is not None:
                 _set_rate(ranges, self._range_rate(progress))
                 ranges.step()
                 self.model.augmentation.project()
@@ -214,11 +230,13 @@ class Trainer:
                 len(self.inputs), generator=stream(seed, purpose + " order", self.epoch)
             )[:limit]
         noise_stream = stream(seed, purpose, self.epoch, self.device)
+        label_stream = stream(seed, purpose + " labels", self.epoch, self.device)
         for batch in order.to(self.device).split(size):
             noise = self.model.noise(len(batch), generator=noise_stream)
             with torch.set_grad_enabled(graph):
                 rows = self.model.orbit(self.inputs[batch], noise)
-            yield rows, self.targets[batch]
+                copies = self.model.augmentation.copies(noise.shape[1])
+            yield Batch(rows, self.targets[batch], copies, label_stream)
 
     def _hyper_step(self) -> tuple[float, float]:
         """Precisions and noise, then ranges; returns log likelihood and evidence before."""
@@ -238,28 +256,38 @@ class Trainer:
             prior.step()
         assert before is not None
         self._check_finite(float(before), "log evidence")
-        if config.objective == "laplace":
+        if self.recipe.ranges == "evidence":
             batches = self.orbit_batches(
                 "ranges",
                 limit=_whole(config.gradient_batches) * _whole(config.batch_size),
                 graph=True,
             )
-            (gradient,) = self.evidence.gradient(fit, batches, [self.ranges])
-            self._check_finite(float(gradient.sum()), "gradient of the evidence by the ranges")
+            gradients = self.evidence.gradient(fit, batches, self.ranges)
+            for parameter, gradient in zip(self.ranges, gradients, strict=True):
+                self._check_finite(float(gradient.sum()), "gradient of the evidence by the ranges")
+                parameter.grad = gradient
             ranges = self.optimisers["ranges"]
-            self.ranges.grad = gradient
             _set_rate(ranges, self._range_rate(progress))
             ranges.step()
             self.model.augmentation.project()
         return log_likelihood, float(before)
 
-    def final_evidence(self) -> float | None:
-        """log Z of the model as it stands, in nats (None for augerino, which has no prior)."""
-        if self.config.objective == "augerino":
-            return None
-        with torch.no_grad():
-            value = self.evidence.value(self.evidence.fit(self.orbit_batches("final")))
-        return float(value)
+    def final_evidence(self) -> EvidenceValue | None:
+        """log Z of the model as it stands (None for objectives that have no prior)."""
+        return self.evidence_value("final") if self.recipe.evidence else None
+
+    @torch.no_grad()
+    def evidence_value(self, purpose: str) -> EvidenceValue:
+        """log Z with the noise of this purpose and epoch, and what it depends on."""
+        value = self.evidence.value(self.evidence.fit(self.orbit_batches(purpose)))
+        return EvidenceValue(
+            nats=float(value),
+            examples=len(self.inputs),
+            curvature=self.evidence.curvature_name,
+            samples=self.model.samples,
+            prior_structure=self.prior.structure,
+            noise_seed=f"{self.config.seed}/{purpose}/{self.epoch}",
+        )
 
     def _range_rate(self, progress: float) -> float:
         return cosine(
@@ -275,32 +303,37 @@ class Trainer:
 
     # -- scoring ---------------------------------------------------------------------------
 
-    @torch.no_grad()
     def score(self, inputs: Tensor, targets: Tensor) -> Scores:
         """Averaged predictions with the same noise every time, `test_samples` copies each."""
-        samples = _whole(self.config.test_samples)
-        if self.model.augmentation.is_identity:
-            samples = 1  # all copies are the same
-        noise_stream = stream(self.config.seed, "test", 0, self.device)
-        size = max(1, 8192 // samples)
-        hits, total = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        with evaluation_mode(self.network):
-            for part, wanted in zip(inputs.split(size), targets.split(size), strict=True):
-                noise = self.model.noise(len(part), samples=samples, generator=noise_stream)
-                outputs = self.model(part, noise)
-                total += self.likelihood.log_likelihood(
-                    self.likelihood.statistic(outputs, wanted), len(part)
-                )
-                if wanted.ndim == 1:
-                    hits += (outputs.argmax(1) == wanted).sum()
-        accuracy = float(hits) / len(inputs) if targets.ndim == 1 else None
-        return Scores(accuracy, float(total) / len(inputs))
+        copies = _whole(self.config.test_samples)
+        seed = self.config.seed
+        return score(self.model, self.likelihood, inputs, targets, copies=copies, seed=seed)
+
+    def own_score(self, inputs: Tensor, targets: Tensor) -> Scores | None:
+        """Scores as the objective itself predicts; None where that is how all are scored."""
+        own, seed = self.recipe.own, self.config.seed
+        if own is None:
+            return None
+        return score(
+            self.model,
+            self.likelihood,
+            inputs,
+            targets,
+            copies=own.copies,
+            seed=seed,
+            combination=own.combination,
+        )
 
 
-def _norm(tensor: Tensor) -> Tensor:
-    """‖η‖₂ with gradient 0 at 0."""
-    squared = tensor.square().sum()
-    return torch.where(squared > 0, squared, 1.0).sqrt() * (squared > 0)
+def fix_statistics(network: nn.Module) -> None:
+    """Put every BatchNorm into evaluation mode: its statistics are constants of the model.
+
+    With statistics of the batch a prediction would depend on its neighbours, and weights in front
+    would have no posterior mode.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
 
 
 def _set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

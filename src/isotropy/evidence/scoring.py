@@ -1,0 +1,87 @@
+"""Scores of a model on data: accuracy and mean log likelihood, over copies drawn by a seed.
+
+    outputs              log p(y | Σ_s w_s f(x_s))
+    log-probabilities    Σ_s w_s log p(· | f(x_s)), normalised again
+
+For class probabilities and Gaussian means the two are one: Σ w log softmax(f) differs from
+Σ w f by a number that is the same for every class, and normalising takes it away. The second is
+here because it is what Augerino's authors write.
+
+Rows are (batch·copies, outputs), copies fastest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isotropy.checks import check_choice
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.recording import evaluation_mode
+from isotropy.evidence.objectives import COMBINATIONS, Combination
+from isotropy.evidence.streams import stream
+from isotropy.likelihoods import Likelihood
+from isotropy.networks.invariant_model import InvariantModel
+
+ROWS = 8192
+"""Rows that the network is called on at once."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Accuracy (None for regression) and mean log likelihood on some data."""
+
+    accuracy: float | None
+    log_likelihood: float
+
+
+def combined(rows: Tensor, copies: Copies, combination: Combination, classes: bool) -> Tensor:
+    """Outputs (batch, outputs) of rows (batch·copies, outputs).
+
+    classes: the outputs are logits; Gaussian means are averaged under either rule
+    """
+    check_choice(combination, COMBINATIONS, what="combination")
+    if combination == "log-probabilities" and classes:
+        rows = rows.log_softmax(-1)
+    return copies.mean(rows)
+
+
+@torch.no_grad()
+def score(
+    model: InvariantModel,
+    likelihood: Likelihood,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    copies: int,
+    seed: int,
+    combination: Combination = "outputs",
+) -> Scores:
+    """Scores over `copies` copies of each example, the same for the same seed.
+
+    copies: 0 predicts the data as they are
+    """
+    device = inputs.device
+    if copies and model.augmentation.is_identity:
+        copies = 1  # all copies are the same
+    noise_stream = stream(seed, "test", 0, device)
+    classes = targets.ndim == 1
+    hits, total = torch.zeros((), device=device), torch.zeros((), device=device)
+    size = max(1, ROWS // max(1, copies))
+    with evaluation_mode(model.network):
+        for part, wanted in zip(inputs.split(size), targets.split(size), strict=True):
+            if copies:
+                noise = model.noise(len(part), samples=copies, generator=noise_stream)
+                over = model.augmentation.copies(noise.shape[1])
+                rows = model.network(model.orbit(part, noise))
+            else:
+                over, rows = Copies(1), model.network(part)
+            outputs = combined(rows, over, combination, classes)
+            statistic = likelihood.statistic(outputs, wanted)
+            total += likelihood.log_likelihood(statistic, len(part))
+            if classes:
+                hits += (outputs.argmax(1) == wanted).sum()
+    accuracy = float(hits) / len(inputs) if classes else None
+    return Scores(accuracy, float(total) / len(inputs))
