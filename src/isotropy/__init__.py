@@ -6,41 +6,111 @@ print(result.symmetries)
 
 from isotropy._version import __version__
 from isotropy.checks import CallerError
-from isotropy.curvature.kronecker import DenseRoots, KroneckerRoots
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.kronecker import DenseRoots, DiagonalRoots, KroneckerRoots
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import load
+from isotropy.evidence.calibration import Calibration, calibration
 from isotropy.evidence.laplace import NotFiniteError
+from isotropy.evidence.predictive import Predictive
 from isotropy.evidence.schedule import LearnConfig
-from isotropy.networks.augmentations import Symmetry, UniformRanges
+from isotropy.evidence.screening import Screening
+from isotropy.evidence.values import EvidenceValue
+from isotropy.evidence.verdict import Verdict
+from isotropy.networks.augmentations import Augmentation, Symmetry, UniformRanges
+from isotropy.networks.correlated import CorrelatedRanges
+from isotropy.networks.export import (
+    as_kornia,
+    as_torchvision,
+    augmentation_from_law,
+    export_model,
+)
 from isotropy.networks.invariant_model import InvariantModel
-from isotropy.symmetry.actions import Action, Generator
+from isotropy.networks.mixtures import Mixture, augmentation_over
+from isotropy.symmetry.actions import Action, Generator, compose
+from isotropy.symmetry.catalogue import actions_named
+from isotropy.symmetry.finite_actions import (
+    Element,
+    FiniteAction,
+    RandomTransform,
+    channel_permutations,
+    flip,
+    point_permutation,
+    point_reflection,
+    quarter_turns,
+    reversal,
+    sign_change,
+)
 from isotropy.symmetry.image_actions import AffineAction, affine
+from isotropy.symmetry.intensity_actions import intensity
+from isotropy.symmetry.point_actions import points
+from isotropy.symmetry.sequence_actions import sequences
+from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
 from isotropy.workflows.loading import load_model
+from isotropy.workflows.profiling import ProfileResult, profile
+from isotropy.workflows.screening import ScreenResult, screen
 
 __all__ = [
     "Action",
     "AffineAction",
+    "Augmentation",
+    "Calibration",
     "CallerError",
+    "Copies",
+    "CorrelatedRanges",
     "DenseRoots",
+    "DiagonalRoots",
+    "Element",
+    "EvidenceValue",
+    "FiniteAction",
     "Generator",
+    "InvariantClassifier",
     "InvariantModel",
+    "InvariantRegressor",
     "KroneckerRoots",
     "LabelledData",
     "LayerRule",
     "LearnConfig",
     "LearnProgress",
     "LearnResult",
+    "Mixture",
     "NotFiniteError",
+    "Predictive",
+    "ProfileResult",
+    "RandomTransform",
+    "ScreenResult",
+    "Screening",
     "Split",
     "Symmetry",
     "UniformRanges",
     "Use",
+    "Verdict",
     "__version__",
+    "actions_named",
     "affine",
+    "as_kornia",
+    "as_torchvision",
+    "augmentation_from_law",
+    "augmentation_over",
+    "calibration",
+    "channel_permutations",
+    "compose",
+    "export_model",
+    "flip",
+    "intensity",
     "learn",
     "load",
     "load_model",
+    "point_permutation",
+    "point_reflection",
+    "points",
+    "profile",
+    "quarter_turns",
     "register_rule",
+    "reversal",
+    "screen",
+    "sequences",
+    "sign_change",
 ]

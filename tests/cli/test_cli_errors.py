@@ -109,7 +109,7 @@ BAD_DATA = {
     ),
     "no images to turn": DataCase(
         npz(x=FEATURES, y=LABELS),
-        ("data", "rotation", "(1, 4)"),
+        ("generators", "images", "(4,)", "your own Action in Python"),
         as_test=("data", "(4)", "(1, 8, 8)"),
     ),
 }
@@ -149,8 +149,8 @@ import torch
 class Widths:
     hidden: int = 3
 
-def normalised(shape, outputs):
-    layers = [torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, outputs)]
+def without_rule(shape, outputs):
+    layers = [torch.nn.Flatten(), torch.nn.PReLU(), torch.nn.Linear(64, outputs)]
     return torch.nn.Sequential(*layers)
 
 def too_wide():
@@ -197,7 +197,7 @@ BAD_OPTIONS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "unknown prior": (["--prior", "flat"], ("--prior", "flat")),
     "unknown generator": (["--generators", "rotaton"], ("'rotaton'", "did you mean 'rotation'?")),
     "no generator": (["--generators", ""], ("generator ''",)),
-    "generator twice": (["--generators", "scale,scale"], ("'scale' twice",)),
+    "generator twice": (["--generators", "scale,scale"], ("'scale', 'scale'",)),
     "unknown device": (["--device", "banana"], ("'banana'",)),
     "device without data": (["--device", "meta"], ("'meta'",)),
     "device with a letter": (["--device", "cuda:x"], ("'cuda:x'",)),
@@ -208,13 +208,13 @@ BAD_OPTIONS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "range NaN": (["--objective", "fixed", "--range", "rotation=nan"], ("--range", "nan")),
     "range infinite": (["--objective", "fixed", "--range", "rotation=inf"], ("--range", "inf")),
     "range below zero": (["--objective", "fixed", "--range", "scale_x=-1"], ("--range", "scale_x")),
-    "range of an unknown": (["--range", "spin=3"], ("--range", "'spin'")),
+    "range of an unknown": (["--objective", "fixed", "--range", "spin=3"], ("generator 'spin'",)),
     "range of another": (["--objective", "fixed", "--range", "shear_x=1"], ("'shear_x'",)),
     "range while learning": (["--range", "rotation=30"], ("ranges", "'laplace'")),
     "fixed without range": (["--objective", "fixed"], ("fixed", "rotation=30")),
     "cap below zero": (["--cap", "rotation=-1"], ("--cap", "rotation=-1")),
     "cap NaN": (["--cap", "rotation=nan"], ("--cap", "rotation=nan")),
-    "cap of an unknown": (["--cap", "spin=3"], ("--cap", "'spin'")),
+    "cap of an unknown": (["--cap", "spin=3"], ("generator 'spin'",)),
     # models
     "unknown model": (["--model", "mpl"], ("'mpl'", "did you mean 'mlp'?")),
     "no model": (["--model", ""], ("model ''",)),
@@ -231,7 +231,7 @@ BAD_OPTIONS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "factory exits": (["--model", "nets.py:exits"], ("nets.py", "SystemExit")),
     "factory gives a number": (["--model", "nets.py:number"], ("nets.py", "'number'", "int")),
     "factory wants one": (["--model", "nets.py:lonely"], ("nets.py:lonely", "(outputs)")),
-    "layer without a rule": (["--model", "nets.py:normalised"], ("layer '1'", "BatchNorm1d")),
+    "layer without a rule": (["--model", "nets.py:without_rule"], ("layer '1'", "PReLU")),
     "network does not fit": (["--model", "nets.py:too_wide"], ("(1, 8, 8)",)),
     "too few outputs": (["--model", "nets.py:too_few"], ("2 outputs",)),
     "folder is no run": (["--model", "other"], ("'other'", "not a run folder")),

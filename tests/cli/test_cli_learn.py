@@ -27,7 +27,8 @@ from isotropy.cli.learn import learn_command
 from isotropy.cli.progress import LearnDisplay, reading
 from isotropy.evidence.schedule import OBJECTIVES, LearnConfig
 from isotropy.evidence.training import EpochRecord
-from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS
+from isotropy.networks.augmentations import Symmetry, UniformRanges
+from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS, affine
 from isotropy.workflows.learning import LearnProgress
 
 Capture = pytest.CaptureFixture[str]
@@ -178,20 +179,27 @@ def test_two_runs_at_once_have_folders_of_their_own(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_objectives(objective: str, folder: Path, capsys: Capture) -> None:
-    ranges = ["--range", "rotation=30"] if objective == "fixed" else []
-    record = learn(capsys, "--objective", objective, *ranges)
-    (rotation,) = record["symmetries"]
+def test_objectives(
+    objective: str, folder: Path, capsys: Capture, request: pytest.FixtureRequest
+) -> None:
+    if objective == "trivial-augment":
+        request.getfixturevalue("torchvision_imports")
+    given = ["--range", "rotation=30"] if objective in ("fixed", "averaged-losses") else []
+    record = learn(capsys, "--objective", objective, *given)
     assert record["objective"] == objective
-    assert (record["log_evidence"] is None) == (objective == "augerino")
-    assert (record["log_evidence_per_example"] is None) == (objective == "augerino")
+    without = objective not in ("laplace", "fixed", "none")
+    assert (record["log_evidence"] is None) == without
+    assert (record["log_evidence_per_example"] is None) == without
     assert record["samples"] == (1 if objective == "none" else 2)
-    expected = {"fixed": 30.0, "none": 0.0}
-    if objective in expected:
-        assert rotation["high"] == pytest.approx(expected[objective], rel=1e-6)
+    found = {symmetry["name"]: symmetry["high"] for symmetry in record["symmetries"]}
+    if objective == "trivial-augment":
+        assert found == {"trivial_augment": 1.0}
+    elif objective in ("fixed", "averaged-losses", "none"):
+        expected = 0.0 if objective == "none" else 30.0
+        assert found == {"rotation": pytest.approx(expected, rel=1e-6)}
     else:
-        start = float(np.degrees(0.05))
-        assert rotation["high"] > 0 and rotation["high"] != pytest.approx(start)
+        assert found["rotation"] > 0
+        assert found["rotation"] != pytest.approx(float(np.degrees(0.05)))
 
 
 def test_cap_bounds_what_is_learned(folder: Path, capsys: Capture) -> None:
@@ -310,7 +318,9 @@ def test_resuming_a_finished_run_reports_it_again(folder: Path, capsys: Capture)
     record = learn(capsys)
     before = outcome(Path("run"))
     finished = run_here(capsys, "learn", "--resume", "run", "--json")
-    assert finished.record == record
+    again = finished.record
+    assert again.pop("seconds") > 0 and record.pop("seconds") > 0
+    assert again == record
     assert outcome(Path("run")) == before
     assert "continuing after epoch 3 of 3" in finished.stderr
     report = Path("run/report.html").read_text()
@@ -370,7 +380,8 @@ def progress_of(epoch: int, **changes: Any) -> LearnProgress:
 
 
 def display_on(console: Console, truth: dict[str, float], *, quiet: bool = False) -> LearnDisplay:
-    display = LearnDisplay((GENERATORS["rotation"], GENERATORS["scale_x"]), truth, quiet=quiet)
+    ranges = UniformRanges(affine(("rotation", "scale_x")))
+    display = LearnDisplay(ranges, truth, quiet=quiet)
     display.console = display.live.console = console
     return display
 
@@ -428,6 +439,9 @@ def test_quiet_display_is_empty(terminal: bool) -> None:
 
 
 def test_readings_carry_their_unit() -> None:
-    assert reading(GENERATORS["rotation"], 175.04) == "±175.0°"
-    width = reading(GENERATORS["translation_x"], 0.25)
-    assert width == "±0.250 fraction of image width"
+    rotation = Symmetry("rotation", "range", -1.0, 1.0, "degrees")
+    assert reading(rotation, 175.04) == "±175.0°"
+    translation = Symmetry("translation_x", "range", -1.0, 1.0, "fraction of image width")
+    assert reading(translation, 0.25) == "±0.250 fraction of image width"
+    flip = Symmetry("horizontal_flip", "probability", 0.0, 0.5, "probability")
+    assert reading(flip, 0.491) == "p = 0.491"

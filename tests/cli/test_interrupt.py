@@ -81,13 +81,13 @@ def test_interrupted_before_the_run_begins(folder: Path) -> None:
     """The data is still being read: nothing was saved, and that is what the sentence says."""
     code = """
 import sys
-import isotropy.cli.learn as learn
+import isotropy.cli.inputs as inputs
 from isotropy.cli.main import main
 
 def load(*arguments, **options):
     raise KeyboardInterrupt
 
-learn.load = load
+inputs.load = load
 main(sys.argv[1:])
 """
     finished = run_process("learn", *WORDS, "--out", "run", code=code)

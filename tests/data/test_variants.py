@@ -16,6 +16,7 @@ from isotropy.symmetry.image_actions import GENERATORS
 
 VARIANTS = list(LAWS)
 MOVING = [variant for variant in VARIANTS if variant != "original"]
+CONTINUOUS = [variant for variant in VARIANTS if variant != "flipped"]
 
 
 def pictures(count: int = 12, size: int = 15, channels: int = 1) -> LabelledData:
@@ -29,11 +30,11 @@ def pictures(count: int = 12, size: int = 15, channels: int = 1) -> LabelledData
 
 
 def test_names():
-    assert VARIANTS == ["original", "rotated", "partially-rotated", "translated", "scaled"]
+    assert VARIANTS == ["original", "rotated", "partially-rotated", "translated", "scaled", "flipped"]
     assert list(TRUE_RANGES) == VARIANTS
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", CONTINUOUS)
 def test_true_ranges_are_those_of_the_law_drawn(variant):
     drawn = variant_coordinates(variant, 20_000, seed=1).double()
     names = list(LAWS[variant])
@@ -79,7 +80,21 @@ def inverse_map(variant: str, coordinates: np.ndarray, size: int) -> tuple[np.nd
     return matrix, centre - matrix @ centre + shift
 
 
-@pytest.mark.parametrize("variant", MOVING)
+def test_half_of_the_images_are_mirrored():
+    """Each image is itself or its mirror image, with the probability that is claimed."""
+    data = pictures(count=600)
+    turned = apply_variant(data, "flipped", seed=1).inputs
+    mirrored = (turned == data.inputs.flip(3)).flatten(1).all(1)
+    kept = (turned == data.inputs).flatten(1).all(1)
+    assert bool((mirrored ^ kept).all())
+    share = float(mirrored.double().mean())
+    assert TRUE_RANGES["flipped"] == {"horizontal_flip": 0.5} == LAWS["flipped"]
+    assert abs(share - 0.5) < 5 * 0.5 / math.sqrt(600)
+    split = vary(Split(train=data, test=None), "flipped")
+    assert "mirrored left to right with probability 1/2" in split.notes[0]
+
+
+@pytest.mark.parametrize("variant", [v for v in MOVING if v in CONTINUOUS])
 def test_images_agree_with_scipy(variant):
     data, size = pictures(channels=2), 15
     moved = apply_variant(data, variant, seed=5).inputs

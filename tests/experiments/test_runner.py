@@ -10,7 +10,16 @@ import pytest
 from isotropy.checks import CallerError
 from isotropy.cli.main import cli, main
 from isotropy.data.variants import TRUE_RANGES
-from isotropy.experiments.runner import Job, experiments, jobs, read_experiment, run_job
+from isotropy.evidence.schedule import OBJECTIVES, LearnConfig
+from isotropy.evidence.settings import settings_from
+from isotropy.experiments.runner import (
+    Job,
+    experiments,
+    jobs,
+    read_experiment,
+    run_job,
+    with_rows,
+)
 
 NAMES = tuple(experiments())
 TINY = ("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5", "--device", "cpu")
@@ -26,7 +35,89 @@ def test_rows_are_options_of_the_command(name: str) -> None:
     }
     for row, settings in experiment["rows"].items():
         assert set(settings["options"]) <= known, row
-        assert set(settings) <= {"options", "truth", "published", "data", "seeds"}, row
+        keys = {"options", "settings", "truth", "published", "data", "seeds"}
+        assert set(settings) <= keys, row
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_are_fields_that_the_command_can_set(name: str) -> None:
+    experiment = read_experiment(name)
+    command = cli.commands[experiment["command"]]
+    by_option = {"--" + key for row in experiment["rows"].values() for key in row["options"]}
+    own = {p.name for p in command.params if by_option & set(p.opts)}
+    for row, settings in experiment["rows"].items():
+        texts = [f"{field}={value}" for field, value in settings.get("settings", {}).items()]
+        config = LearnConfig(**settings_from(texts))
+        config.check()
+        assert not set(settings.get("settings", {})) & own, row
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_with_settings_are_accepted_by_the_command(name: str, tmp_path: Path) -> None:
+    """Every row's words are parsed by the command itself; nothing is run."""
+    places = {"MNIST": tmp_path}
+    command = cli.commands[read_experiment(name)["command"]]
+    if "--set" not in {option for parameter in command.params for option in parameter.opts}:
+        pytest.skip("the command has no --set yet")
+    for job in jobs(name, tmp_path, data=places):
+        command.make_context("learn", list(job.arguments[1:]))
+
+
+@pytest.mark.parametrize("name", ["baselines", "ablations"])
+def test_rows_to_be_compared_have_the_same_test_copies(name: str) -> None:
+    copies = {row["options"]["test-samples"] for row in read_experiment(name)["rows"].values()}
+    assert len(copies) == 1
+
+
+def test_baselines_have_every_objective() -> None:
+    rows = read_experiment("baselines")["rows"].values()
+    assert {row["options"].get("objective", "laplace") for row in rows} == set(OBJECTIVES)
+
+
+CROSSED = {
+    "command": "learn",
+    "options": {"test-samples": 31, "epochs": 5},
+    "problems": {
+        "easy": {"options": {"variant": "original"}},
+        "hard": {"data": "MNIST", "options": {"variant": "rotated"}, "truth": {"rotation": 180.0}},
+    },
+    "methods": {
+        "plain": {"options": {"objective": "none"}},
+        "wide": {"options": {"epochs": 9}, "settings": {"augerino_weight": 0.1}},
+    },
+    "rows": {"one": {"options": {"variant": "scaled"}}},
+}
+
+
+def test_problems_times_methods() -> None:
+    rows = with_rows(CROSSED)["rows"]
+    assert set(rows) == {"easy-plain", "easy-wide", "hard-plain", "hard-wide", "one"}
+    assert rows["hard-wide"] == {
+        "data": "MNIST",
+        "truth": {"rotation": 180.0},
+        "options": {"test-samples": 31, "epochs": 9, "variant": "rotated"},
+        "settings": {"augerino_weight": 0.1},
+    }
+    assert rows["one"] == {"options": {"test-samples": 31, "epochs": 5, "variant": "scaled"}}
+
+
+def test_settings_and_lists_become_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {
+        "options": {"range": ["rotation=30", "scale=1"]},
+        "settings": {"curvature": "kfac-ef", "augerino_weight": 1, "caps": {"scale": 2.0}},
+    }
+    experiment = {"command": "learn", "seeds": [3], "rows": {"one": row}}
+    monkeypatch.setattr("isotropy.experiments.runner.read_experiment", lambda name: experiment)
+    (job,) = jobs("any", tmp_path)
+    assert job.arguments == (
+        "learn", "--seed", "3", "--json", "--range", "rotation=30", "--range", "scale=1",
+        "--set", "curvature=kfac-ef", "--set", "augerino_weight=1", "--set", 'caps={"scale": 2.0}',
+    )  # fmt: skip
+    texts = [after for word, after in zip(job.arguments, job.arguments[1:], strict=False)
+             if word == "--set"]  # fmt: skip
+    found = settings_from(texts)
+    assert found == {"curvature": "kfac-ef", "augerino_weight": 1.0, "caps": {"scale": 2.0}}
+    assert isinstance(found["augerino_weight"], float)
 
 
 @pytest.mark.parametrize("name", NAMES)

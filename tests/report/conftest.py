@@ -1,12 +1,14 @@
-"""A record as a run on rotated digits leaves it: made up, but with the shapes of the real thing."""
+"""Records as runs on rotated digits leave them: made up, but with the shapes of the real thing."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 import pytest
+from report_pages import richer_changes
 
 from isotropy.report.record import LearnRecord
 
@@ -123,3 +125,48 @@ def synthetic_record() -> LearnRecord:
 @pytest.fixture(scope="session")
 def record() -> LearnRecord:
     return synthetic_record()
+
+
+def richer_record() -> LearnRecord:
+    """The same run with scalings found, a flip, and all that a judged, correlated run adds."""
+    plain = synthetic_record()
+    symmetries = [
+        {**symmetry, "low": -0.24, "high": 0.24}
+        if symmetry["name"].startswith("scale")
+        else symmetry
+        for symmetry in plain.result["symmetries"]
+    ]
+    for name, probability in (("horizontal_flip", 0.02), ("vertical_flip", 0.4987)):
+        symmetries.append(
+            {
+                "name": name,
+                "kind": "probability",
+                "low": 0.0,
+                "high": probability,
+                "unit": "probability",
+            }
+        )
+    ranges = plain.history[-1]["ranges"]
+    history = [
+        {**row, "ranges": {**row["ranges"], "horizontal_flip": 0.02, "vertical_flip": 0.4987}}
+        for row in plain.history
+    ]
+    schedule = {**plain.config["schedule"], "fallback": "diagonal"}
+    return dataclasses.replace(
+        plain,
+        result={**plain.result, "symmetries": symmetries, **richer_changes(ranges)},
+        config={**plain.config, "schedule": schedule},
+        history=history,
+        truth={**plain.truth, "vertical_flip": 0.5, "horizontal_flip": 0.0},
+    )
+
+
+@pytest.fixture(scope="session")
+def light(richer: LearnRecord) -> LearnRecord:
+    """The richer record without what takes long to draw."""
+    return dataclasses.replace(richer, history=(), examples=None, flows=None, image_shape=None)
+
+
+@pytest.fixture(scope="session")
+def richer() -> LearnRecord:
+    return richer_record()

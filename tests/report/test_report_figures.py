@@ -6,13 +6,14 @@ import base64
 import io
 import math
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from isotropy.report.canvas import COLOUR_VARIABLES
 from isotropy.report.figures import (
-    COLOUR_VARIABLES,
     Curve,
     RangePanel,
     curves_figure,
@@ -20,7 +21,10 @@ from isotropy.report.figures import (
     range_figure,
 )
 from isotropy.report.flow_lines import border, flow_lines, lines_apart, thinned
+from isotropy.report.matrix_figure import MatrixPanel, matrix_figure
 from isotropy.report.pictures import picture_uri
+from isotropy.report.profile_figure import ProfilePanel, profile_figure
+from isotropy.report.reliability_figure import ReliabilityBin, reliability_figure
 
 GRID = np.stack(np.meshgrid(np.linspace(0, 27, 7), np.linspace(0, 27, 7)), axis=-1)
 CENTRE = np.array([13.5, 13.5])
@@ -36,25 +40,42 @@ def moved(matrix: np.ndarray, shift: tuple[float, float] = (0.0, 0.0)) -> np.nda
     return np.stack([GRID, (GRID - CENTRE) @ matrix.T + CENTRE + shift])
 
 
-def drawings() -> dict[str, str]:
-    epochs = list(range(1, 21))
-    rising = Curve(epochs, [math.nan, *np.linspace(5, 170, 19)])
-    return {
-        "range": range_figure(RangePanel(rising, 180.0, 20.0, 190.0, "°"), key="r", label="a <b>"),
-        "curves": curves_figure(
-            [Curve(epochs, list(np.linspace(0, 80, 20)), "test")],
-            percent=True,
-            key="c",
-            label="accuracy",
-        ),
-        "flow": flow_figure(moved(rotation(60)), (28, 28), key="f", label="flow"),
-    }
+EPOCHS = list(range(1, 21))
+RISING = Curve(EPOCHS, [math.nan, *np.linspace(5, 170, 19)])
+PROFILE = ProfilePanel(
+    amounts=[0.0, 90.0, 180.0],
+    values=[-1.0, -0.5, math.nan],
+    span=(0.0, 180.0),
+    beside=[-0.2, math.nan, -0.3],
+    maximum=80.0,
+    interval=(70.0, 90.0),
+    truth=90.0,
+    symbol="°",
+)
+BINS = [ReliabilityBin(0.5, 0.6, 0.2, 0.55, 0.4), ReliabilityBin(0.9, 1.0, 0.8, 0.96, 0.9)]
+DRAWINGS: dict[str, Callable[[], str]] = {
+    "range": lambda: range_figure(
+        RangePanel(RISING, 180.0, 20.0, 190.0, "°"), key="r", label="a <b>"
+    ),
+    "curves": lambda: curves_figure(
+        [Curve(EPOCHS, list(np.linspace(0, 80, 20)), "test")],
+        percent=True,
+        key="c",
+        label="accuracy",
+    ),
+    "flow": lambda: flow_figure(moved(rotation(60)), (28, 28), key="f", label="flow"),
+    "matrix": lambda: matrix_figure(
+        MatrixPanel(["a < b", "$c$"], [[1.0, -0.5], [-0.5, math.nan]]), key="m", label="matrix"
+    ),
+    "profile": lambda: profile_figure(PROFILE, key="p", label="profile"),
+    "shares": lambda: reliability_figure(BINS, key="s", label="reliability"),
+}
 
 
-@pytest.mark.parametrize("name", ["range", "curves", "flow"])
+@pytest.mark.parametrize("name", DRAWINGS)
 def test_svg_stands_alone_in_a_page(name: str) -> None:
-    svg = drawings()[name]
-    assert svg == drawings()[name], "drawn twice, the same"
+    svg = DRAWINGS[name]()
+    assert svg == DRAWINGS[name](), "drawn twice, the same"
     assert svg.startswith("<svg ") and svg.endswith("</svg>")
     assert 'role="img"' in svg and "aria-label=" in svg
     for unwanted in ("http", "<style", "<metadata", "<!--", "DejaVu", *COLOUR_VARIABLES):
@@ -67,8 +88,47 @@ def test_svg_stands_alone_in_a_page(name: str) -> None:
     assert all(identifier.startswith(f"{name[0]}-") for identifier in identifiers)
 
 
+def test_a_matrix_shows_its_numbers_and_as_much_colour_as_they_are_large() -> None:
+    svg = DRAWINGS["matrix"]()
+    assert "a &lt; b" in svg and "$c$" in svg
+    assert svg.count("−0.50") == 2 and "1.00" in svg and "–" in svg
+    strengths = {
+        variable: {
+            float(o) for o in re.findall(rf"fill: var\(--{variable}\); opacity: ([\d.]+)", svg)
+        }
+        for variable in ("accent", "truth")
+    }
+    assert strengths == {"accent": {0.5}, "truth": {0.25}}, "NaN has no colour"
+
+
+def test_a_matrix_of_correlations_is_full_at_one() -> None:
+    svg = matrix_figure(MatrixPanel(["a"], [[0.4]], largest=1.0), key="m", label="")
+    assert "fill: var(--accent); opacity: 0.2" in svg
+
+
+def test_a_profile_marks_its_maximum_interval_and_truth() -> None:
+    """The axis runs from 0° to 180° over the same pixels as the marks."""
+    svg = DRAWINGS["profile"]()
+    dashed = re.search(r'd="M ([\d.]+) [^"]*"[^>]*stroke-dasharray[^>]*var\(--truth\)', svg)
+    upright = re.search(
+        r'd="M ([\d.]+) ([\d.]+) \nL \1 ([\d.]+) \n"[^>]*stroke: var\(--accent\)', svg
+    )
+    band = re.search(r'd="([^"]*)"[^>]*fill: var\(--accent\); opacity: 0.2', svg)
+    assert dashed and upright and band
+    left, right = 52.0, 390.0 - 14.0
+
+    def degrees(place: float) -> float:
+        return 180 * (place - left) / (right - left)
+
+    assert degrees(float(dashed.group(1))) == pytest.approx(90, abs=0.1)
+    assert degrees(float(upright.group(1))) == pytest.approx(80, abs=0.1)
+    places = [float(place) for place in re.findall(r"[ML] ([\d.]+) ", band.group(1))]
+    assert degrees(min(places)) == pytest.approx(70, abs=0.1)
+    assert degrees(max(places)) == pytest.approx(90, abs=0.1)
+
+
 def test_label_is_escaped() -> None:
-    assert 'aria-label="a &lt;b&gt;"' in drawings()["range"]
+    assert 'aria-label="a &lt;b&gt;"' in DRAWINGS["range"]()
 
 
 def test_curves_without_a_finite_value_are_drawn_empty() -> None:

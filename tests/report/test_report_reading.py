@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from report_pages import GENERATOR_UNITS, result_with
 
 from isotropy.report.reading import (
     READINGS,
@@ -15,26 +16,10 @@ from isotropy.report.reading import (
     reading_of,
     verdict_of,
 )
+from isotropy.report.wording import gain_text, spoken_name
 
-UNITS = {
-    "translation_x": "fraction of image width",
-    "translation_y": "fraction of image width",
-    "rotation": "degrees",
-    "scale_x": "log factor",
-    "hyperbolic_rotation": "log factor",
-}
 NO_TRUTH: dict[str, float] = {}
-ZERO = dict.fromkeys(UNITS, 0.0)
-
-
-def result_with(objective: str = "laplace", **half_widths: Any) -> dict[str, Any]:
-    """A result whose ranges are 0.012 where not given; a pair gives both ends."""
-    symmetries = []
-    for name, unit in UNITS.items():
-        given = half_widths.get(name, 0.012)
-        low, high = given if isinstance(given, tuple) else (given and -given, given)
-        symmetries.append({"name": name, "kind": "range", "low": low, "high": high, "unit": unit})
-    return {"objective": objective, "symmetries": symmetries}
+ZERO = dict.fromkeys(GENERATOR_UNITS, 0.0)
 
 
 STILL = "No other transformation was found: every other learned range is at the noise floor"
@@ -117,12 +102,12 @@ CASES = {
         "Every other learned range is at the noise floor (below 0.02).",
     ),
     "none is a number": (
-        result_with("laplace", **dict.fromkeys(UNITS, math.nan)),
+        result_with("laplace", **dict.fromkeys(GENERATOR_UNITS, math.nan)),
         NO_TRUTH,
         "Nothing can be said: no learned range is a finite number.",
     ),
     "objective none": (
-        result_with("none", **dict.fromkeys(UNITS, 0.0)),
+        result_with("none", **dict.fromkeys(GENERATOR_UNITS, 0.0)),
         {"rotation": 180.0},
         "Nothing was learned: every range was fixed at zero. "
         "The data were made with rotation by any angle.",
@@ -137,6 +122,24 @@ CASES = {
         NO_TRUTH,
         "The ranges were given, not learned: all are zero.",
     ),
+    "objective averaged-losses": (
+        result_with("averaged-losses", **(ZERO | {"rotation": 90.0})),
+        {"rotation": 180.0},
+        "The ranges were given, not learned: rotation by up to ±90°. "
+        "Losses were averaged over the copies, not outputs: ordinary augmentation. "
+        "The data were made with rotation by any angle.",
+    ),
+    "objective trivial-augment": (
+        {"objective": "trivial-augment", "symmetries": []},
+        NO_TRUTH,
+        "Nothing was learned: every copy was changed by one transformation that TrivialAugment "
+        "drew at random.",
+    ),
+    "objective augerino-original": (
+        result_with("augerino-original", rotation=175.0),
+        NO_TRUTH,
+        f"The labels do not change under rotation by up to ±175°. {STILL} (below 0.02).",
+    ),
     "nothing tried": ({"symmetries": []}, NO_TRUTH, "No transformation was tried."),
 }
 
@@ -147,7 +150,7 @@ def test_finding_sentence(case: str) -> None:
     assert finding_sentence(result, truth) == expected
 
 
-@pytest.mark.parametrize("unit", [*READINGS, "grey level", None])
+@pytest.mark.parametrize("unit", [*READINGS, "furlong", None])
 def test_verdict_changes_at_the_thresholds(unit: str | None) -> None:
     reading = reading_of(unit)
 
@@ -165,8 +168,12 @@ def test_thresholds_are_the_documented_ones() -> None:
     assert {unit: reading.found for unit, reading in READINGS.items()} == {
         "degrees": 20.0,
         "fraction of image width": 0.05,
+        "fraction of length": 0.05,
         "log factor": 0.1,
         "tangent": 0.1,
+        "grey level": 0.1,
+        "unit length": 0.1,
+        "probability": 0.1,
     }
 
 
@@ -195,3 +202,82 @@ def test_a_run_too_short_to_settle_claims_nothing() -> None:
     assert headline.startswith("The run was too short for the ranges to settle")
     assert "rotation ±90°" in headline and made == "The data were made with rotation by any angle."
     assert finding_sentences({**short, "settled": True}, {})[0].startswith("The labels do not")
+
+
+# --- probabilities --------------------------------------------------------------------------------
+
+
+def flip(probability: float | None) -> dict[str, Any]:
+    return {
+        "name": "horizontal_flip",
+        "kind": "probability",
+        "low": 0.0,
+        "high": probability,
+        "unit": "probability",
+    }
+
+
+@pytest.mark.parametrize(
+    ("probability", "expected"),
+    [
+        (0.4987, "The labels do not change under horizontal flip."),
+        (0.31, "The labels do not change under horizontal flip with probability 0.31."),
+        (0.07, "No symmetry was found. Too small to call: horizontal flip probability 0.07."),
+        (
+            0.012,
+            "No symmetry was found. Horizontal flip probability 0.012 is at the noise floor.",
+        ),
+        (None, "Nothing can be said: no learned range is a finite number."),
+    ],
+)
+def test_a_probability_is_read_as_it_is_and_not_halved(
+    probability: float | None, expected: str
+) -> None:
+    assert finding_sentence({"symmetries": [flip(probability)]}, {}) == expected
+
+
+def test_the_truth_of_a_probability() -> None:
+    told = finding_sentences({"objective": "laplace", "symmetries": [flip(0.01)]}, ONE_FLIP)
+    assert told[-2:] == (
+        "The data were made with horizontal flip.",
+        "In the data but not found: horizontal flip.",
+    )
+
+
+ONE_FLIP = {"horizontal_flip": 0.5}
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gain", "error", "expected"),
+    [
+        (1.0821, 0.0012, "1.08 ± 0.00"),
+        (0.0312, 0.0021, "0.031 ± 0.002"),
+        (-0.0071, 0.0064, "−0.0071 ± 0.0064"),
+        (0.0998, None, "0.10"),
+        (None, 0.1, "–"),
+        (-math.inf, None, "–"),
+    ],
+)
+def test_gain_text(gain: float | None, error: float | None, expected: str) -> None:
+    assert gain_text(gain, error) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rotation_z", "rotation about z"),
+        ("turn_90", "turn by 90°"),
+        ("horizontal_flip", "horizontal flip"),
+    ],
+)
+def test_spoken_name(name: str, expected: str) -> None:
+    assert spoken_name(name) == expected
+
+
+def test_a_truth_that_is_not_known_is_not_told() -> None:
+    result = result_with(rotation=175.0)
+    unknown: dict[str, Any] = {"rotation": None, "scale_x": math.nan}
+    assert finding_sentences(result, unknown) == finding_sentences(result, {})

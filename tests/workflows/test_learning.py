@@ -348,10 +348,10 @@ def test_mistakes_are_sentences(call: Callable[[], Any], sentence: str) -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_layer_without_a_rule_is_named(objective: Any, tmp_path: Path) -> None:
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.PReLU(), nn.Linear(4, 3))
     ranges = {"rotation": 3.0} if objective == "fixed" else None
     config = replace(CONFIG, objective=objective, ranges=ranges)
-    with pytest.raises(CallerError, match="layer '2' of type BatchNorm1d"):
+    with pytest.raises(CallerError, match="layer '2' of type PReLU has no curvature rule"):
         isotropy.learn(network, bar_tensors(), config=config, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -434,7 +434,7 @@ def test_callbacks_are_told_everything() -> None:
     (config, done), *told = calls
     assert done == 0 and config.epochs == 5
     assert all(value is not None for name, value in vars(config).items()
-               if name not in ("ranges", "caps"))  # fmt: skip
+               if name not in ("ranges", "caps", "start"))  # fmt: skip
     assert [progress.row.epoch for progress in told] == [1, 2, 3, 4, 5]
     assert [progress.row.as_dict() for progress in told] == result.history
     assert all(progress.config is told[0].config for progress in told)

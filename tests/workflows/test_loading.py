@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 
 import isotropy
 from isotropy.networks.specification import parse_network
+from isotropy.symmetry.finite_actions import flip, quarter_turns
 
 
 def images_and_labels() -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,6 +54,36 @@ def test_given_network_is_given_again(tmp_path: Path) -> None:
         isotropy.load_model(tmp_path, network=nn.Sequential(nn.Flatten(), nn.Linear(64, 2)))
     with pytest.raises(isotropy.CallerError, match="an action with rotation"):
         isotropy.load_model(tmp_path, network=network(), actions=isotropy.affine(("rotation",)))
+
+
+MIXED = [isotropy.affine(("rotation",)), flip("horizontal"), quarter_turns()]
+CORRELATED = isotropy.affine(("scale_x", "scale_y"))
+
+
+@pytest.mark.parametrize("given", ["mixture", "correlated"])
+def test_other_augmentations_come_back(given: str, tmp_path: Path) -> None:
+    actions, distribution = (
+        (MIXED, "independent") if given == "mixture" else (CORRELATED, "correlated")
+    )
+    config = replace(CONFIG, distribution=distribution)
+    result = isotropy.learn(
+        network(), images_and_labels(), actions=actions, config=config, folder=tmp_path
+    )
+    model = isotropy.load_model(tmp_path, network=network(), actions=actions)
+    assert same_predictions(result.model, model)
+    assert model.symmetries() == result.symmetries
+    law = json.loads((tmp_path / "augmentation.json").read_text())
+    assert law["kind"] == given
+    again = json.loads(json.dumps(model.augmentation.law()))
+    assert {"schema": 1, **again, "symmetries": law["symmetries"]} == law
+
+
+def test_finite_actions_are_given_again(tmp_path: Path) -> None:
+    isotropy.learn(network(), images_and_labels(), actions=MIXED, config=CONFIG, folder=tmp_path)
+    with pytest.raises(isotropy.CallerError, match="handed over in Python .* with actions="):
+        isotropy.load_model(tmp_path, network=network())
+    with pytest.raises(isotropy.CallerError, match="has the generators rotation, horizontal_flip"):
+        isotropy.load_model(tmp_path, network=network(), actions=MIXED[:2])
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:

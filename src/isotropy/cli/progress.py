@@ -11,25 +11,28 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from isotropy.networks.augmentations import Augmentation, Symmetry
 from isotropy.report.reading import number_text
-from isotropy.symmetry.actions import Generator
 from isotropy.workflows.learning import LearnProgress
 
 
-def reading(generator: Generator, width: float) -> str:
-    """`±175.0°` or `±0.02 log factor`: a half-width as it is shown."""
-    if generator.unit == "degrees":
-        return f"±{width:.1f}°"
-    return f"±{width:.3f} {generator.unit}"
+def reading(symmetry: Symmetry, amount: float) -> str:
+    """`±175.0°`, `±0.02 log factor` or `p = 0.49`: an amount as it is shown."""
+    if symmetry.kind == "probability":
+        return f"p = {amount:.3f}"
+    if symmetry.unit == "degrees":
+        return f"±{amount:.1f}°"
+    return f"±{amount:.3f} {symmetry.unit}"
 
 
 class LearnDisplay:
     """Shows each epoch. Use as a context manager and call with every `LearnProgress`."""
 
     def __init__(
-        self, generators: tuple[Generator, ...], truth: dict[str, float], *, quiet: bool = False
+        self, augmentation: Augmentation, truth: dict[str, float], *, quiet: bool = False
     ) -> None:
-        self.generators = generators
+        self.augmentation = augmentation
+        self.symmetries = augmentation.symmetries()
         self.truth = truth
         self.quiet = quiet
         self.console = Console(stderr=True, highlight=False)
@@ -72,9 +75,7 @@ class LearnDisplay:
 
     def _line(self, progress: LearnProgress) -> str:
         row = progress.row
-        found = max(
-            self.generators, key=lambda g: abs(g.from_units(row.ranges[g.name])), default=None
-        )
+        found = max(self.symmetries, key=lambda s: self._share(s, row.ranges), default=None)
         widest = "" if found is None else f"  {found.name} {reading(found, row.ranges[found.name])}"
         return (
             f"epoch {row.epoch}/{progress.config.epochs}  loss {row.train_loss:.3f}  "
@@ -101,16 +102,13 @@ class LearnDisplay:
         ranges.add_column("")
         if self.truth:
             ranges.add_column("in the data", justify="right", style="dim")
-        for generator in self.generators:
-            width = row.ranges[generator.name]
-            largest = generator.period or 1.0
-            share = min(1.0, abs(generator.from_units(width)) / largest)
-            known = self.truth.get(generator.name, 0.0)
+        for symmetry in self.symmetries:
+            known = self.truth.get(symmetry.name, 0.0)
             ranges.add_row(
-                generator.name,
-                reading(generator, width),
-                ProgressBar(1.0, share, width=24),
-                *([reading(generator, known)] if self.truth else []),
+                symmetry.name,
+                reading(symmetry, row.ranges[symmetry.name]),
+                ProgressBar(1.0, self._share(symmetry, row.ranges), width=24),
+                *([reading(symmetry, known)] if self.truth else []),
             )
         phase = "burn-in" if row.epoch <= (config.burn_in or 0) else "learning"
         scores = Text(
@@ -119,6 +117,15 @@ class LearnDisplay:
             f"{_percent(progress.test_accuracy)}"
         )
         return Group(head, Text(), ranges, Text(), scores)
+
+    def _share(self, symmetry: Symmetry, ranges: dict[str, float]) -> float:
+        """How much of a symmetry there is, of all there can be or of one coordinate."""
+        amount = ranges[symmetry.name]
+        if symmetry.kind == "probability":
+            return min(1.0, 2 * amount)
+        generators = {each.name: each for each in self.augmentation.action.generators}
+        generator = generators[symmetry.name]
+        return min(1.0, abs(generator.from_units(amount)) / (generator.period or 1.0))
 
 
 def _percent(share: float | None) -> str:

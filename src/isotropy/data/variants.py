@@ -8,9 +8,10 @@ symmetry would learn it too):
     partially-rotated   angle ~ U[−π/2, π/2]
     translated          x, y ~ U[−8/14, 8/14] half image widths, independent
     scaled              logarithm of one factor for both axes ~ U[−ln 2, ln 2]
+    flipped             left and right exchanged with probability ½
 
-These are the laws of Immer et al. (2022), "Invariance learning in deep neural networks with
-differentiable Laplace approximations". Here pixels stay floating-point (there: cut to 8 bits),
+All but the last are the laws of Immer et al. (2022), "Invariance learning in deep neural networks
+with differentiable Laplace approximations". Here pixels stay floating-point (there: cut to 8 bits),
 all versions are resampled on one grid convention (that of `symmetry.image_actions`), and zeros
 are filled in after normalisation (there: black before it), so CIFAR-10 is padded with its mean.
 """
@@ -31,14 +32,16 @@ TRAIN_SEED = 1
 TEST_SEED = 0
 CHUNK_SIZE = 1000
 
-# Half-width of each generator's uniform law, in Lie-algebra coordinates.
+# Half-width of each generator's uniform law, in Lie-algebra coordinates; a flip's probability.
 LAWS: dict[str, dict[str, float]] = {
     "original": {},
     "rotated": {"rotation": math.pi},
     "partially-rotated": {"rotation": math.pi / 2},
     "translated": {"translation_x": 8 / 14, "translation_y": 8 / 14},
     "scaled": {"scale": math.log(2)},
+    "flipped": {"horizontal_flip": 0.5},
 }
+FLIP = "horizontal_flip"
 
 # The same by the symmetry that should be found, in the units in which it is reported: degrees,
 # fractions of the image's width, log factors. A common factor is found as two equal ones.
@@ -48,6 +51,7 @@ TRUE_RANGES: dict[str, dict[str, float]] = {
     "partially-rotated": {"rotation": 90.0},
     "translated": {"translation_x": 2 / 7, "translation_y": 2 / 7},
     "scaled": {"scale_x": math.log(2), "scale_y": math.log(2)},
+    "flipped": {"horizontal_flip": 0.5},
 }
 
 _DONE: dict[str, str] = {
@@ -55,6 +59,7 @@ _DONE: dict[str, str] = {
     "partially-rotated": "turned by an angle between −90° and 90°",
     "translated": "moved by up to 2/7 of its width along each axis",
     "scaled": "scaled by a factor between 1/2 and 2",
+    "flipped": "mirrored left to right with probability 1/2",
 }
 
 
@@ -83,6 +88,13 @@ def apply_variant(data: LabelledData, variant: str, *, seed: int) -> LabelledDat
             f"{data.name}: expected images (examples, channels, height, width) to make the "
             f"variant {variant!r} of, got {shape_text(data.inputs)}; variants exist for images only"
         )
+    if FLIP in law:
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.rand(len(data), generator=generator) < law[FLIP]
+        turned = torch.where(
+            chosen.to(data.inputs.device)[:, None, None, None], data.inputs.flip(-1), data.inputs
+        )
+        return replace(data, inputs=turned, name=f"{data.name}, {variant}")
     action = affine(tuple(law))
     coordinates = variant_coordinates(variant, len(data), seed=seed).to(data.inputs)
     chunks = zip(coordinates.split(CHUNK_SIZE), data.inputs.split(CHUNK_SIZE), strict=True)

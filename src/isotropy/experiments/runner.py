@@ -4,6 +4,12 @@ An experiment is a TOML file beside this one: rows of command-line options with 
 published numbers. Each row runs as its own process, exactly the command a user would type, so
 that nothing but its options and seed decides its numbers; its JSON result, its history and
 where it was made go to `results/EXPERIMENT/ROW-seedN.json`.
+
+    options    command-line options by name, without dashes; a list repeats the option
+    settings   fields of `LearnConfig` that have no option of their own; --set FIELD=VALUE
+    problems, methods    instead of rows: each method on each problem, row PROBLEM-METHOD
+
+Options and settings at the top of the file hold for every row.
 """
 
 from __future__ import annotations
@@ -21,6 +27,8 @@ from typing import Any
 
 from isotropy.checkpoint import read_json, read_lines, write_json
 from isotropy.checks import CallerError, check_choice
+
+TABLES = ("options", "settings")
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,26 @@ def read_experiment(name: str) -> dict[str, Any]:
     """An experiment's rows and settings."""
     known = experiments()
     path = known[check_choice(name, known, what="experiment")]
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return with_rows(tomllib.loads(path.read_text(encoding="utf-8")))
+
+
+def with_rows(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """The experiment with every row written out: problems times methods, what holds for all."""
+    common = {table: experiment[table] for table in TABLES if table in experiment}
+    rows = {name: _joined(common, row) for name, row in experiment.get("rows", {}).items()}
+    for problem, on in experiment.get("problems", {}).items():
+        for method, how in experiment.get("methods", {}).items():
+            rows[f"{problem}-{method}"] = _joined(common, on, how)
+    return {**experiment, "rows": rows}
+
+
+def _joined(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of several parts, the later above the earlier; tables are joined key by key."""
+    row: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            row[key] = {**row.get(key, {}), **value} if key in TABLES else value
+    return row
 
 
 def jobs(
@@ -71,7 +98,11 @@ def jobs(
         for seed in seeds or settings.get("seeds", experiment["seeds"]):
             arguments = [experiment["command"], "--seed", str(seed), "--json"]
             for option, value in options.items():
-                arguments += [f"--{option}", str(value)]
+                for each in value if isinstance(value, list) else [value]:
+                    arguments += [f"--{option}", str(each)]
+            for field, value in settings.get("settings", {}).items():
+                written = value if isinstance(value, str) else json.dumps(value)
+                arguments += ["--set", f"{field}={written}"]
             destination = results / name / f"{row}-seed{seed}.json"
             yield Job(row, seed, tuple(arguments), destination, settings)
 

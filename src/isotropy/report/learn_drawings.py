@@ -9,34 +9,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from isotropy.report.figures import Curve, RangePanel, curves_figure, flow_figure, range_figure
+from isotropy.report.matrix_figure import MatrixPanel, matrix_figure
+from isotropy.report.page import Drawing
 from isotropy.report.pictures import picture_uri
-from isotropy.report.reading import finite, number_text, reading_of, spoken_name
+from isotropy.report.reading import is_probability, reading_of
 from isotropy.report.record import LearnRecord
+from isotropy.report.reliability_figure import ReliabilityBin, reliability_figure
+from isotropy.report.wording import (
+    finite,
+    finite_or_nan,
+    mapping_of,
+    number_text,
+    objects_of,
+    percent_text,
+    spoken_name,
+    title_of,
+)
 
 EXAMPLE_ROWS, EXAMPLE_COPIES, FLOW_SAMPLES = 8, 8, 8
 NO_UNIT = "no unit"
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """An inline SVG with the words that go above it."""
-
-    title: str
-    note: str
-    svg: Markup
-
-
-def title_of(symmetry: Mapping[str, Any]) -> str:
-    """A symmetry's name as a heading: "Translation along x"."""
-    name = spoken_name(str(symmetry["name"]))
-    return name[:1].upper() + name[1:]
 
 
 def range_drawings(record: LearnRecord) -> list[Drawing]:
@@ -64,11 +61,12 @@ def range_drawings(record: LearnRecord) -> list[Drawing]:
         first, last = (
             number_text(v, reading.decimals, reading.symbol) for v in (known[0], known[-1])
         )
-        label = f"{title_of(symmetry)}: half-width from {first} to {last} over the epochs"
+        what = "probability" if is_probability(symmetry) else "half-width"
+        label = f"{title_of(name)}: {what} from {first} to {last} over the epochs"
         if panel.truth is not None:
             label += f"; truth {panel.truth:g}{reading.symbol}"
         svg = range_figure(panel, key=f"range-{index}", label=label)
-        drawings.append(Drawing(title_of(symmetry), str(unit or NO_UNIT), Markup(svg)))
+        drawings.append(Drawing(title_of(name), str(unit or NO_UNIT), Markup(svg)))
     return drawings
 
 
@@ -124,17 +122,77 @@ def flow_drawings(record: LearnRecord) -> list[Drawing]:
     return drawings
 
 
+def matrix_drawing(
+    names: object, matrix: object, *, key: str, title: str, note: str, largest: float | None = None
+) -> Drawing | None:
+    """A heat map between generators, or None where the matrix does not fit the names."""
+    if not isinstance(names, list | tuple) or not isinstance(matrix, list | tuple) or not names:
+        return None
+    if len(matrix) != len(names) or any(len(row or ()) != len(names) for row in matrix):
+        return None
+    values = [[finite_or_nan(value) for value in row] for row in matrix]
+    spoken = [spoken_name(str(name)) for name in names]
+    entries = [
+        f"{spoken[i]} and {spoken[j]} {number_text(values[i][j])}"
+        for i in range(len(names))
+        for j in range(i)
+    ]
+    size = max((abs(v) for row in values for v in row if math.isfinite(v)), default=0.0)
+    decimals = 2 if size < 10 else 1 if size < 100 else 0
+    panel = MatrixPanel(spoken, values, decimals, largest)
+    label = f"{title}: {', '.join(entries) or 'one entry'}"
+    svg = Markup(matrix_figure(panel, key=key, label=label))
+    return Drawing(title, note, svg, width=math.ceil(1.2 * panel.width))
+
+
+def correlation_drawing(record: LearnRecord) -> Drawing | None:
+    """The correlations between the amounts of correlated ranges."""
+    correlations = mapping_of(record.result.get("correlations"))
+    return matrix_drawing(
+        correlations.get("names"),
+        correlations.get("matrix"),
+        key="correlations",
+        title="Correlation of amounts",
+        note="from −1 to 1; the columns are numbered like the rows",
+        largest=1.0,
+    )
+
+
+def calibration_drawings(record: LearnRecord) -> list[Drawing]:
+    """A reliability diagram for each way of predicting that was scored."""
+    drawings: list[Drawing] = []
+    for index, (name, scores) in enumerate(mapping_of(record.result.get("calibration")).items()):
+        bins = _known_bins(mapping_of(scores))
+        if not bins:
+            continue
+        ends = ", ".join(
+            f"{percent_text(each.confidence, 0)} sure, {percent_text(each.accuracy, 0)} right"
+            for each in bins
+        )
+        title = title_of(str(name))
+        svg = reliability_figure(bins, key=f"reliability-{index}", label=f"{title}: {ends}")
+        drawings.append(Drawing(title, "right, over how sure; per cent", Markup(svg)))
+    return drawings
+
+
+def _known_bins(scores: Mapping[str, Any]) -> list[ReliabilityBin]:
+    bins = objects_of(scores.get("bins"))
+    total = sum(finite(each.get("count")) or 0.0 for each in bins)
+    known: list[ReliabilityBin] = []
+    for each in bins:
+        numbers = [finite(each.get(n)) for n in ("low", "high", "count", "confidence", "accuracy")]
+        low, high, count, confidence, accuracy = (finite_or_nan(number) for number in numbers)
+        if None not in numbers and count > 0:
+            known.append(ReliabilityBin(low, high, count / total, confidence, accuracy))
+    return known
+
+
 def _course(record: LearnRecord, name: str) -> list[float]:
-    return [_nan_if_missing((row.get("ranges") or {}).get(name)) for row in record.history]
-
-
-def _nan_if_missing(value: object) -> float:
-    number = finite(value)
-    return math.nan if number is None else number
+    return [finite_or_nan((row.get("ranges") or {}).get(name)) for row in record.history]
 
 
 def _column(history: Sequence[Mapping[str, Any]], name: str, factor: float = 1.0) -> list[float]:
-    return [factor * _nan_if_missing(row.get(name)) for row in history]
+    return [factor * finite_or_nan(row.get(name)) for row in history]
 
 
 def _last_text(curve: Curve, percent: bool) -> str:

@@ -1,67 +1,95 @@
 """The report of `isotropy learn`: one record in, one self-contained HTML page out.
 
-The page says, in this order: what was found, the key numbers, every range beside its truth,
-how the ranges came about, what the learned transformations do to real images, how evidence
-and accuracy went, and how to make the run again. Here the record is turned into the small
-objects below, all text and numbers ready to print; the words between them and the looks are
-in `templates/`. Nothing on the page depends on the time or place it was written.
+The page says, in this order: what was found, the key numbers, every amount beside its truth and
+verdict, how the amounts came about and go together, what they do to real images, how evidence
+and accuracy went, whether predictions are as sure as they should be, and how to make the run again.
+Here the record is turned into the small objects below, all text and numbers ready to print; the
+words between them and the looks are in `templates/`. What a record does not hold is left out.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from isotropy.report.learn_drawings import (
     NO_UNIT,
+    calibration_drawings,
+    correlation_drawing,
     curve_drawings,
     example_pictures,
     flow_drawings,
     range_drawings,
-    title_of,
 )
+from isotropy.report.page import KeyNumber, SettingsGroup, flat_settings, render, settings_groups
 from isotropy.report.reading import (
-    MISSING,
+    FOUND_WORDS,
+    NOT_LEARNED,
+    amount_text,
     finding_sentence,
     finding_sentences,
-    finite,
-    number_text,
+    is_probability,
     reading_of,
-    verdict_of,
+    verdicts_by_name,
+    word_of,
 )
 from isotropy.report.record import LearnRecord
+from isotropy.report.screening_table import screening_rows
+from isotropy.report.wording import (
+    MISSING,
+    duration_text,
+    finite,
+    gain_text,
+    joined,
+    known_text,
+    mapping_of,
+    number_text,
+    percent_text,
+    spoken_name,
+    title_of,
+)
 
-__all__ = ["finding_sentence", "write_learn_report"]
+__all__ = ["finding_sentence", "learn_page", "write_learn_report"]
 
-_TEMPLATES = Path(__file__).parent / "templates"
-
-
-@dataclass(frozen=True)
-class KeyNumber:
-    """One of the numbers at the top of the page, and a note on how to take it."""
-
-    name: str
-    value: str
-    note: str
+_FALLBACK_WORDS = {
+    "diagonal": "their curvature is a diagonal",
+    "fixed": "their weights count as fixed: the evidence does not price them",
+}
 
 
 @dataclass(frozen=True)
 class SymmetryRow:
-    """A symmetry in the table; bar ends and truth in per cent of the half bar, in [-100, 100]."""
+    """A symmetry in the table; bar ends and truths in per cent of its full scale.
+
+    bar_from: −100 for a range about zero, 0 for a probability; bar ends lie in [bar_from, 100]
+    gain, group: what the verdict rests on; empty where there is none
+    """
 
     name: str
     unit: str
     extent: str
     truth: str
     verdict: str
+    found: bool
+    gain: str
+    group: str
+    bar_from: int
     bar: tuple[float, float] | None
-    bar_truth: float | None
+    bar_truths: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class CalibrationRow:
+    """Scores of one way of predicting, as text."""
+
+    name: str
+    accuracy: str
+    log_likelihood: str
+    brier_score: str
+    calibration_error: str
 
 
 def write_learn_report(record: LearnRecord, path: Path) -> Path:
@@ -74,35 +102,45 @@ def write_learn_report(record: LearnRecord, path: Path) -> Path:
 
 def learn_page(record: LearnRecord) -> str:
     """The report as the text of an HTML page."""
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     result = record.result
     headline, *remarks = finding_sentences(result, record.truth)
-    return environment.get_template("learn.html.j2").render(
+    symmetries = result.get("symmetries") or ()
+    units = {symmetry["name"]: str(symmetry.get("unit") or "") for symmetry in symmetries}
+    verdicts = verdicts_by_name(result)
+    probabilities = [symmetry for symmetry in symmetries if is_probability(symmetry)]
+    return render(
+        "learn.html.j2",
         headline=headline,
         remarks=remarks,
         data_name=str(result.get("data") or "unnamed data"),
         objective=result.get("objective"),
+        learned=result.get("objective") not in NOT_LEARNED,
         has_evidence=finite(result.get("log_evidence")) is not None,
         curvature=result.get("curvature"),
-        copies=_known_text(result.get("samples"), "{} "),
-        test_copies=_known_text(result.get("test_samples"), " (at test time {})"),
+        evidence_words=evidence_words(result),
+        copies=known_text(result.get("samples"), "{} "),
+        test_copies=known_text(result.get("test_samples"), " (at test time {})"),
         version=str(result.get("isotropy") or ""),
         key_numbers=key_numbers(result),
-        rows=[symmetry_row(symmetry, record.truth) for symmetry in result.get("symmetries") or ()],
+        rows=[symmetry_row(symmetry, record.truth, verdicts) for symmetry in symmetries],
+        judged=bool(verdicts),
+        correlated=result.get("distribution") == "correlated",
+        has_ranges=len(probabilities) < len(symmetries),
+        has_probabilities=bool(probabilities),
         truth_known=bool(record.truth),
-        found_from=_per_unit(result, "found"),
-        full_at=_per_unit(result, "full_scale"),
+        found_from=_per_unit(symmetries, "found"),
+        full_at=_per_unit([s for s in symmetries if not is_probability(s)], "full_scale"),
         range_drawings=range_drawings(record),
+        correlation_drawing=correlation_drawing(record),
         pictures=example_pictures(record),
         flow_drawings=flow_drawings(record),
         curve_drawings=curve_drawings(record),
-        settings=settings_groups(record),
+        calibration=calibration_rows(result),
+        calibration_examples=_calibration_examples(result),
+        calibration_drawings=calibration_drawings(record),
+        screening=screening_rows(mapping_of(result.get("screening")), units),
+        fallback=fallback_sentence(record),
+        settings=learn_settings(record),
     )
 
 
@@ -121,7 +159,7 @@ def key_numbers(result: Mapping[str, Any]) -> list[KeyNumber]:
         evidence_note += f", {number_text(result.get('train_examples'), 0)} examples"
     device = f"on {result['device']}" if result.get("device") else ""
     return [
-        KeyNumber("Test accuracy", _percent_text(accuracy), accuracy_note),
+        KeyNumber("Test accuracy", percent_text(accuracy), accuracy_note),
         KeyNumber(
             "Log evidence per example",
             number_text(result.get("log_evidence_per_example"), 3),
@@ -130,102 +168,131 @@ def key_numbers(result: Mapping[str, Any]) -> list[KeyNumber]:
         KeyNumber(
             "Copies averaged",
             number_text(result.get("samples"), 0),
-            _known_text(result.get("test_samples"), "{} at test time"),
+            known_text(result.get("test_samples"), "{} at test time"),
         ),
         KeyNumber(
             "Time",
             duration_text(result.get("seconds")),
-            _known_text(result.get("epochs"), "{} epochs ") + device,
+            known_text(result.get("epochs"), "{} epochs ") + device,
         ),
     ]
 
 
-def symmetry_row(symmetry: Mapping[str, Any], truth: Mapping[str, float]) -> SymmetryRow:
+def symmetry_row(
+    symmetry: Mapping[str, Any],
+    truth: Mapping[str, float],
+    verdicts: Mapping[str, Mapping[str, Any]],
+) -> SymmetryRow:
     """One line of the table of symmetries."""
     reading = reading_of(symmetry.get("unit"))
+    one_sided = is_probability(symmetry)
     low, high = finite(symmetry.get("low")), finite(symmetry.get("high"))
     true = finite(truth.get(symmetry["name"]))
     full = max([reading.full_scale, *(abs(value) for value in (low, high, true) if value)])
-    ends = (number_text(end, reading.decimals, reading.symbol) for end in (low, high))
+    judged = verdicts.get(symmetry["name"], {})
+    gain = gain_text(judged.get("gain"), judged.get("error"))
+    word = word_of(symmetry, verdicts)
+    share = None if true is None else 100 * abs(true) / full
     return SymmetryRow(
-        name=title_of(symmetry),
+        name=title_of(str(symmetry["name"])),
         unit=str(symmetry.get("unit") or NO_UNIT),
-        extent=" … ".join(ends) if {low, high} != {None} else MISSING,
-        truth=MISSING if true is None else f"{'±' if true else ''}{true:g}{reading.symbol}",
-        verdict=verdict_of(symmetry),
+        extent=_extent_text(symmetry),
+        truth=_truth_text(true, symmetry),
+        verdict=word,
+        found=word in FOUND_WORDS,
+        gain="" if gain == MISSING else gain,
+        group=joined(map(spoken_name, judged["group"])) if judged.get("group") else "",
+        bar_from=0 if one_sided else -100,
         bar=None if low is None or high is None else (100 * low / full, 100 * high / full),
-        bar_truth=None if true is None else 100 * abs(true) / full,
+        bar_truths=() if not share else (share,) if one_sided else (-share, share),
     )
 
 
-def settings_groups(record: LearnRecord) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(group, [(setting, value), …]): the run itself first, then each part of the config."""
-    result = record.result
-    run: dict[str, Any] = {
-        "command": f"isotropy {result.get('command', 'learn')}",
-        **{name: result.get(name) for name in ("seed", "device", "objective", "curvature")},
-        "isotropy": result.get("isotropy"),
-        **(result.get("versions") or {}),
-        "commit": result.get("commit"),
-        "run folder": result.get("run_folder"),
-    }
-    loose = {name: value for name, value in record.config.items() if not isinstance(value, Mapping)}
-    if "command" in loose:
-        run["command"] = loose.pop("command")
-    groups: list[tuple[str, Mapping[str, Any]]] = [("run", run | loose)]
-    groups += [(name, value) for name, value in record.config.items() if isinstance(value, Mapping)]
-    return [(name, _flat(values)) for name, values in groups if values]
-
-
-def duration_text(seconds: object) -> str:
-    """`12.3 s`, `3 min 23 s`, `1 h 05 min`."""
-    value = finite(seconds)
-    if value is None:
+def _extent_text(symmetry: Mapping[str, Any]) -> str:
+    """`−177.5° … 177.5°`; a probability alone, and ½ as the whole."""
+    reading = reading_of(symmetry.get("unit"))
+    low, high = finite(symmetry.get("low")), finite(symmetry.get("high"))
+    if low is None and high is None:
         return MISSING
-    if value < 59.95:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    if is_probability(symmetry):
+        text = amount_text(high, "probability") if high is not None else MISSING
+        return "½ (whole)" if text == "½" else number_text(high, reading.decimals)
+    return " … ".join(number_text(end, reading.decimals, reading.symbol) for end in (low, high))
 
 
-def _known_text(count: object, words: str) -> str:
-    """`words` with the count in place of {}, or nothing where the count is not known."""
-    return "" if finite(count) is None else words.format(number_text(count, 0))
+def _truth_text(true: float | None, symmetry: Mapping[str, Any]) -> str:
+    if true is None:
+        return MISSING
+    if is_probability(symmetry):
+        return "½" if true == 0.5 else f"{true:g}"
+    return f"{'±' if true else ''}{true:g}{reading_of(symmetry.get('unit')).symbol}"
 
 
-def _percent_text(fraction: float | None) -> str:
-    return MISSING if fraction is None else number_text(100 * fraction, 1, " %")
+def calibration_rows(result: Mapping[str, Any]) -> list[CalibrationRow]:
+    """Scores of the predictions on test data, one row per way of predicting."""
+    rows: list[CalibrationRow] = []
+    for name, given in mapping_of(result.get("calibration")).items():
+        scores = mapping_of(given)
+        rows.append(
+            CalibrationRow(
+                title_of(str(name)),
+                percent_text(scores.get("accuracy")),
+                number_text(scores.get("log_likelihood"), 3),
+                number_text(scores.get("brier_score"), 3),
+                percent_text(scores.get("expected_calibration_error")),
+            )
+        )
+    return rows
 
 
-def _per_unit(result: Mapping[str, Any], attribute: str) -> str:
+def _calibration_examples(result: Mapping[str, Any]) -> str:
+    """How many test examples were scored, where all ways of predicting had the same."""
+    scores = mapping_of(result.get("calibration")).values()
+    counts = {finite(mapping_of(each).get("examples")) for each in scores}
+    return number_text(counts.pop(), 0) + " " if len(counts) == 1 and None not in counts else ""
+
+
+def evidence_words(result: Mapping[str, Any]) -> str:
+    """What the evidence's value depends on besides the model, as a list in a sentence."""
+    value = mapping_of(result.get("evidence"))
+    told = {
+        "the curvature": value.get("curvature"),
+        "the number of copies": value.get("samples"),
+        "the structure of the prior": value.get("prior_structure"),
+        "the draws of the noise": value.get("noise_seed"),
+    }
+    known = [f"{name} ({text})" for name, text in told.items() if text is not None]
+    return joined(known) if known else ""
+
+
+def fallback_sentence(record: LearnRecord) -> str:
+    """Which layers have no curvature rule and what was done about them; empty without any."""
+    layers = mapping_of(record.result.get("fallback"))
+    if not layers:
+        return ""
+    names = joined(f"{name} ({kind})" for name, kind in layers.items())
+    done = str(mapping_of(record.config.get("schedule")).get("fallback") or "")
+    words = _FALLBACK_WORDS.get(done, f"handled by the fallback {done}" if done else "")
+    return f"Layers without a curvature rule: {names}{'; ' if words else ''}{words}."
+
+
+def learn_settings(record: LearnRecord) -> list[SettingsGroup]:
+    """The run, what the evidence's value depends on, and each part of the config."""
+    result = record.result
+    run = {name: result.get(name) for name in ("objective", "curvature", "distribution")}
+    if result.get("distribution") is None:
+        del run["distribution"]
+    first, *others = settings_groups({"command": "learn", **result}, record.config, run=run)
+    evidence = mapping_of(result.get("evidence"))
+    between: list[SettingsGroup] = [("evidence", flat_settings(evidence))] if evidence else []
+    return [first, *between, *others]
+
+
+def _per_unit(symmetries: Sequence[Mapping[str, Any]], attribute: str) -> str:
     """A number of each unit's reading: `20°, 0.05 (fraction of image width) and 0.1 (…)`."""
     parts: list[str] = []
-    symmetries = result.get("symmetries") or ()
     for unit in dict.fromkeys(str(symmetry.get("unit") or NO_UNIT) for symmetry in symmetries):
         reading = reading_of(unit)
         name = "" if reading.symbol else f" ({unit})"
         parts.append(f"{getattr(reading, attribute):g}{reading.symbol}{name}")
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Nested settings as (dotted name, text)."""
-    rows: list[tuple[str, str]] = []
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            rows += _flat(value, f"{before}{name}.")
-        else:
-            rows.append((f"{before}{name}", _setting_text(value)))
-    return rows
-
-
-def _setting_text(value: object) -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple) and all(isinstance(v, str | int | float) for v in value):
-        return ", ".join(_setting_text(item) for item in value) or MISSING
-    return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else str(value)
+    return joined(parts) if parts else ""

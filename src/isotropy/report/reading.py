@@ -1,6 +1,12 @@
-"""How the numbers of a record are read: thresholds, units, and the sentences made of them.
+"""How the numbers of a record are read: thresholds, units, verdicts, and the sentences of them.
 
-A learned range is read by its half-width h in its unit, against one table (`READINGS`):
+A run that was judged by refits has a verdict per symmetry, with the gain it rests on:
+
+    present, partial     the labels do not change under it: all of it, or as much as was learned
+    already built in     the network itself does not react to it, so that averaging adds nothing
+    absent, cannot tell
+
+Otherwise a learned amount h (half-width or probability) is read in its unit against `READINGS`:
 
     h ≥ found            "found"               the labels do not change under it
     floor ≤ h < found    "too small to call"
@@ -14,22 +20,45 @@ shown beside its word. All functions are pure and take what `isotropy learn --js
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MISSING = "–"
-_MINUS = "\N{MINUS SIGN}"
+from isotropy.report.wording import (
+    MISSING,
+    capital,
+    finite,
+    gain_text,
+    joined,
+    mapping_of,
+    number_text,
+    objects_of,
+    spoken_name,
+    title_of,
+)
 
-Verdict = Literal["found", "too small to call", "at the noise floor", "not a number"]
+__all__ = [
+    "MISSING", "NOT_LEARNED", "OTHER_READING", "READINGS", "Reading", "amount_of", "amount_text",
+    "correlated_pairs", "finding_sentence", "finding_sentences", "finite", "gain_text",
+    "is_probability", "number_text", "reading_of", "short_amount", "spoken_name", "verdict_of",
+    "verdicts_by_name", "word_of",
+]  # fmt: skip
+
+ReadingWord = Literal["found", "too small to call", "at the noise floor", "not a number"]
+
+FOUND_WORDS = ("found", "present", "partial")
+"""Words of readings and verdicts by which the labels do not change under a symmetry."""
+NOT_LEARNED = ("none", "fixed", "averaged-losses", "trivial-augment")
+"""Objectives that choose no amount: there is nothing to be found."""
+STRONG_CORRELATION = 0.5
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How ranges in one unit are read.
+    """How amounts in one unit are read.
 
-    found, floor: half-widths, in the unit, from which the words above are used
-    full_scale:   half-width at which a bar in the report is full
+    found, floor: half-widths (or probabilities), in the unit, from which the words above are used
+    full_scale:   amount at which a bar in the report is full
     decimals:     digits after the point in tables
     symbol:       what follows a number directly, such as the degree sign
     """
@@ -44,21 +73,14 @@ class Reading:
 READINGS: dict[str, Reading] = {
     "degrees": Reading(found=20.0, floor=10.0, full_scale=180.0, decimals=1, symbol="°"),
     "fraction of image width": Reading(found=0.05, floor=0.025, full_scale=0.5, decimals=3),
+    "fraction of length": Reading(found=0.05, floor=0.025, full_scale=0.5, decimals=3),
     "log factor": Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3),
     "tangent": Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3),
+    "grey level": Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3),
+    "unit length": Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3),
+    "probability": Reading(found=0.1, floor=0.05, full_scale=0.5, decimals=3),
 }
 OTHER_READING = Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3)
-
-# Names as they read in a sentence; others are read as they are written, without underscores.
-_SPOKEN_NAMES = {
-    "translation_x": "translation along x",
-    "translation_y": "translation along y",
-    "scale_x": "scaling along x",
-    "scale_y": "scaling along y",
-    "scale": "scaling",
-    "shear_x": "shear along x",
-    "shear_y": "shear along y",
-}
 
 
 def reading_of(unit: str | None) -> Reading:
@@ -66,44 +88,39 @@ def reading_of(unit: str | None) -> Reading:
     return READINGS.get(unit or "", OTHER_READING)
 
 
-def spoken_name(name: str) -> str:
-    """`translation_x` as it reads in a sentence: "translation along x"."""
-    return _SPOKEN_NAMES.get(name, name.replace("_", " "))
+def is_probability(symmetry: Mapping[str, Any]) -> bool:
+    """Whether it is an element of a finite group: from zero to a probability, not a range."""
+    return symmetry.get("kind") == "probability"
 
 
-def finite(value: object) -> float | None:
-    """`value` as a float, or None where it is missing or not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
-def number_text(value: object, decimals: int = 2, symbol: str = "") -> str:
-    """A number with a true minus sign and thousands separated: `−1,234.5`; "–" if not finite."""
-    number = finite(value)
-    if number is None:
-        return MISSING
-    text = f"{number:,.{decimals}f}"
-    if not text.strip("-0.,"):
-        text = text.lstrip("-")  # no negative zero
-    return text.replace("-", _MINUS) + symbol
-
-
-def half_width(symmetry: Mapping[str, Any]) -> float | None:
-    """(high − low) / 2 in the symmetry's unit, or None where an end is not a number."""
+def amount_of(symmetry: Mapping[str, Any]) -> float | None:
+    """(high − low) / 2, or the probability, in the symmetry's unit; None if not a number."""
     low, high = finite(symmetry.get("low")), finite(symmetry.get("high"))
+    if is_probability(symmetry):
+        return high
     return None if low is None or high is None else (high - low) / 2
 
 
-def verdict_of(symmetry: Mapping[str, Any]) -> Verdict:
-    """The word for one symmetry's learned range; see the module's table."""
-    width = half_width(symmetry)
+def verdict_of(symmetry: Mapping[str, Any]) -> ReadingWord:
+    """The word for one symmetry's learned amount; see the module's table."""
+    amount = amount_of(symmetry)
     reading = reading_of(symmetry.get("unit"))
-    if width is None:
+    if amount is None:
         return "not a number"
-    if width >= reading.found:
+    if amount >= reading.found:
         return "found"
-    return "too small to call" if width >= reading.floor else "at the noise floor"
+    return "too small to call" if amount >= reading.floor else "at the noise floor"
+
+
+def verdicts_by_name(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The verdicts by refits, where the run was judged; otherwise empty."""
+    return {str(each.get("name")): each for each in objects_of(result.get("verdicts"))}
+
+
+def word_of(symmetry: Mapping[str, Any], verdicts: Mapping[str, Mapping[str, Any]]) -> str:
+    """The verdict by refits, or where there is none the reading of the amount."""
+    judged = verdicts.get(str(symmetry["name"]))
+    return verdict_of(symmetry) if judged is None else str(judged.get("verdict") or "cannot tell")
 
 
 def finding_sentence(result: Mapping[str, Any], truth: Mapping[str, float]) -> str:
@@ -114,51 +131,150 @@ def finding_sentence(result: Mapping[str, Any], truth: Mapping[str, float]) -> s
 def finding_sentences(result: Mapping[str, Any], truth: Mapping[str, float]) -> tuple[str, ...]:
     """The headline, then what else there is to say.
 
-    result: as printed by `isotropy learn --json`: its `symmetries`, `objective` and `settled`
-            (false for a run too short for its ranges to settle) are read
-    truth:  true half-widths by name, in the symmetry's unit; empty when unknown
+    result: as printed by `isotropy learn --json`: its `symmetries`, `objective`, `verdicts`,
+            `correlations` and `settled` (false for a run too short for its ranges to settle)
+            are read
+    truth:  true half-widths (or probabilities) by name, in the symmetry's unit; may be empty
     """
     symmetries = result.get("symmetries") or []
+    objective = result.get("objective")
+    known_truth = {name: value for name, value in truth.items() if finite(value) is not None}
+    made_with = _made_with(result, known_truth)
+    if objective == "trivial-augment":
+        return (
+            "Nothing was learned: every copy was changed by one transformation that "
+            "TrivialAugment drew at random.",
+            *made_with,
+        )
     if not symmetries:
         return ("No transformation was tried.",)
-    objective = result.get("objective")
     if objective == "none":
-        return ("Nothing was learned: every range was fixed at zero.", *_made_with(result, truth))
+        return ("Nothing was learned: every range was fixed at zero.", *made_with)
     if objective == "fixed":
-        return (_given_sentence(symmetries), *_made_with(result, truth))
-    found = _with_verdict(symmetries, "found")
-    unclear = _with_verdict(symmetries, "too small to call")
-    still = _with_verdict(symmetries, "at the noise floor")
-    broken = _with_verdict(symmetries, "not a number")
-    sentences: list[str] = []
+        return (_given_sentence(symmetries), *made_with)
+    if objective == "averaged-losses":
+        how = "Losses were averaged over the copies, not outputs: ordinary augmentation."
+        return (_given_sentence(symmetries), how, *made_with)
     if result.get("settled") is False:
+        known = [symmetry for symmetry in symmetries if amount_of(symmetry) is not None]
+        amounts = f": {joined(map(_short_phrase, known))}" if known else ""
         return (
-            "The run was too short for the ranges to settle, so nothing can be said yet: "
-            f"{_join(_short_phrase(s) for s in symmetries if half_width(s) is not None)}.",
-            *_made_with({**result, "objective": None}, truth)[:1],
+            f"The run was too short for the ranges to settle, so nothing can be said yet{amounts}.",
+            *made_with[:1],
         )
+    verdicts = verdicts_by_name(result)
+    told = _judged_sentences(symmetries, verdicts) if verdicts else _read_sentences(symmetries)
+    return (*told, *_correlation_sentences(result), *made_with)
+
+
+def _read_sentences(symmetries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What amounts alone say, by the thresholds."""
+    found = _with_word(symmetries, "found")
+    unclear = _with_word(symmetries, "too small to call")
+    still = _with_word(symmetries, "at the noise floor")
+    broken = _with_word(symmetries, "not a number")
+    sentences: list[str] = []
     if found:
-        phrases = _join(_extent_phrase(symmetry) for symmetry in found)
-        sentences.append(f"The labels do not change under {phrases}.")
+        sentences.append(f"The labels do not change under {joined(map(_extent_phrase, found))}.")
     elif len(broken) == len(symmetries):
-        sentences.append("Nothing can be said: no learned range is a finite number.")
-        broken = []
+        return ["Nothing can be said: no learned range is a finite number."]
     else:
         sentences.append("No symmetry was found.")
     if unclear:
-        sentences.append(f"Too small to call: {_join(_short_phrase(s) for s in unclear)}.")
+        sentences.append(f"Too small to call: {joined(map(_short_phrase, unclear))}.")
     if broken:
-        names = _join(spoken_name(str(symmetry["name"])) for symmetry in broken)
-        sentences.append(f"The learned range of {names} is not a finite number.")
+        sentences.append(f"The learned range of {_names(broken)} is not a finite number.")
     if still:
         sentences.append(_still_sentence(still, found=bool(found), alone=still == list(symmetries)))
-    return (*sentences, *_made_with(result, truth))
+    return sentences
 
 
-def _with_verdict(
-    symmetries: Sequence[Mapping[str, Any]], verdict: Verdict
+def _judged_sentences(
+    symmetries: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """What the refits say: a headline, one sentence for each that is wanted, then the others."""
+    by_word: dict[str, list[Mapping[str, Any]]] = {}
+    for symmetry in symmetries:
+        judged = symmetry["name"] in verdicts
+        by_word.setdefault(word_of(symmetry, verdicts) if judged else "", []).append(symmetry)
+    wanted = [s for s in symmetries if s["name"] in verdicts and _is_found(s, verdicts)]
+    shown = [symmetry for symmetry in wanted if amount_of(symmetry) is not None]
+    if shown:
+        sentences = [f"The labels do not change under {joined(map(_extent_phrase, shown))}."]
+    elif wanted:
+        sentences = ["A symmetry is wanted, but its learned range is not a finite number."]
+    elif "already built in" in by_word:
+        sentences = ["No symmetry was found beyond what the network has built in."]
+    else:
+        sentences = ["No symmetry was found."]
+    sentences += [f"{_judged_phrase(s, verdicts[s['name']])}." for s in wanted]
+    if built_in := by_word.get("already built in"):
+        sentences.append(
+            f"Already built in: {_names(built_in)}; the network itself does not react, so that "
+            "averaging adds nothing."
+        )
+    sentences += [
+        f"{_judged_phrase(s, verdicts[s['name']])}." for s in by_word.get("cannot tell", ())
+    ]
+    if absent := by_word.get("absent"):
+        alone = len(absent) == len(symmetries) > 1
+        sentences.append(f"Absent: {'all that was tried' if alone else _names(absent)}.")
+    if unjudged := by_word.get(""):
+        sentences.append(f"Not judged: {_names(unjudged)}.")
+    return sentences
+
+
+def _judged_phrase(symmetry: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
+    """`Rotation: present, ±178° (gain 1.08 ± 0.00 nats per example)`."""
+    amount = "" if amount_of(symmetry) is None else f", {short_amount(symmetry)}"
+    gain = gain_text(judged.get("gain"), judged.get("error"))
+    after = "" if gain == MISSING else f" (gain {gain} nats per example{_together(judged)})"
+    name = str(symmetry["name"])
+    return f"{title_of(name)}: {word_of(symmetry, {name: judged})}{amount}{after}"
+
+
+def _together(judged: Mapping[str, Any]) -> str:
+    group = [spoken_name(str(name)) for name in judged.get("group") or ()]
+    return f", together with {joined(group)}" if group else ""
+
+
+def correlated_pairs(result: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    """Pairs of found symmetries whose amounts are drawn with a correlation of ½ or more."""
+    correlations = mapping_of(result.get("correlations"))
+    names, matrix = correlations.get("names") or [], correlations.get("matrix") or []
+    verdicts = verdicts_by_name(result)
+    symmetries = result.get("symmetries") or []
+    found = {s["name"] for s in symmetries if _is_found(s, verdicts)}
+    pairs: list[tuple[str, str, float]] = []
+    for i, (name, row) in enumerate(zip(names, matrix, strict=False)):
+        for other, value in list(zip(names, row, strict=False))[i + 1 :]:
+            number = finite(value)
+            if number is not None and abs(number) >= STRONG_CORRELATION and {name, other} <= found:
+                pairs.append((name, other, number))
+    return pairs
+
+
+def _correlation_sentences(result: Mapping[str, Any]) -> list[str]:
+    phrases = [
+        f"{spoken_name(name)} {'with' if value > 0 else 'against'} {spoken_name(other)} "
+        f"(correlation {number_text(value)})"
+        for name, other, value in correlated_pairs(result)
+    ]
+    return [f"Not drawn independently: {joined(phrases)}."] if phrases else []
+
+
+def _is_found(symmetry: Mapping[str, Any], verdicts: Mapping[str, Mapping[str, Any]]) -> bool:
+    return word_of(symmetry, verdicts) in FOUND_WORDS
+
+
+def _with_word(
+    symmetries: Sequence[Mapping[str, Any]], word: ReadingWord
 ) -> list[Mapping[str, Any]]:
-    return [symmetry for symmetry in symmetries if verdict_of(symmetry) == verdict]
+    return [symmetry for symmetry in symmetries if verdict_of(symmetry) == word]
+
+
+def _names(symmetries: Sequence[Mapping[str, Any]]) -> str:
+    return joined(spoken_name(str(symmetry["name"])) for symmetry in symmetries)
 
 
 def _still_sentence(still: Sequence[Mapping[str, Any]], *, found: bool, alone: bool) -> str:
@@ -167,7 +283,7 @@ def _still_sentence(still: Sequence[Mapping[str, Any]], *, found: bool, alone: b
     found: whether another range was found; alone: whether there is no other range at all
     """
     if len(still) == 1:
-        return f"{_capital(_short_phrase(still[0]))} is at the noise floor."
+        return f"{capital(_short_phrase(still[0]))} is at the noise floor."
     subject = "Every learned range is" if alone else "Every other learned range is"
     if found:
         subject = "No other transformation was found: every other learned range is"
@@ -176,46 +292,52 @@ def _still_sentence(still: Sequence[Mapping[str, Any]], *, found: bool, alone: b
     plain = [s for s in still if not reading_of(s.get("unit")).symbol]
     parts = [_short_phrase(symmetry) for symmetry in marked]
     if plain:
-        bound = _bound_text(max(abs(half_width(symmetry) or 0.0) for symmetry in plain))
+        bound = _bound_text(max(abs(amount_of(symmetry) or 0.0) for symmetry in plain))
         parts.append(f"the rest below {bound}" if parts else f"below {bound}")
     return f"{subject} at the noise floor ({', '.join(parts)})."
 
 
 def _given_sentence(symmetries: Sequence[Mapping[str, Any]]) -> str:
-    given = [symmetry for symmetry in symmetries if half_width(symmetry)]
+    given = [symmetry for symmetry in symmetries if amount_of(symmetry)]
     if not given:
         return "The ranges were given, not learned: all are zero."
-    phrases = _join(_extent_phrase(symmetry) for symmetry in given)
-    return f"The ranges were given, not learned: {phrases}."
+    return f"The ranges were given, not learned: {joined(map(_extent_phrase, given))}."
 
 
 def _made_with(result: Mapping[str, Any], truth: Mapping[str, float]) -> tuple[str, ...]:
     """What is known to be in the data, and where the finding differs from it."""
-    known = [s for s in result.get("symmetries") or [] if s["name"] in truth]
+    known = [dict(s) for s in result.get("symmetries") or [] if s["name"] in truth]
     if not known:
         return ()
-    true = [s | {"low": -truth[s["name"]], "high": truth[s["name"]]} for s in map(dict, known)]
+    true = [s | {"low": -truth[s["name"]], "high": truth[s["name"]]} for s in known]
     present = [symmetry for symmetry in true if symmetry["high"] > 0]
     if present:
-        sentences = [f"The data were made with {_join(_extent_phrase(s) for s in present)}."]
+        sentences = [f"The data were made with {joined(map(_extent_phrase, present))}."]
     else:
         sentences = ["The data were made without any of them."]
-    if result.get("objective") in ("none", "fixed"):
+    if result.get("objective") in NOT_LEARNED:
         return tuple(sentences)
-    found = {s["name"] for s in known if verdict_of(s) == "found"}
-    missed = [s["name"] for s in true if verdict_of(s) == "found" and s["name"] not in found]
-    extra = [s["name"] for s in true if s["high"] <= 0 and s["name"] in found]
+    verdicts = verdicts_by_name(result)
+    words = {s["name"]: word_of(s, verdicts) for s in known}
+    found = {name for name, word in words.items() if word in FOUND_WORDS}
+    had = found | {name for name, word in words.items() if word == "already built in"}
+    missed = [s for s in true if verdict_of(s) == "found" and s["name"] not in had]
+    extra = [s for s in true if s["high"] <= 0 and s["name"] in found]
     if missed:
-        sentences.append(f"In the data but not found: {_join(map(spoken_name, missed))}.")
+        sentences.append(f"In the data but not found: {_names(missed)}.")
     if extra:
-        sentences.append(f"Found but not put into the data: {_join(map(spoken_name, extra))}.")
+        sentences.append(f"Found but not put into the data: {_names(extra)}.")
     return tuple(sentences)
 
 
 def _extent_phrase(symmetry: Mapping[str, Any]) -> str:
     """`rotation by up to ±175°`, `scaling along x by factors from 0.78 to 1.28`, …"""
     name, unit = spoken_name(str(symmetry["name"])), str(symmetry.get("unit") or "")
-    low, high = float(symmetry["low"]), float(symmetry["high"])
+    low, high = float(symmetry.get("low") or 0.0), float(symmetry["high"])
+    if is_probability(symmetry):
+        # An involution at ½ is the whole symmetry and needs no number.
+        text = short_amount(symmetry)
+        return name if text == "probability ½" else f"{name} with {text}"
     if unit == "log factor":
         return f"{name} by factors from {math.exp(low):.2f} to {math.exp(high):.2f}"
     if unit == "degrees" and high - low >= 360:
@@ -224,22 +346,26 @@ def _extent_phrase(symmetry: Mapping[str, Any]) -> str:
         f" of the {unit.removeprefix('fraction of ')}" if unit.startswith("fraction of ") else ""
     )
     if abs(low + high) <= 0.02 * (high - low):
-        return f"{name} by up to {_half_width_text(symmetry)}{after}"
-    return f"{name} from {_value_text(low, unit)} to {_value_text(high, unit)}{after}"
+        return f"{name} by up to {short_amount(symmetry)}{after}"
+    return f"{name} from {amount_text(low, unit)} to {amount_text(high, unit)}{after}"
 
 
 def _short_phrase(symmetry: Mapping[str, Any]) -> str:
-    return f"{spoken_name(str(symmetry['name']))} {_half_width_text(symmetry)}"
+    return f"{spoken_name(str(symmetry['name']))} {short_amount(symmetry)}"
 
 
-def _half_width_text(symmetry: Mapping[str, Any]) -> str:
-    width = half_width(symmetry)
-    assert width is not None, "only finite ranges are put into words"
-    return "±" + _value_text(width, str(symmetry.get("unit") or ""))
+def short_amount(symmetry: Mapping[str, Any]) -> str:
+    """`±178°`, `±0.20`, `probability ½`."""
+    amount = amount_of(symmetry)
+    assert amount is not None, "only finite amounts are put into words"
+    before = "probability " if is_probability(symmetry) else "±"
+    return before + amount_text(amount, str(symmetry.get("unit") or ""))
 
 
-def _value_text(value: float, unit: str) -> str:
-    """Two decimals, or for degrees none; one more where the value is small."""
+def amount_text(value: float, unit: str) -> str:
+    """Two decimals, or for degrees none; one more where small. A probability of a half is "½"."""
+    if unit == "probability" and abs(value - 0.5) < 0.005:
+        return "½"
     reading = reading_of(unit)
     few = max(reading.decimals - 1, 0)
     decimals = few if abs(value) >= reading.floor or value == 0 else reading.decimals
@@ -252,12 +378,3 @@ def _bound_text(value: float) -> str:
         return "0.001"
     step = 10.0 ** math.floor(math.log10(value))
     return f"{(math.floor(value / step + 1e-9) + 1) * step:.1g}"
-
-
-def _join(parts: Iterable[str]) -> str:
-    words = list(parts)
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

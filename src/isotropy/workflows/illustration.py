@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isotropy.evidence.streams import stream
-from isotropy.networks.augmentations import UniformRanges
+from isotropy.networks.augmentations import Augmentation
 from isotropy.symmetry.image_actions import AffineAction
 from isotropy.symmetry.warp import half_extent, pixel_centres
 
@@ -30,7 +30,7 @@ class Illustration:
 
 
 @torch.no_grad()
-def illustrate(augmentation: UniformRanges, inputs: Tensor, seed: int) -> Illustration:
+def illustrate(augmentation: Augmentation, inputs: Tensor, seed: int) -> Illustration:
     """Sample the learned augmentation on the first images; nothing for data without pixels."""
     if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
         return Illustration(None, None, None)
@@ -50,14 +50,14 @@ def illustrate(augmentation: UniformRanges, inputs: Tensor, seed: int) -> Illust
 
 
 def _flows(
-    augmentation: UniformRanges,
+    augmentation: Augmentation,
     action: AffineAction,
     height: int,
     width: int,
     generator: torch.Generator,
 ) -> numpy.ndarray:
     noise = augmentation.noise(1, FLOWS, generator=generator)[0]
-    linear, shift = action.element((noise * augmentation.half_widths).double())
+    linear, shift = action.element(augmentation.coordinates(noise).double())
     unit = half_extent(width, action.align_corners)
     x = pixel_centres(ARROWS, ARROWS / width * unit, linear)
     y = pixel_centres(ARROWS, ARROWS / height * unit, linear)

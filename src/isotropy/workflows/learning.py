@@ -11,7 +11,6 @@ interrupted one continues with `resume=True`, ending with the numbers of an unbr
 
 from __future__ import annotations
 
-import copy
 import os
 import tempfile
 import time
@@ -40,21 +39,31 @@ from isotropy.checkpoint import (
 )
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.readers import load
+from isotropy.evidence.calibration import calibration
+from isotropy.evidence.predictive import METHODS, Predictive
 from isotropy.evidence.schedule import LearnConfig, Objective, resolve, too_short
 from isotropy.evidence.sizing import fit_curvature_batch
+from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
-from isotropy.likelihoods import likelihood_named
-from isotropy.networks.augmentations import START, Symmetry, UniformRanges
+from isotropy.evidence.verdict import judge
+from isotropy.networks.augmentations import Augmentation, Symmetry
+from isotropy.networks.correlated import CorrelatedRanges
 from isotropy.networks.invariant_model import InvariantModel
+from isotropy.networks.mixtures import Mixture
 from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.learn_report import learn_page
 from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
-from isotropy.symmetry.actions import Action
 from isotropy.symmetry.image_actions import affine
 from isotropy.workflows.illustration import Illustration, illustrate
+from isotropy.workflows.preparing import Actions, device_of, make_trainer, read_split
 from isotropy.workflows.provenance import provenance
 from isotropy.workflows.same_run import check_same_run, fingerprint
+
+CALIBRATION_EXAMPLES = 500
+"""Test examples whose calibration is scored: each needs its own Jacobian."""
+
+SCREENING = "screening.json"
+"""The file of a run folder that keeps the screening the run started from."""
 
 CHECKPOINT_SECONDS = 5.0
 """A run folder's checkpoint is never older than this and one epoch."""
@@ -106,6 +115,17 @@ class LearnResult:
         write_bytes(path, learn_page(self._learn_record()).encode())
         return path
 
+    def predictive(self) -> Predictive:
+        """Predictions with their uncertainty: the linearised posterior of the trained network."""
+        if self.log_evidence is None:
+            raise CallerError(
+                "predictive: expected an objective with a prior, got "
+                f"{self.trainer.config.objective}, which has none; train with laplace, fixed or "
+                "none"
+            )
+        evidence = self.trainer.evidence
+        return Predictive(evidence, evidence.fit(self.trainer.orbit_batches("final")), self.model)
+
     def _learn_record(self) -> LearnRecord:
         return LearnRecord(
             result=self.record,
@@ -123,7 +143,7 @@ def learn(
     train: Any,
     test: Any = None,
     *,
-    actions: Action | None = None,
+    actions: Actions | None = None,
     objective: Objective | None = None,
     config: LearnConfig | None = None,
     device: str | torch.device | None = None,
@@ -133,6 +153,10 @@ def learn(
     progress: Callable[[LearnProgress], None] | None = None,
     describe: Mapping[str, Any] | None = None,
     network: NetworkSpecification | None = None,
+    verdicts: int = 0,
+    calibrate: bool = False,
+    remark: Callable[[str], None] | None = None,
+    screening: Mapping[str, Any] | None = None,
 ) -> LearnResult:
     """Train `model` and learn the ranges of `actions` from the training data alone.
 
@@ -141,7 +165,7 @@ def learn(
     test       the same, only scored; paths and Splits bring their own (or 20 % are held out of a
                path's data), tensors given alone are all used for training
     actions    what may be a symmetry; the affine group's six generators of the paper by default
-    objective  laplace (the default) | augerino | fixed | none; overrides the config's
+    objective  laplace (the default) or a baseline (`OBJECTIVES`); overrides the config's
     device     where to run; by default where the model is
     folder     a run folder to write and, with `resume`, to continue; one that holds a run is
                not overwritten
@@ -149,6 +173,10 @@ def learn(
     progress   told after every epoch
     describe   further entries for the run's config: "data", "truth", "command"
     network    how to rebuild the model from words; kept in the run folder
+    verdicts   seeds of the refits behind a verdict per symmetry (`evidence.verdict`); 0: none
+    calibrate  score the posterior predictive's calibration on the test data
+    remark     told sentences about what goes on after the last epoch
+    screening  the record of a screening that the run starts from; kept in the result
 
     Raises CallerError for what the caller can put right, naming a layer without a curvature rule.
     """
@@ -157,18 +185,19 @@ def learn(
         settings = replace(settings, objective=objective)
     if folder is not None and not resume:
         check_unused(Path(folder))
-    split = _split(train, test, settings.seed)
-    place = torch.device(device) if device is not None else _device_of(model)
+    split = read_split(train, test, settings.seed)
+    place = torch.device(device) if device is not None else device_of(model)
     resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1])
-    trainer = _trainer(model, split.train, actions or affine(), resolved, place)
+    actions = affine() if actions is None else actions
+    trainer = make_trainer(model, split.train, actions, resolved, place)
     run_config: dict[str, Any] = {
         "schema": 1,
         "objective": resolved.objective,
         "schedule": resolved.as_dict(),
         "network": (network or specification_of(model)).as_dict(),
-        "generators": list(trainer.model.augmentation.action.names),
+        "generators": [symmetry.name for symmetry in trainer.model.symmetries()],
         "data": {
             "name": split.train.name,
             "train_examples": len(split.train),
@@ -188,62 +217,32 @@ def learn(
         check_same_run(path, before, run_config)
         run_config = before
         history = load_trainer(path, trainer)
+        screening = read_json(path / SCREENING) if (path / SCREENING).exists() else screening
     elif path is not None:
         write_json(path / CONFIG, run_config)
+        if screening is not None:
+            write_json(path / SCREENING, screening)
         save_trainer(path, trainer, history)
     if started is not None:
         started(resolved, trainer.epoch)
+    begun, seconds_before = time.monotonic(), trainer.seconds
     _run(trainer, split.test, history, path, progress)
-    result = _result(trainer, split, history, run_config, path)
-    if path is not None:
+    if path is not None:  # before the verdicts, so that they can be interrupted
         save_trainer(path, trainer, history)
+    result = _result(trainer, split, history, run_config, path)
+    extras: dict[str, Any] = {"screening": screening}
+    if verdicts and resolved.objective == "laplace":
+        found = judge(trainer, repeats=verdicts, progress=remark)
+        extras["verdicts"] = [verdict.as_dict() for verdict in found]
+    if calibrate and split.test is not None:
+        if remark is not None:
+            remark("scoring the posterior predictive")
+        extras["calibration"] = calibration_of(result, split.test)
+    seconds = seconds_before + time.monotonic() - begun
+    result.record.update({**extras, "seconds": seconds})
+    if path is not None:
         _write_outcome(path, result)
     return result
-
-
-def _split(train: Any, test: Any, seed: int) -> Split:
-    in_memory = not isinstance(train, str | Path)
-    return load(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    first = next(model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
-
-
-def _trainer(
-    model: nn.Module, train: LabelledData, action: Action, config: LearnConfig, place: torch.device
-) -> Trainer:
-    network = copy.deepcopy(model).to(place)
-    dtype = next((p.dtype for p in network.parameters()), torch.float32)
-    learned = config.objective in ("laplace", "augerino")
-    augmentation = UniformRanges(
-        action, start=START if learned else (config.ranges or {}), caps=config.caps, dtype=dtype
-    ).to(place)
-    if learned or not augmentation.is_identity:
-        _check_action(action, train)
-    assert config.samples is not None
-    likelihood = likelihood_named(config.likelihood if train.is_classification else "gaussian").to(
-        place
-    )
-    return Trainer(
-        InvariantModel(network, augmentation, config.samples),
-        likelihood,
-        config,
-        train.inputs.to(place, dtype),
-        train.targets.to(place) if train.is_classification else train.targets.to(place, dtype),
-    )
-
-
-def _check_action(action: Action, train: LabelledData) -> None:
-    """Move one example, so that data on which the generators do not act are named at once."""
-    example = train.inputs[:1]
-    try:
-        action.act(example.new_zeros(1, 1, len(action.generators)), example)
-    except CallerError as error:
-        raise CallerError(
-            f"{train.name}: {', '.join(action.names)} cannot act on it: {error}"
-        ) from error
 
 
 def _run(
@@ -284,7 +283,10 @@ def _result(
     config: dict[str, Any],
     folder: Path | None,
 ) -> LearnResult:
-    log_evidence = trainer.final_evidence()
+    evidence = trainer.final_evidence()
+    if evidence is not None:
+        evidence = replace(evidence, data=config["data"]["fingerprint"])
+    log_evidence = None if evidence is None else evidence.nats
     test_accuracy = _latest(history, "test_accuracy")
     symmetries = trainer.model.symmetries()
     count = len(split.train)
@@ -306,11 +308,20 @@ def _result(
         "settled": not too_short(settings),
         "train_examples": count,
         "test_examples": None if split.test is None else len(split.test),
+        "distribution": settings.distribution,
         "symmetries": [symmetry.as_dict() for symmetry in symmetries],
+        "correlations": _correlations(trainer.model.augmentation),
+        "verdicts": None,
+        "screening": None,
+        "calibration": None,
+        "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
+        "evidence": None if evidence is None else evidence.as_dict(),
         "log_evidence": log_evidence,
         "log_evidence_per_example": None if log_evidence is None else log_evidence / count,
         "test_accuracy": test_accuracy,
         "test_log_likelihood": _latest(history, "test_log_likelihood"),
+        "own_test_accuracy": _latest(history, "own_test_accuracy"),
+        "own_test_log_likelihood": _latest(history, "own_test_log_likelihood"),
         "prior_precision": trainer.prior.by_group(),
         "noise": getattr(trainer.likelihood, "noise", None),
     }
@@ -329,13 +340,40 @@ def _result(
     )
 
 
+def _correlations(augmentation: Augmentation) -> dict[str, Any] | None:
+    """Names and correlation matrix of correlated ranges, alone or in a mixture."""
+    ranges = augmentation.ranges if isinstance(augmentation, Mixture) else augmentation
+    if not isinstance(ranges, CorrelatedRanges):
+        return None
+    return {"names": list(ranges.action.names), "matrix": ranges.correlations().tolist()}
+
+
+def calibration_of(result: LearnResult, test: LabelledData) -> dict[str, Any] | None:
+    """Calibration on test data of plain, probit and sampled predictions; None for regression."""
+    if not test.is_classification or result.log_evidence is None:
+        return None
+    predictive = result.predictive()
+    trainer = result.trainer
+    chosen = slice(0, CALIBRATION_EXAMPLES)
+    inputs = test.inputs[chosen].to(trainer.inputs)
+    targets = test.targets[chosen].to(inputs.device)
+    found: dict[str, Any] = {}
+    for method in METHODS:
+        # The same noise for all three, so that they differ in nothing but the method.
+        generator = stream(trainer.config.seed, "calibration", 0, inputs.device)
+        noise = result.model.noise(len(inputs), generator=generator)
+        probabilities = predictive.probabilities(inputs, noise, method, generator=generator)
+        found[method] = calibration(probabilities, targets).as_dict()
+    return found
+
+
 def _write_outcome(path: Path, result: LearnResult) -> None:
     write_json(path / RESULT, result.record)
     write_json(
         path / AUGMENTATION,
         {
             "schema": 1,
-            "law": "content moves by exp(Σ a_k G_k), a_k uniform on [low, high], independent",
+            **result.model.augmentation.law(),
             "symmetries": result.record["symmetries"],
         },
     )

@@ -1,0 +1,191 @@
+"""What several commands take: data, network, Actions, device."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from isotropy.checks import CallerError, check_at_least
+from isotropy.curvature.kfac import FALLBACKS
+from isotropy.data.embedded import digits
+from isotropy.data.labelled import Split
+from isotropy.data.readers import load
+from isotropy.data.variants import LAWS, vary
+from isotropy.evidence.priors import STRUCTURES
+from isotropy.networks.backbones import BACKBONES
+from isotropy.networks.specification import NetworkSpecification, parse_network
+from isotropy.symmetry.actions import Action
+from isotropy.symmetry.catalogue import actions_named
+from isotropy.symmetry.finite_actions import FiniteAction
+from isotropy.symmetry.image_actions import LILA_GENERATORS
+from isotropy.workflows.loading import load_network
+
+DEFAULT_MODEL = "mlp:200"
+
+
+def problem_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which problem: data, network, Actions, budget, device, output."""
+    for option in reversed(_PROBLEM):
+        command = option(command)
+    return command
+
+
+_PROBLEM = (
+    click.option(
+        "--data",
+        help="Training data: IDX files or their folder, CIFAR-10 binary batches, "
+        ".npz with x and y, or a folder per class. Default: the embedded digits.",
+    ),
+    click.option(
+        "--test",
+        "test_data",
+        help="Test data, only scored. Default: what comes with the data, else 20 % held out.",
+    ),
+    click.option(
+        "--variant",
+        type=click.Choice(tuple(LAWS)),
+        default="original",
+        show_default=True,
+        help="Transform every image once, at random, before anything else.",
+    ),
+    click.option("--image-size", type=int, help="Resize all images to this many pixels a side."),
+    click.option(
+        "--model",
+        "model_text",
+        help="mlp | mlp:WIDTH | cnn | circular | resnet | clouds | FILE.py:factory | "
+        f"timm:NAME | RUN_FOLDER. Default: {DEFAULT_MODEL}; mlp alone has the paper's 1000.",
+    ),
+    click.option(
+        "--generators",
+        help="Comma-separated generators and finite actions, such as rotation,horizontal_flip. "
+        "Default: the paper's six.",
+    ),
+    click.option("--samples", type=int, help="Transformed copies averaged per image."),
+    click.option("--test-samples", type=int, help="Copies averaged when predicting."),
+    click.option("--epochs", type=int, help="Passes over the training data."),
+    click.option("--batch-size", type=int, help="Examples a weight step."),
+    click.option(
+        "--curvature-batch", type=int, help="Examples at once in an evidence pass; sets its memory."
+    ),
+    click.option(
+        "--fallback",
+        type=click.Choice(FALLBACKS),
+        default="refuse",
+        show_default=True,
+        help="For layers without a curvature rule: diagonal blocks, or fixed in the evidence.",
+    ),
+    click.option(
+        "--prior",
+        "prior_structure",
+        type=click.Choice(STRUCTURES),
+        default="scalar",
+        show_default=True,
+        help="One prior precision, or one per layer or tensor.",
+    ),
+    click.option("--subset", type=int, help="Train on so many examples, drawn by the seed."),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
+    click.option("--device", default="auto", show_default=True, help="auto | cpu | cuda | cuda:N"),
+    click.option("--out", type=click.Path(path_type=Path), help="Run folder. Default: runs/…"),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object on standard output."
+    ),
+    click.option("--quiet", is_flag=True, help="No progress on standard error."),
+)
+
+
+def fresh_folder(command: str, options: dict[str, Any], *words: str) -> Path:
+    """A run folder that does not exist yet, named after what is run."""
+    source = "digits" if options["data"] is None else Path(options["data"]).stem
+    name = "-".join([command, source, options["variant"], *words])
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = wanted = Path("runs") / f"{name}-{options['seed']}-{stamp}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
+
+
+def amounts_from(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, float]:
+    """NAME=NUMBER options as a dictionary; names are checked where the Actions are known."""
+    amounts = {}
+    for value in values:
+        name, _, number = value.partition("=")
+        try:
+            amount = float(number)
+        except ValueError as error:
+            raise click.BadParameter(f"expected NAME=NUMBER, got {value!r}") from error
+        if not (amount >= 0 and math.isfinite(amount)):
+            raise click.BadParameter(f"expected a half-width of at least 0, got {value!r}")
+        amounts[name] = amount
+    return amounts
+
+
+def data_from(options: dict[str, Any]) -> Split:
+    """The data a user named, in the variant asked for."""
+    if options["data"] is None:
+        if options["test_data"] is not None:
+            raise CallerError("--test needs --data: the embedded digits bring their own test set")
+        split = digits()
+        if options["image_size"] is not None:
+            split = load(split, image_size=options["image_size"])
+    else:
+        split = load(
+            options["data"],
+            options["test_data"],
+            image_size=options["image_size"],
+            seed=options["seed"],
+        )
+    split = vary(split, options["variant"])
+    if options["subset"] is not None:
+        check_at_least(options["subset"], 2, what="--subset")
+        train = split.train.subset(options["subset"], options["seed"])
+        split = Split(train, split.test, split.notes)
+    return split
+
+
+def network_from(
+    text: str, shape: tuple[int, ...], outputs: int, seed: int
+) -> tuple[NetworkSpecification, torch.nn.Module]:
+    """The network a user named: a specification, or a run folder with its trained weights."""
+    torch.manual_seed(seed)
+    folder = Path(text)
+    if text and text not in BACKBONES and folder.is_dir():
+        return load_network(folder, shape, outputs)
+    specification = parse_network(text)
+    return specification, specification.build(shape, outputs)
+
+
+def actions_from(generators: str | None, shape: tuple[int, ...]) -> list[Action | FiniteAction]:
+    """The Actions a user named, the paper's six generators on images by default."""
+    return actions_named(action_names(generators), shape)
+
+
+def action_names(generators: str | None) -> list[str]:
+    """The names a user listed, or the paper's six."""
+    if generators is None:
+        return list(LILA_GENERATORS)
+    return [name.strip() for name in generators.split(",")]
+
+
+def device_from(text: str) -> torch.device:
+    """The device a user named; auto takes CUDA where there is one."""
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, number = text.partition(":")
+    if text != "cpu" and (kind != "cuda" or (":" in text and not number.isdecimal())):
+        raise CallerError(f"unknown device {text!r}: expected auto, cpu, cuda or cuda:N")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise CallerError(
+            f"device {text!r}: this machine shows {torch.cuda.device_count()} CUDA devices; use "
+            "--device cpu"
+        )
+    return torch.device(text)

@@ -1,0 +1,121 @@
+"""`isotropy profile`: is the evidence right? Its value over the amount of one symmetry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from isotropy.checkpoint import plain
+from isotropy.cli.inputs import (
+    DEFAULT_MODEL,
+    actions_from,
+    data_from,
+    device_from,
+    fresh_folder,
+    network_from,
+    problem_options,
+)
+from isotropy.cli.resume import kept_options
+from isotropy.data.variants import TRUE_RANGES
+from isotropy.evidence.schedule import LearnConfig
+from isotropy.report.profile_report import profile_sentences
+from isotropy.workflows.profiling import DEFAULT_CURVATURES, profile
+
+
+def _numbers(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> list[float] | None:
+    if value is None:
+        return None
+    try:
+        return [float(part) for part in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"expected numbers with commas between, got {value!r}") from error
+
+
+@click.command("profile")
+@problem_options
+@click.option("--generator", default="rotation", show_default=True, help="Whose amount to vary.")
+@click.option(
+    "--amounts",
+    callback=_numbers,
+    help="Comma-separated half-widths in reported units. Default: nine up to the period.",
+)
+@click.option(
+    "--curvatures",
+    default=",".join(DEFAULT_CURVATURES),
+    show_default=True,
+    help="Comma-separated curvature kinds.",
+)
+@click.pass_context
+def profile_command(
+    context: click.Context,
+    /,
+    generator: str,
+    amounts: list[float] | None,
+    curvatures: str,
+    **options: Any,
+) -> None:
+    """Show whether the log evidence is largest where it should be.
+
+    Trains the network anew at every amount of one symmetry and for every curvature kind, and sets
+    the log evidence beside the likelihood of the test data.
+    """
+    options["model_text"] = options["model_text"] or DEFAULT_MODEL
+    folder = options["out"] = options["out"] or fresh_folder("profile", options, generator)
+    console = Console(stderr=True, highlight=False, quiet=options["quiet"])
+    split = data_from(options)
+    shape, outputs = tuple(split.train.inputs.shape[1:]), split.train.num_outputs
+    specification, network = network_from(options["model_text"], shape, outputs, options["seed"])
+    console.print(
+        f"{split.train.name}: {len(split.train)} examples, model {specification.text}",
+        soft_wrap=True,
+        markup=False,
+    )
+
+    def tell(kind: str, amount: float, row: Mapping[str, Any]) -> None:
+        held_out = row["test_log_likelihood"]
+        console.print(
+            f"{kind}  {generator} {amount:g}  evidence/example "
+            f"{row['log_evidence_per_example']:.4f}  held out "
+            + ("–" if held_out is None else f"{held_out:.4f}"),
+            soft_wrap=True,
+            markup=False,
+        )
+
+    settings = (
+        "samples",
+        "test_samples",
+        "epochs",
+        "batch_size",
+        "curvature_batch",
+        "prior_structure",
+        "fallback",
+        "seed",
+    )
+    result = profile(
+        network,
+        split,
+        generator=generator,
+        amounts=amounts,
+        curvatures=[name.strip() for name in curvatures.split(",")],
+        actions=actions_from(options["generators"], shape),
+        config=LearnConfig(**{name: options[name] for name in settings}),
+        device=device_from(options["device"]),
+        folder=folder,
+        truth=TRUE_RANGES[options["variant"]].get(generator),
+        progress=tell,
+        network=specification,
+        describe={"request": kept_options(options), "command": str(context.find_root().obj)},
+    )
+    if options["as_json"]:
+        click.echo(json.dumps(plain(result.record), allow_nan=False))
+        return
+    for sentence in profile_sentences(result.record):
+        click.echo(sentence)
+    click.echo(f"Report: {Path(folder) / 'report.html'}")

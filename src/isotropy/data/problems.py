@@ -1,0 +1,268 @@
+"""Made data whose symmetry is known, for sequences and point clouds: what should be found is there.
+
+    rings            points of the plane, labelled by their radius           rotation ±180°
+    turned_clouds    letters drawn in points, each turned once               rotation ±range
+    shifted_waves    pulses on a circle of samples, each moved once          shift ±range
+
+All numbers follow from the seed. In the last two every example is one of a few templates, moved
+once by g(t), t ~ U[−range, range], with noise on top:  x = g(t) u_c + noise. Seen from x that is
+
+    p(x | c) = mean over t in ±range of  N(g(−t) x; u_c) ,
+
+an average over the motions of x by exactly ±range. Averaged over less, a network must learn the
+poses that are missing one by one; averaged over more, it mixes in poses that say nothing about
+this class, or belong to another: some classes are the same template at another pose, as 6 and 9
+are. What fits best is therefore near the range, for a network fine enough to tell poses apart; a
+network of coarse features, or one that is not trained to its end, prefers another amount.
+
+`rings` is the illustration of Immer et al. (2022), "Invariance learning in deep neural networks
+with differentiable Laplace approximations", Figure 1, as its published code draws it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isotropy.checks import CallerError, check_at_least
+from isotropy.data.labelled import LabelledData, Split
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Data made with a known symmetry.
+
+    truth: half-width by generator name, in the units in which it is reported.
+    about: how the data were made, and why the truth can be found from them.
+    """
+
+    split: Split
+    truth: Mapping[str, float]
+    about: str
+
+
+# -- rings -------------------------------------------------------------------------------------
+
+RING_NOISE = 0.06
+RING_SPREAD = 120.0
+"""Degrees, from 0 on, over which training points lie."""
+
+
+def rings(examples: int = 200, seed: int = 0) -> Problem:
+    """Points (examples, 1, 2), clouds of one point, in two classes by radius; truth rotation 180°.
+
+    Class 0 is a ring of radius ½; class 1 a blob in its middle and a ring of radius 1. Half of the
+    points are of class 0; two thirds of class 1 lie on its ring. Training points have angles
+    U[0°, 120°], test points all around: there it shows whether the symmetry was found. On a ring
+    each coordinate has its own factor: (cos t, sin t) · (radius + 0.06 ε), ε ~ N(0, 1) twice.
+
+    Raises CallerError for fewer than 6 examples.
+    """
+    check_at_least(examples, 6, what="rings, number of examples")
+    generator = torch.Generator().manual_seed(seed)
+    train = _rings(examples, RING_SPREAD, "rings", generator)
+    test = _rings(examples, 360.0, "rings, all around", generator)
+    about = (
+        "The label depends on the radius alone, so every rotation leaves it unchanged, ±180°; but "
+        f"training points lie within {RING_SPREAD:g}° and nothing but the label says what holds "
+        "beyond. Test points lie all around."
+    )
+    return Problem(Split(train, test), {"rotation": 180.0}, about)
+
+
+def _rings(examples: int, spread: float, name: str, generator: torch.Generator) -> LabelledData:
+    middle = examples // 2  # class 0
+    outer = (examples - middle) * 2 // 3
+    blob = examples - middle - outer
+    radius = torch.cat([torch.full((middle,), 0.5), torch.zeros(blob), torch.ones(outer)])
+    angle = torch.rand(examples, generator=generator) * math.radians(spread)
+    noise = RING_NOISE * torch.randn(examples, 2, generator=generator)
+    direction = torch.stack([angle.cos(), angle.sin()], 1)
+    ring = direction * (radius[:, None] + noise)
+    points = torch.where(radius[:, None] > 0, ring, noise)
+    labels = (torch.arange(examples) >= middle).long()
+    order = torch.randperm(examples, generator=generator)
+    return LabelledData(points[order, None], labels[order], ("ring", "blob and ring"), name)
+
+
+# -- turned clouds -----------------------------------------------------------------------------
+
+# Corners of strokes, y up; none of them looks like itself at another angle.
+LETTERS: dict[str, tuple[tuple[float, float], ...]] = {
+    "L": ((0.0, 1.0), (0.0, -1.0), (1.2, -1.0)),
+    "P": ((-0.6, -1.0), (-0.6, 1.0), (0.6, 1.0), (0.6, 0.0), (-0.6, 0.0)),
+    "C": ((0.8, 1.0), (-0.6, 1.0), (-0.6, -1.0), (0.8, -1.0)),
+}
+CLOUD_CLASSES: tuple[tuple[str, float], ...] = (
+    ("L", 0.0), ("L", 180.0), ("P", 0.0), ("P", 180.0), ("C", 0.0), ("C", 180.0),
+)  # fmt: skip
+"""Letter and pose in degrees of each class."""
+CLOUD_NOISE = 0.08
+CLUTTER_SHARE = 0.25
+CLUTTER_RADIUS = 1.8
+
+
+def turned_clouds(
+    examples: int = 600, range: float = 60.0, points: int = 16, seed: int = 0
+) -> Problem:
+    """Clouds (examples, points, 2) along the strokes of letters; truth {"rotation": range}.
+
+    Letters are centred and of root mean square radius 1. Points lie anywhere along the strokes, in
+    any order, each with noise 0.08 in both coordinates; one in four is a stray, anywhere in a disc
+    of radius 1.8. A class is a letter upright or on its head (`CLOUD_CLASSES`), and each cloud is
+    turned by its own angle U[−range, range] degrees. A network that takes the points in their order
+    has nothing to hold on to; one that counts them in places does. Ranges of 30° and less make so
+    little difference that too little is found of them; from 45° on they are well determined.
+
+    Raises CallerError unless 0 ≤ range ≤ 90: beyond, a letter and one on its head are the same.
+    """
+    _check_problem("turned_clouds", examples, len(CLOUD_CLASSES), range, 90.0)
+    check_at_least(points, 1, what="points of a cloud")
+    generator = torch.Generator().manual_seed(seed)
+    train, test = (
+        _clouds(examples, range, points, f"turned clouds{part}", generator)
+        for part in ("", ", test")
+    )
+    about = (
+        f"Letters in points, upright or on their heads, each turned once by up to ±{range:g}°. "
+        "Turned by 180°, each is an example of another class, so a network that is averaged over "
+        "all angles cannot tell them apart, and the angle alone does not tell the letter; averaged "
+        "over less than the range, it has to learn the letters at every angle from few examples."
+    )
+    return Problem(Split(train, test), {"rotation": range}, about)
+
+
+def outline(corners: Sequence[tuple[float, float]], places: Tensor) -> Tensor:
+    """Points (…, 2) at `places` in [0, 1] of the length of a polygonal line.
+
+    The line is moved and scaled so that its mean is the origin and its root mean square radius 1.
+    """
+    ends = torch.tensor(corners, dtype=places.dtype, device=places.device)
+    start, step = ends[:-1], ends[1:] - ends[:-1]
+    length = step.norm(dim=1)
+    share = length / length.sum()
+    # Mean and mean square over the line: each stroke by its ends (Simpson's rule is exact here).
+    mean = (share[:, None] * (start + step / 2)).sum(0)
+    squares = (start.square() + 4 * (start + step / 2).square() + ends[1:].square()).sum(1) / 6
+    radius = ((share * squares).sum() - mean.square().sum()).sqrt()
+    reached = torch.cat([share.new_zeros(1), share.cumsum(0)])
+    stroke = torch.searchsorted(reached, places.contiguous(), right=True) - 1
+    stroke = stroke.clamp(0, len(share) - 1)
+    along = (places - reached[stroke]) / share[stroke]
+    return (start[stroke] + along[..., None] * step[stroke] - mean) / radius
+
+
+def _clouds(
+    examples: int, range: float, points: int, name: str, generator: torch.Generator
+) -> LabelledData:
+    labels = _balanced(examples, len(CLOUD_CLASSES), generator)
+    places = torch.rand(examples, points, generator=generator, dtype=torch.float64)
+    drawn = {letter: outline(corners, places) for letter, corners in LETTERS.items()}
+    each = torch.stack([drawn[letter] for letter, _ in CLOUD_CLASSES], 1)
+    upright = each[torch.arange(examples), labels]
+    poses = torch.tensor([pose for _, pose in CLOUD_CLASSES], dtype=torch.float64)
+    angle = torch.deg2rad(poses[labels] + _uniform(examples, range, generator))
+    cosine, sine = angle.cos()[:, None], angle.sin()[:, None]
+    x, y = upright.unbind(2)
+    turned = torch.stack([cosine * x - sine * y, sine * x + cosine * y], 2)
+    noise = CLOUD_NOISE * torch.randn(turned.shape, generator=generator)
+    # Clutter has no direction: uniform in a disc, before as after any turn.
+    radius = CLUTTER_RADIUS * torch.rand(examples, points, generator=generator).sqrt()
+    around = 2 * math.pi * torch.rand(examples, points, generator=generator)
+    clutter = torch.stack([radius * around.cos(), radius * around.sin()], 2)
+    stray = torch.rand(examples, points, generator=generator) < CLUTTER_SHARE
+    noisy = torch.where(stray[..., None], clutter, turned + noise)
+    names = tuple(f"{letter} at {pose:g}°" for letter, pose in CLOUD_CLASSES)
+    return LabelledData(noisy.float(), labels, names, name)
+
+
+# -- shifted waves -----------------------------------------------------------------------------
+
+WAVE_CLASSES: tuple[tuple[int, float], ...] = ((0, 0.25), (0, 0.75), (1, 0.25), (2, 0.25))
+"""Pulse (how often the bump is differentiated) and place, as a fraction of the length, of each."""
+PULSE_WIDTH = 0.04
+PULSE_HEIGHT = 4.0
+WAVE_NOISE = 1.2
+
+
+def shifted_waves(
+    examples: int = 600, range: float = 0.2, length: int = 64, seed: int = 0
+) -> Problem:
+    """Sequences (examples, 1, length) with one pulse each; truth {"shift": range}.
+
+    The length is a circle. Pulses are a Gaussian bump of width 0.04 of the length and its first
+    two derivatives, all of height 4, in noise of 1.2. A class is a pulse at a place
+    (`WAVE_CLASSES`), and each is moved by its own U[−range, range], a fraction of the length.
+    Ranges near the pulse's width, and near ¼, where the two bumps meet, come out too small.
+
+    Raises CallerError unless 0 ≤ range ≤ ¼: beyond, bumps of the two places are the same.
+    """
+    _check_problem("shifted_waves", examples, len(WAVE_CLASSES), range, 0.25)
+    check_at_least(length, 16, what="length of a sequence")
+    generator = torch.Generator().manual_seed(seed)
+    train, test = (
+        _waves(examples, range, length, f"shifted waves{part}", generator)
+        for part in ("", ", test")
+    )
+    about = (
+        f"Pulses in noise, each moved once by up to ±{range:g} of the length, around its end. Two "
+        "classes are the same bump half a length apart, so a network that is averaged over all "
+        "shifts cannot tell them apart, and three classes share a place, so the place alone does "
+        "not tell the class; averaged over less than the range, a network has to learn the pulses "
+        "at every place from few examples."
+    )
+    return Problem(Split(train, test), {"shift": range}, about)
+
+
+def pulse(order: int, offset: Tensor) -> Tensor:
+    """A bump exp(−u²/2), u = offset/width, or its derivative of order 1 or 2, of height 4.
+
+    offset: places on a circle of circumference 1, measured from the pulse's.
+    """
+    u = (offset - offset.round()) / PULSE_WIDTH
+    shape, height = {
+        0: (torch.ones_like(u), 1.0),
+        1: (-u, math.exp(-0.5)),  # largest at u = −1
+        2: (u.square() - 1, 1.0),  # largest, downwards, at u = 0
+    }[order]
+    return PULSE_HEIGHT / height * shape * (-u.square() / 2).exp()
+
+
+def _waves(
+    examples: int, range: float, length: int, name: str, generator: torch.Generator
+) -> LabelledData:
+    labels = _balanced(examples, len(WAVE_CLASSES), generator)
+    places = torch.tensor([place for _, place in WAVE_CLASSES], dtype=torch.float64)
+    place = places[labels] + _uniform(examples, range, generator)
+    offset = torch.arange(length, dtype=torch.float64) / length - place[:, None]
+    each = torch.stack([pulse(order, offset) for order, _ in WAVE_CLASSES], 1)
+    waves = each[torch.arange(examples), labels]
+    noisy = waves + WAVE_NOISE * torch.randn(waves.shape, generator=generator)
+    kinds = ("bump", "slope of a bump", "curvature of a bump")
+    names = tuple(f"{kinds[order]} at {at:g}" for order, at in WAVE_CLASSES)
+    return LabelledData(noisy[:, None].float(), labels, names, name)
+
+
+# -- both ----------------------------------------------------------------------------------------
+
+
+def _check_problem(name: str, examples: int, classes: int, range: float, most: float) -> None:
+    check_at_least(examples, classes, what=f"{name}, number of examples")
+    if not 0 <= range <= most:
+        raise CallerError(
+            f"{name}: expected a range from 0 to {most:g}, got {range:g}; beyond {most:g} two of "
+            "its classes are the same"
+        )
+
+
+def _balanced(examples: int, classes: int, generator: torch.Generator) -> Tensor:
+    """Labels (examples,) in random order, as many of each class as of any other, give or take 1."""
+    return (torch.arange(examples) % classes)[torch.randperm(examples, generator=generator)]
+
+
+def _uniform(examples: int, half_width: float, generator: torch.Generator) -> Tensor:
+    return (2 * torch.rand(examples, generator=generator, dtype=torch.float64) - 1) * half_width

@@ -1,0 +1,166 @@
+"""`isotropy.screen`: from one plain network, which symmetries are worth a full run.
+
+    found = isotropy.screen(network, (images, labels))
+    found.screening.ranking        ['rotation', 'hyperbolic_rotation', …]
+    found.start                    half-widths to start `isotropy.learn` from
+
+Trains a copy of the network without any symmetry, a fraction of a full run, and asks its evidence
+(`evidence.screening`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from isotropy.checkpoint import (
+    CONFIG,
+    REPORT,
+    RESULT,
+    check_unused,
+    make_folder,
+    write_bytes,
+    write_json,
+)
+from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.screening import Screening
+from isotropy.evidence.screening import screen as climb
+from isotropy.evidence.sizing import fit_curvature_batch
+from isotropy.networks.augmentations import START
+from isotropy.networks.mixtures import augmentation_over
+from isotropy.networks.specification import NetworkSpecification, specification_of
+from isotropy.report.screen_report import screen_page
+from isotropy.symmetry.image_actions import affine
+from isotropy.workflows.preparing import (
+    Actions,
+    check_actions,
+    device_of,
+    make_trainer,
+    read_split,
+)
+from isotropy.workflows.provenance import provenance
+
+EPOCHS = 30
+"""Epochs of the plain network: enough to fit the training data."""
+FAINT = 0.02
+"""Probability from which a finite element that was not wanted starts all the same."""
+
+
+@dataclass(frozen=True)
+class ScreenResult:
+    """What was found, the record that the command line prints, and its page."""
+
+    screening: Screening
+    start: dict[str, float]
+    record: dict[str, Any]
+    config: dict[str, Any]
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report: one self-contained HTML file."""
+        write_bytes(Path(path), screen_page(self.record, self.config).encode())
+        return Path(path)
+
+
+def screen(
+    model: nn.Module,
+    train: Any,
+    test: Any = None,
+    *,
+    actions: Actions | None = None,
+    config: LearnConfig | None = None,
+    device: str | torch.device | None = None,
+    folder: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+    describe: Mapping[str, Any] | None = None,
+    network: NetworkSpecification | None = None,
+) -> ScreenResult:
+    """Rank what may be a symmetry by what a plain network's evidence gains from a little of it.
+
+    Arguments as for `learn`; progress is told sentences. `epochs` of the config are those of the
+    plain network (30 by default).
+    """
+    settings = config or LearnConfig()
+    settings = replace(settings, objective="none", epochs=settings.epochs or EPOCHS, start=None)
+    if folder is not None:
+        check_unused(Path(folder))
+    split = read_split(train, test, settings.seed)
+    place = torch.device(device) if device is not None else device_of(model)
+    actions = affine() if actions is None else actions
+    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    if settings.curvature_batch is None:
+        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1])
+    started = time.monotonic()
+    trainer = make_trainer(model, split.train, actions, resolved, place)
+    augmentation = augmentation_over(
+        actions, distribution=_distribution(actions), dtype=trainer.inputs.dtype
+    ).to(place)
+    check_actions(augmentation, split.train)
+    if folder is not None:
+        make_folder(Path(folder))
+    assert resolved.epochs is not None and resolved.curvature_batch is not None
+    tell = progress or (lambda _: None)
+    for epoch in range(resolved.epochs):
+        last = trainer.run_epoch()
+        if (epoch + 1) % 10 == 0:
+            tell(f"plain network: epoch {epoch + 1} of {resolved.epochs}")
+    screening = climb(
+        trainer.evidence,
+        augmentation,
+        trainer.inputs,
+        trainer.targets,
+        seed=settings.seed,
+        batch_size=resolved.curvature_batch,
+        progress=tell,
+    )
+    specification = network or specification_of(model)
+    record = {
+        "schema": 1,
+        "command": "screen",
+        "seed": settings.seed,
+        **provenance(place),
+        "seconds": time.monotonic() - started,
+        "run_folder": None if folder is None else str(folder),
+        "data": split.train.name,
+        "network": specification.name,
+        "curvature": trainer.evidence.curvature_name,
+        "train_examples": len(split.train),
+        "training": {
+            "epochs": resolved.epochs,
+            "train_loss": last.train_loss,
+            "train_accuracy": last.train_accuracy,
+            "log_evidence_per_example": screening.log_evidence / len(split.train),
+        },
+        "screening": screening.as_dict(),
+    }
+    run_config = {
+        "schema": 1,
+        "schedule": resolved.as_dict(),
+        "network": specification.as_dict(),
+        **(describe or {}),
+    }
+    faint = {
+        symmetry.name: FAINT
+        if symmetry.kind == "probability"
+        else {g.name: g for g in augmentation.action.generators}[symmetry.name].in_units(START)
+        for symmetry in augmentation.symmetries()
+    }
+    start = {name: max(amount, screening.start.get(name, 0.0)) for name, amount in faint.items()}
+    result = ScreenResult(screening, start, record, run_config)
+    if folder is not None:
+        path = Path(folder)
+        write_json(path / CONFIG, run_config)
+        write_json(path / RESULT, record)
+        result.report(path / REPORT)
+    return result
+
+
+def _distribution(actions: Actions) -> str:
+    """Correlated where generators can be, so that pairs wanted together are seen."""
+    generators = augmentation_over(actions).action.generators
+    return "independent" if any(g.multiplicity > 1 for g in generators) else "correlated"
