@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from isotropy.checkpoint import CHECKPOINT, plain
+from isotropy.checkpoint import CHECKPOINT, check_unused, plain
 from isotropy.cli.inputs import (
     DEFAULT_MODEL,
     action_names,
@@ -171,6 +171,7 @@ def _learn(
     display = LearnDisplay(augmentation_for(config, actions), truth, quiet=options["quiet"])
     screened: ScreenResult | None = None
     if options["screening"] == "first" and resumed is None:
+        check_unused(Path(options["out"]))
         screened = _screen(options, config, command, None)
         config = replace(config, start=screened.start)
         for sentence in screen_sentences(screened.record):

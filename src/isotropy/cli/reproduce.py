@@ -41,7 +41,7 @@ def _places(
     show_default=True,
     help="Where the raw JSON goes.",
 )
-@click.option("--commit", help="Commit to record when the source is not a git checkout.")
+@click.option("--commit", help="Commit to record in place of what git says here.")
 @click.option("--again", is_flag=True, help="Run rows that have a result already.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def reproduce_command(

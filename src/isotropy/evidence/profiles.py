@@ -95,8 +95,8 @@ def _highest_density(grid: Tensor, density: Tensor) -> tuple[float, float]:
 
 def _ranks(values: Sequence[float]) -> Tensor:
     numbers = torch.tensor(values, dtype=torch.float64)
-    below = (numbers[:, None] > numbers).sum(1)
-    equal = (numbers[:, None] == numbers).sum(1)
+    below = (numbers[:, None] > numbers).double().sum(1)
+    equal = (numbers[:, None] == numbers).double().sum(1)
     return below + (equal + 1) / 2
 
 

@@ -77,8 +77,9 @@ class Direction:
 class ScreenRow:
     """One step of the climb, or what was left when it ended.
 
-    gain, error: nats per example gained on top of the rows above, and the standard error of it
-    over draws of the noise; amounts: half-width (or probability) by name in reported units.
+    gain, error: nats per example gained on top of the rows above, averaged over draws of the
+    noise, and the standard error of it (one draw and None in a row that is not wanted)
+    amounts: half-width (or probability) by name in reported units
     """
 
     direction: str
@@ -215,8 +216,7 @@ class _Climb:
         current = plain
         while candidates:
             found = sorted((self._best(c, current) for c in candidates), key=lambda f: -f.gain)
-            best = found[0]
-            error = self._error(best, repeats)
+            best, error = self._over_draws(found[0], repeats)
             if best.gain < max(LEAST_GAIN, 2 * error):
                 rest = [self._row(each, None, wanted=False) for each in found]
                 return rows + _new_names_only(rest, rows)
@@ -285,15 +285,16 @@ class _Climb:
                 break  # past the top
         return best
 
-    def _error(self, found: _Found, repeats: int) -> float:
-        """Standard error of a gain over draws of the noise."""
-        finite = found.direction.finite
-        before = [*self.taken, found] if finite else self.taken
-        gains = [
-            self._value([*self.taken, found], draw) - self._value(before, draw, null=finite)
-            for draw in range(repeats)
-        ]
-        return float(torch.tensor(gains).std()) / math.sqrt(repeats)
+    def _over_draws(self, found: _Found, repeats: int) -> tuple[_Found, float]:
+        """The same with its gain averaged over draws of the noise, and the standard error of it."""
+        gains = torch.zeros(repeats, dtype=torch.float64)
+        for draw in range(repeats):
+            base = self._value(self.taken, draw)
+            if found.direction.finite:
+                base = max(base, self._value([*self.taken, found], draw, null=True))
+            gains[draw] = self._value([*self.taken, found], draw) - base
+        averaged = _Found(float(gains.mean()), found.amount, found.direction)
+        return averaged, float(gains.std()) / math.sqrt(repeats)
 
     @torch.no_grad()
     def _set(self, taken: list[_Found]) -> None:

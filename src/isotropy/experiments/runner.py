@@ -110,7 +110,7 @@ def jobs(
 def run_job(job: Job, *, commit: str | None = None) -> dict[str, Any]:
     """Run one job as a process of its own and write its record; returns the record.
 
-    commit: recorded when the source is not a git checkout of its own.
+    commit: recorded in place of what git says of the source, for copies that know better.
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
@@ -125,7 +125,7 @@ def run_job(job: Job, *, commit: str | None = None) -> dict[str, Any]:
         history = read_lines(folder / "metrics.jsonl")
         schedule = read_json(folder / "config.json")["schedule"]
     result["run_folder"] = None
-    result["commit"] = result.get("commit") or commit
+    result["commit"] = commit or result.get("commit")
     record = {
         "row": job.row,
         "arguments": ["isotropy", *_without_paths(job)],

@@ -27,6 +27,9 @@ CELLS = 14
 REACH = 2.2
 WIDTH = 0.7
 """Of a cell's bump, in steps of the grid: neighbours overlap, and no place falls between them."""
+FAINTEST = -40.0
+"""Exponent at which a bump ends, e^−40: smaller numbers, and their products, are no normal numbers
+in single precision, and products of matrices become twenty times slower by them."""
 
 
 class SoftCounts(nn.Module):
@@ -74,7 +77,7 @@ class SoftCounts(nn.Module):
             )
         offset = (clouds[..., None] - self.places.to(clouds)) / self.width
         # Along each axis (batch, points, cells); a cell in the plane has the product of two.
-        first, *others = (-offset.square() / 2).exp().unbind(2)
+        first, *others = (-offset.square() / 2).clamp(min=FAINTEST).exp().unbind(2)
         if not others:
             return first.sum(1)
         last = others.pop()

@@ -98,7 +98,10 @@ def screen(
     started = time.monotonic()
     trainer = make_trainer(model, split.train, actions, resolved, place)
     augmentation = augmentation_over(
-        actions, distribution=_distribution(actions), dtype=trainer.inputs.dtype
+        actions,
+        distribution=_distribution(actions),
+        caps=settings.caps,
+        dtype=trainer.inputs.dtype,
     ).to(place)
     check_actions(augmentation, split.train)
     if folder is not None:
@@ -136,6 +139,7 @@ def screen(
             "train_accuracy": last.train_accuracy,
             "log_evidence_per_example": screening.log_evidence / len(split.train),
         },
+        "units": {symmetry.name: symmetry.unit for symmetry in augmentation.symmetries()},
         "screening": screening.as_dict(),
     }
     run_config = {
