@@ -25,6 +25,7 @@ from torch import nn
 import isotropy
 from isotropy.cli.main import cli
 from isotropy.curvature import layer_rules
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.evidence import schedule
 from isotropy.evidence.schedule import OBJECTIVES, LearnConfig, resolve
@@ -122,10 +123,34 @@ def own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
-def test_gallery_runs(path: Path, elsewhere: Path, own_rules: None) -> None:
+def test_gallery_runs(
+    path: Path, elsewhere: Path, own_rules: None, request: pytest.FixtureRequest
+) -> None:
     assert len(text_of(path).splitlines()) <= 40
+    if "torchvision" in text_of(path) and importlib.util.find_spec("torchvision"):
+        request.getfixturevalue("torchvision_imports")
     assert script(path).main(epochs=2, examples=40)
     assert list(elsewhere.iterdir()) == []
+
+
+def test_exports_are_what_was_learned(elsewhere: Path, torchvision_imports: None) -> None:
+    found = script(ROOT / "docs/gallery/export_augmentation.py").main(epochs=2, examples=40)
+    assert found.keys() == {"json", "program", "torchvision"}
+    assert found["json"] == 0 and max(found.values()) < 1e-5
+
+
+def test_own_transform_is_found_where_it_does_not_matter_and_only_there() -> None:
+    learned = script(ROOT / "docs/gallery/own_random_transform.py").main(epochs=50, examples=200)
+    assert learned["angle"][0] > 0.4 and learned["length"][0] < 0.1
+    assert 0.4 < learned["angle"][1] < 1.0  # the inputs were made with 0.7
+
+
+def test_worked_examples_are_judged(elsewhere: Path) -> None:
+    for name, truth in {"learn_point_clouds": 60.0, "learn_sequences": 0.2}.items():
+        result = script(ROOT / f"docs/gallery/{name}.py").main(epochs=2, examples=40)
+        (verdict,) = result.record["verdicts"]
+        assert verdict["name"] == result.symmetries[0].name
+        assert result.config["truth"] == {verdict["name"]: truth}
 
 
 def test_own_action_is_found_where_it_does_not_matter_and_only_there() -> None:
@@ -162,7 +187,8 @@ def test_own_layer_rule_is_exact(samples: int, own_rules: None) -> None:
     torch.manual_seed(0)
     network = GainTwice(module.Gain(4)).double()
     rows = torch.randn(5 * samples, 4, dtype=torch.float64)
-    found = KFAC(network).batch(rows, samples, Categorical()).factors()["gain.gain"].dense(5)[0]
+    batch = KFAC(network).batch(rows, Copies(samples), Categorical())
+    found = batch.factors()["gain.gain"].dense(5)[0]
     expected = dense_ggn_blocks(network, rows, samples, softmax_curvature)["gain.gain"]
     torch.testing.assert_close(found, expected)
 
@@ -225,9 +251,10 @@ def test_readme_names_the_layers_with_rules() -> None:
     assert sorted(told) == sorted(kind.__name__ for kind in shipped)
 
 
-def test_readme_names_the_objectives() -> None:
-    table = text_of(README).partition("| objective |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)`", table, flags=re.M) == list(OBJECTIVES)
+def test_pages_name_the_objectives() -> None:
+    for page in (README, INDEX):
+        table = text_of(page).partition("| objective |")[2].partition("\n\n")[0]
+        assert re.findall(r"^\| `([\w-]+)`", table, flags=re.M) == list(OBJECTIVES)
 
 
 def test_readme_has_a_place_for_results() -> None:

@@ -30,7 +30,14 @@ def pictures(count: int = 12, size: int = 15, channels: int = 1) -> LabelledData
 
 
 def test_names():
-    assert VARIANTS == ["original", "rotated", "partially-rotated", "translated", "scaled", "flipped"]
+    assert VARIANTS == [
+        "original",
+        "rotated",
+        "partially-rotated",
+        "translated",
+        "scaled",
+        "flipped",
+    ]
     assert list(TRUE_RANGES) == VARIANTS
 
 

@@ -125,7 +125,7 @@ def trainer_of(
         torch.manual_seed(0)
         model = InvariantModel(network().double(), augmentation, CONFIG.samples or 1)
     config = replace(
-        CONFIG, objective="fixed", ranges={"": 0.0}, epochs=epochs,
+        CONFIG, objective="fixed", ranges={"": 0.0}, epochs=max(1, epochs),
         distribution=distribution, **changes,
     )  # fmt: skip
     resolved = resolve(config, examples=len(inputs), on_gpu=False)
@@ -133,3 +133,38 @@ def trainer_of(
     for _ in range(epochs):
         trainer.run_epoch()
     return trainer
+
+
+def overfitted(
+    labels: Callable[[Tensor], Tensor],
+    *,
+    inputs: Tensor | None = None,
+    width: int = 20,
+    prior_precision: float = 0.1,
+    epochs: int = 40,
+) -> Trainer:
+    """A plain network under a weak prior, fitted to labels of which every sixth is wrong."""
+
+    def wrong(data: Tensor) -> Tensor:
+        found = labels(data).clone()
+        found[::6] = 1 - found[::6]
+        return found
+
+    return trainer_of(
+        lambda: mlp(2, width), wrong, Turn(), inputs=inputs, epochs=epochs, burn_in=epochs,
+        prior_precision=prior_precision,
+    )  # fmt: skip
+
+
+def sectors(count: int = 60, seed: int = 0) -> Tensor:
+    """Points within 10° of the diagonals, radii from ½ to 2: a common factor changes no sector."""
+    draws = torch.rand(2, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    angle = math.pi / 4 + torch.arange(count) % 4 * math.pi / 2
+    angle = angle + (2 * draws[0] - 1) * math.radians(10)
+    radius = 0.5 * 4 ** draws[1]
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], 1)
+
+
+def by_sector(inputs: Tensor) -> Tensor:
+    """Whether x and y have one sign."""
+    return ((inputs[:, 0] > 0) ^ (inputs[:, 1] > 0)).long()

@@ -51,7 +51,7 @@ def test_defaults_are_those_of_the_worked_example():
     assert (CELLS, REACH, WIDTH) == (14, 2.2, 0.7) and counts.features == 196
     assert counts.width == pytest.approx(0.7 * 4.4 / 13)
     # One point on a place counts one there, and less elsewhere.
-    found = counts(counts.places[[[[3, 8]]]].squeeze(0))[0]
+    found = counts(counts.places[torch.tensor([[[3, 8]]])])[0]
     assert found.argmax() == 3 * 14 + 8 and found.max() == 1
 
 

@@ -349,7 +349,7 @@ def test_mistakes_are_sentences(call: Callable[[], Any], sentence: str) -> None:
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_layer_without_a_rule_is_named(objective: Any, tmp_path: Path) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.PReLU(), nn.Linear(4, 3))
-    ranges = {"rotation": 3.0} if objective == "fixed" else None
+    ranges = {"rotation": 3.0} if objective in ("fixed", "averaged-losses") else None
     config = replace(CONFIG, objective=objective, ranges=ranges)
     with pytest.raises(CallerError, match="layer '2' of type PReLU has no curvature rule"):
         isotropy.learn(network, bar_tensors(), config=config, folder=tmp_path / "run")

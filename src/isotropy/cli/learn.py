@@ -170,7 +170,7 @@ def _learn(
     truth = TRUE_RANGES[options["variant"]]
     display = LearnDisplay(augmentation_for(config, actions), truth, quiet=options["quiet"])
     screened: ScreenResult | None = None
-    if options["screening"] == "first" and resumed is None:
+    if options["screening"] == "first" and resumed is None and config.objective == "laplace":
         check_unused(Path(options["out"]))
         screened = _screen(options, config, command, None)
         config = replace(config, start=screened.start)

@@ -33,6 +33,9 @@ from isotropy.networks.augmentations import (
 )
 from isotropy.symmetry.actions import Action
 
+ALIKE = 0.95
+"""Neighbouring lengths of axes with at least this quotient count as equal."""
+
 
 class CorrelatedRanges(Augmentation):
     """Correlated uniform ranges over the generators of an action.
@@ -162,21 +165,34 @@ class CorrelatedRanges(Augmentation):
 
 
 def principal_axes(factor: Tensor) -> Tensor:
-    """L with orthogonal columns and the same L Lᵀ, its columns in the order and signs they had.
+    """L with orthogonal columns and the same L Lᵀ, as near to L as can be.
 
     Of all matrices with one covariance this is the one in which every direction has a noise of its
-    own: parallel columns would add up to something that is no longer uniform.
+    own: parallel columns would add up to something that is no longer uniform. Axes of (nearly)
+    equal length may be turned among themselves at will; they are left as L has them.
     """
-    left, values, right = torch.linalg.svd(factor.double())
+    left, values, right = torch.linalg.svd(factor.double())  # L = U S Vᵀ
     axes = left * values
-    match = right.mT.clone()  # (column before, axis)
-    order = torch.zeros(len(factor), dtype=torch.long, device=factor.device)
-    signs = torch.ones(len(factor), dtype=torch.float64, device=factor.device)
-    for _ in range(len(factor)):
-        best = int(match.abs().argmax())
-        column, axis = divmod(best, len(factor))
-        order[column] = axis
-        signs[column] = 1.0 if match[column, axis] >= 0 else -1.0
-        match[column, :] = 0
-        match[:, axis] = 0
-    return (axes[:, order] * signs).to(factor.dtype)
+    columns = _matching(right)
+    result = torch.empty_like(axes)
+    start = 0
+    for end in range(1, len(values) + 1):
+        if end < len(values) and values[end] >= ALIKE * values[end - 1]:
+            continue
+        own = columns[start:end]
+        turn, _, back = torch.linalg.svd(right[start:end][:, own])
+        result[:, own] = axes[:, start:end] @ (turn @ back)
+        start = end
+    return result.to(factor.dtype)
+
+
+def _matching(right: Tensor) -> Tensor:
+    """For each axis the column of L that it makes up most, each column taken once."""
+    remaining = right.abs().clone()
+    columns = torch.zeros(len(right), dtype=torch.long, device=right.device)
+    for _ in range(len(right)):
+        axis, column = divmod(int(remaining.argmax()), len(right))
+        columns[axis] = column
+        remaining[axis, :] = -1
+        remaining[:, column] = -1
+    return columns
