@@ -140,9 +140,9 @@ def test_exports_are_what_was_learned(elsewhere: Path, torchvision_imports: None
 
 
 def test_own_transform_is_found_where_it_does_not_matter_and_only_there() -> None:
-    learned = script(ROOT / "docs/gallery/own_random_transform.py").main(epochs=50, examples=200)
-    assert learned["angle"][0] > 0.4 and learned["length"][0] < 0.1
-    assert 0.4 < learned["angle"][1] < 1.0  # the inputs were made with 0.7
+    learned = script(ROOT / "docs/gallery/own_random_transform.py").main()
+    assert learned["angle"][0] > 0.5 and learned["length"][0] < 0.1
+    assert 0.5 < learned["angle"][1] < 0.9  # the inputs were made with 0.7
 
 
 def test_worked_examples_are_judged(elsewhere: Path) -> None:
@@ -379,7 +379,8 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     assert broken_links(page) == ["#two", "no.md"]
 
 
-def test_results_table_is_what_the_results_give() -> None:
-    script = Path(__file__).parent.parent / "scripts" / "results_table.py"
+@pytest.mark.parametrize("name", ["results_table.py", "results_page.py"])
+def test_results_tables_are_what_the_results_give(name: str) -> None:
+    script = Path(__file__).parent.parent / "scripts" / name
     checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr

@@ -42,8 +42,8 @@ def as_torchvision(augmentation: Augmentation) -> LearnedTransform:
     """
     try:
         from isotropy.networks.export_torchvision import LearnedTransform
-    except ImportError as error:
-        raise _not_installed("torchvision", "vision", error) from error
+    except (ImportError, RuntimeError) as error:  # a torchvision built for another torch
+        raise _not_importable("torchvision", "vision", error) from error
     return LearnedTransform(augmentation)
 
 
@@ -60,13 +60,13 @@ def as_kornia(
     """
     try:
         from isotropy.networks.export_kornia import LearnedAugmentation
-    except ImportError as error:
-        raise _not_installed("kornia", "kornia", error) from error
+    except (ImportError, RuntimeError) as error:  # a torchvision built for another torch
+        raise _not_importable("kornia", "kornia", error) from error
     return LearnedAugmentation(augmentation, same_on_batch=same_on_batch, keepdim=keepdim)
 
 
-def _not_installed(library: str, extra: str, error: ImportError) -> CallerError:
+def _not_importable(library: str, extra: str, error: Exception) -> CallerError:
     return CallerError(
-        f"as_{library}: expected {library} to be installed, got {error}; install it with "
-        f"pip install 'isotropy[{extra}]'"
+        f"as_{library}: expected {library} to be installed and to suit this torch, got: {error}; "
+        f"install it with pip install 'isotropy[{extra}]'"
     )

@@ -1,0 +1,190 @@
+"""Fill docs/results.md from the raw JSON in results/: what was run, and what came out.
+
+    python scripts/results_page.py            rewrite the tables
+    python scripts/results_page.py --check    exit 1 if they are not what results/ gives
+
+Every number is one that a run recorded; nothing is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "results.md"
+Record = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    text = PAGE.read_text(encoding="utf-8")
+    filled = text
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, rest = filled.split(begin)
+        filled = f"{before}{begin}\n{make(ROOT / 'results')}\n{end}{rest.split(end)[1]}"
+    if options.check:
+        sys.exit(0 if filled == text else "docs/results.md is out of date")
+    PAGE.write_text(filled, encoding="utf-8")
+
+
+def records(results: Path, experiment: str, *, start: str = "") -> dict[str, list[Record]]:
+    """Records by row, seeds in order; rows whose name begins with `start`."""
+    found: dict[str, list[Record]] = defaultdict(list)
+    for path in sorted((results / experiment).glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["row"].startswith(start):
+            found[record["row"]].append(record)
+    return found
+
+
+def distributions(results: Path) -> str:
+    lines = [
+        "| row | learned | correlation of scale_x and scale_y | log evidence per example "
+        "| test accuracy | seconds, device |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rows in records(results, "invariances").items():
+        result = rows[0]["result"]
+        if result["command"] != "learn" or name.startswith(("verdicts", "built")):
+            continue
+        lines.append(
+            f"| {name} | {_amounts(result)} | {_correlation(result)} | "
+            f"{result['log_evidence_per_example']:.3f} | {100 * result['test_accuracy']:.1f} % | "
+            f"{result['seconds']:.0f}, {_device(result)} |"
+        )
+    return _or_none(lines)
+
+
+def verdicts(results: Path) -> str:
+    lines = [
+        "| row | seed | verdicts (gain ± standard error, nats per example) | absent | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    chosen = {
+        **records(results, "invariances", start="verdicts"),
+        **records(results, "invariances", start="built"),
+    }
+    for name, rows in chosen.items():
+        for record in rows:
+            result = record["result"]
+            said, absent = [], []
+            for verdict in result["verdicts"]:
+                if verdict["verdict"] == "absent":
+                    absent.append(verdict["name"])
+                    continue
+                amount = next(s for s in result["symmetries"] if s["name"] == verdict["name"])
+                gain = ""
+                if verdict["gain"] is not None:
+                    gain = f" ({verdict['gain']:.3f} ± {verdict['error']:.3f})"
+                said.append(f"{verdict['name']} {_amount(amount)}: **{verdict['verdict']}**{gain}")
+            lines.append(
+                f"| {name} | {result['seed']} | {'; '.join(said) or 'none'} | "
+                f"{', '.join(absent) or 'none'} | {result['seconds']:.0f} |"
+            )
+    return _or_none(lines)
+
+
+def screens(results: Path) -> str:
+    lines = ["| row | wanted, in order (gain) | next (gain) | seconds |", "|---|---|---|---|"]
+    for name, rows in records(results, "invariances", start="screen").items():
+        result = rows[0]["result"]
+        found = result["screening"]["rows"]
+        wanted = [f"{r['direction']} ({r['gain']:.4f})" for r in found if r["wanted"]]
+        left = [f"{r['direction']} ({r['gain']:.4f})" for r in found if not r["wanted"]]
+        lines.append(
+            f"| {name} | {'; '.join(wanted) or 'nothing'} | {left[0] if left else ''} | "
+            f"{result['seconds']:.0f} |"
+        )
+    return _or_none(lines)
+
+
+def profiles(results: Path) -> str:
+    lines = [
+        "| row | evidence largest at | 95 % credible | imposed | off by | held-out likelihood "
+        "largest at | rank correlation | seconds, device |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in records(results, "profiles").items():
+        result = rows[0]["result"]
+        for found in result["profiles"]:
+            if found["error"]:
+                lines.append(f"| {name} | {found['error']} | | | | | | |")
+                continue
+            truth, maximum = result["truth"], found["maximum"]
+            low, high = found["interval"]
+            lines.append(
+                f"| {name} | ±{maximum:.0f}° | {low:.0f}° to {high:.0f}° | ±{truth:.0f}° | "
+                f"{100 * abs(maximum - truth) / truth:.0f} % | "
+                f"±{found['held_out_maximum']:.0f}° | {found['rank_correlation']:.2f} | "
+                f"{result['seconds']:.0f}, {_device(result)} |"
+            )
+    return _or_none(lines)
+
+
+def comparisons(results: Path) -> str:
+    lines = [
+        "| experiment | row | seeds | learned or given | test accuracy | seconds, device |",
+        "|---|---|---|---|---|---|",
+    ]
+    for experiment in ("baselines", "ablations"):
+        for name, rows in records(results, experiment).items():
+            outcome = [record["result"] for record in rows]
+            first = outcome[0]
+            accuracy = 100 * mean(result["test_accuracy"] for result in outcome)
+            lines.append(
+                f"| {experiment} | {name} | {len(outcome)} | {_amounts(first)} | {accuracy:.1f} % "
+                f"| {mean(result['seconds'] for result in outcome):.0f}, {_device(first)} |"
+            )
+    return _or_none(lines)
+
+
+def _amounts(result: Record) -> str:
+    shown = [f"{s['name']} {_amount(s)}" for s in result["symmetries"] if s["high"] > 0.005]
+    return ", ".join(shown) or "nothing"
+
+
+def _amount(symmetry: Record) -> str:
+    if symmetry["kind"] == "probability":
+        return f"p = {symmetry['high']:.2f}"
+    if symmetry["unit"] == "degrees":
+        return f"±{symmetry['high']:.0f}°"
+    return f"±{symmetry['high']:.2f}"
+
+
+def _correlation(result: Record) -> str:
+    found = result["correlations"]
+    if not found:
+        return ""
+    names = found["names"]
+    return f"{found['matrix'][names.index('scale_x')][names.index('scale_y')]:.3f}"
+
+
+def _device(result: Record) -> str:
+    on_gpu = "cuda" in result["device"]
+    return result["device_name"] if on_gpu else f"{result['threads']} CPU threads"
+
+
+def _or_none(lines: list[str]) -> str:
+    return "\n".join(lines) if len(lines) > 2 else "Not run yet."
+
+
+TABLES = {
+    "distributions": distributions,
+    "verdicts": verdicts,
+    "screens": screens,
+    "profiles": profiles,
+    "comparisons": comparisons,
+}
+
+
+if __name__ == "__main__":
+    main()
