@@ -177,7 +177,8 @@ def test_correlated_ranges(folder: Path, capsys: Capture) -> None:
     found = record["correlations"]
     assert found["names"] == ["scale_x", "scale_y"]
     (one, between), (other, again) = found["matrix"]
-    assert one == pytest.approx(1) == again and between == other and abs(between) <= 1 + 1e-9
+    assert one == pytest.approx(1) == again
+    assert between == pytest.approx(other) and abs(between) <= 1 + 1e-9
     law = json.loads(Path("run/augmentation.json").read_text())
     assert law["kind"] == "correlated"
     again_record = run_here(capsys, "learn", "--resume", "run", "--json").record
