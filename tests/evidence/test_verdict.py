@@ -33,24 +33,28 @@ SURE, DOUBTFUL, NOTHING, LOSS = (
     Gain(-0.1, 0.01),
 )
 WORDS = {
-    "wanted, all of it": (SURE, 1.0, True, "present"),
-    "wanted, some of it": (SURE, 1.0, False, "partial"),
-    "wanted although built in": (SURE, 0.0, True, "present"),
-    "not larger than its error": (DOUBTFUL, 1.0, True, "cannot tell"),
-    "not larger than its error, built in": (DOUBTFUL, 0.01, True, "already built in"),
-    "no gain": (NOTHING, 1.0, True, "absent"),
-    "no gain, built in": (NOTHING, 0.01, False, "already built in"),
-    "a loss": (LOSS, 1.0, True, "absent"),
-    "a loss with a large error": (Gain(-0.01, 0.02), 1.0, True, "cannot tell"),
-    "a gain of no consequence, known well": (Gain(0.004, 0.0001), 1.0, True, "absent"),
-    "never learned": (None, 1.0, False, "absent"),
-    "never learned, built in": (None, 0.01, False, "already built in"),
+    "wanted, all of it": (SURE, 1.0, 1.0, True, "present"),
+    "wanted, some of it": (SURE, 1.0, 1.0, False, "partial"),
+    "wanted, learned by the weights": (SURE, 0.0, 1.0, True, "present"),
+    "wanted although built in": (SURE, 0.0, 0.01, True, "already built in"),
+    "wanted, other weights would not react": (SURE, 1.0, 0.01, True, "present"),
+    "not larger than its error": (DOUBTFUL, 1.0, 1.0, True, "cannot tell"),
+    "not larger than its error, built in": (DOUBTFUL, 0.01, 1.0, True, "already built in"),
+    "no gain": (NOTHING, 1.0, 1.0, True, "absent"),
+    "no gain, built in": (NOTHING, 0.01, 1.0, False, "already built in"),
+    "a loss": (LOSS, 1.0, 1.0, True, "absent"),
+    "a loss with a large error": (Gain(-0.01, 0.02), 1.0, 1.0, True, "cannot tell"),
+    "a gain of no consequence, known well": (Gain(0.004, 0.0001), 1.0, 1.0, True, "absent"),
+    "never learned": (None, 1.0, 1.0, False, "absent"),
+    "never learned, built in": (None, 0.01, 1.0, False, "already built in"),
 }
 
 
-@pytest.mark.parametrize(("gain", "reaction", "whole", "word"), WORDS.values(), ids=WORDS)
-def test_words(gain: Gain | None, reaction: float, whole: bool, word: str) -> None:
-    assert word_for(gain, reaction, whole) == word
+@pytest.mark.parametrize(
+    ("gain", "reaction", "shuffled", "whole", "word"), WORDS.values(), ids=WORDS
+)
+def test_words(gain: Gain | None, reaction: float, shuffled: float, whole: bool, word: str) -> None:
+    assert word_for(gain, reaction, shuffled, whole) == word
 
 
 def test_a_gain_cannot_be_certain_and_negligible() -> None:
@@ -125,6 +129,7 @@ def test_a_network_of_the_radius_has_it_built_in() -> None:
     assert turn.verdict == "already built in"
     assert turn.gain == pytest.approx(0.0, abs=1e-9)
     assert turn.reaction == pytest.approx(0.0, abs=1e-12)
+    assert turn.shuffled == pytest.approx(0.0, abs=1e-12)
 
 
 def test_rotation_of_labels_by_angle_is_absent() -> None:
@@ -241,5 +246,5 @@ def test_reaction_is_relative_to_the_inputs() -> None:
     assert room._Judge(plain, plan, 2, None).verdicts()[0].reaction == pytest.approx(1.0)
     blind = trainer_of(Second, by_radius, [mirror(0), mirror(1)], epochs=0)
     first, second = room._Judge(blind, plan, 2, None).verdicts()
-    assert first.reaction == 0.0 and first.verdict == "already built in"
+    assert first.reaction == first.shuffled == 0.0 and first.verdict == "already built in"
     assert second.reaction > 0.5 and second.verdict == "absent"

@@ -46,7 +46,9 @@ def test_verdicts_and_calibration_are_in_the_record(full) -> None:
     verdicts = {verdict["name"]: verdict for verdict in record["verdicts"]}
     assert list(verdicts) == ["rotation", "scale_x", "horizontal_flip"]
     for verdict in verdicts.values():
-        assert set(verdict) == {"name", "verdict", "gain", "error", "reaction", "group"}
+        assert set(verdict) == {
+            "name", "verdict", "gain", "error", "reaction", "shuffled", "group"
+        }  # fmt: skip
         assert verdict["gain"] is not None and verdict["error"] > 0 and verdict["reaction"] > 0
     assert set(record["calibration"]) == {"plug-in", "probit", "monte-carlo"}
     for scores in record["calibration"].values():

@@ -8,7 +8,8 @@ in nats per example, averaged over a few seeds, with its standard error over the
                       for a motion without an end a range of at least `WHOLE`
     partial           the evidence wants it, but less
     absent            the evidence does not want it, or is no better with it
-    already built in  the network itself does not react to it, so that averaging adds nothing
+    already built in  the network does not react to it, nor would it with other weights (they are
+                      shuffled to see that); or it does not and averaging gains nothing
     cannot tell       the gain is not larger than its error, nor small enough to call absent
 
 Symmetries that stand in for each other (each is missed only when the other is gone as well) have
@@ -19,12 +20,13 @@ and their common gain is given to each, named as a group.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.refitting import RefitPlan, plan_for, refit, refit_evidence
@@ -45,8 +47,9 @@ WHOLE_SHARE = 0.9
 """Share of the period, or of the largest probability, from which a symmetry is whole."""
 LEAST_GAIN = 5e-3
 """Nats per example: a gain below this is of no consequence."""
-BUILT_IN = 0.1
+BUILT_IN = 0.05
 """Reaction below which a network is said not to react."""
+SHUFFLES = 3
 PROBE = 0.15
 """Coordinate at which a network's reaction is measured: two pixels on an image of 28."""
 
@@ -58,6 +61,8 @@ class Verdict:
     gain, error: nats per example by refits, None where none was needed
     reaction:    how much less than its inputs a network's outputs change under it (one: as much);
                  squared changes, each relative to those between examples
+    shuffled:    the same with every parameter's entries in random order: what the architecture
+                 does, whatever it has learned
     group:       the symmetries switched off together with it, where that decided
     """
 
@@ -66,6 +71,7 @@ class Verdict:
     gain: float | None
     error: float | None
     reaction: float
+    shuffled: float
     group: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -126,7 +132,7 @@ class _Judge:
         together = self.gain(doubtful) if len(doubtful) > 1 else None
         found = []
         for symmetry in symmetries:
-            reaction = self.reaction(symmetry)
+            reaction, shuffled = self.reaction(symmetry), self.shuffled_reaction(symmetry)
             gain = gains.get(symmetry.name)
             group: tuple[str, ...] = ()
             if together is not None and together.is_certain and symmetry.name in doubtful:
@@ -134,10 +140,11 @@ class _Judge:
             found.append(
                 Verdict(
                     symmetry.name,
-                    word_for(gain, reaction, is_whole(symmetry, self.augmentation)),
+                    word_for(gain, reaction, shuffled, is_whole(symmetry, self.augmentation)),
                     None if gain is None else gain.mean,
                     None if gain is None else gain.error,
                     reaction,
+                    shuffled,
                     group,
                 )
             )
@@ -162,17 +169,37 @@ class _Judge:
         again = refit(self.trainer, self.augmentation.switched_off(names), self.plan, seed=seed)
         return refit_evidence(again, self.trainer.model.samples)
 
+    def reaction(self, symmetry: Symmetry) -> float:
+        """How the network as it stands reacts, relative to its inputs (see `_reaction`)."""
+        return self._reaction(symmetry, dict(self.trainer.network.named_parameters()))
+
+    def shuffled_reaction(self, symmetry: Symmetry) -> float:
+        """The same with shuffled weights, which keep their sizes and lose what they learned."""
+        found = []
+        for number in range(SHUFFLES):
+            generator = stream(self.trainer.config.seed, "shuffled", number)
+            shuffled = {}
+            for name, parameter in self.trainer.network.named_parameters():
+                order = torch.randperm(parameter.numel(), generator=generator)
+                entries = parameter.detach().flatten()[order.to(parameter.device)]
+                shuffled[name] = entries.view_as(parameter)
+            found.append(self._reaction(symmetry, shuffled))
+        return sum(found) / SHUFFLES
+
     @torch.no_grad()
-    def reaction(self, symmetry: Symmetry, examples: int = 200) -> float:
+    def _reaction(
+        self, symmetry: Symmetry, weights: Mapping[str, Tensor], examples: int = 200
+    ) -> float:
         """Change of outputs over change of inputs under ±`PROBE`, or under the finite element.
 
         E‖f(g x) − f(x)‖² / E‖f(x) − f(x′)‖²   over   E‖g x − x‖² / E‖x − x′‖²
         """
+        network = self.trainer.network
         inputs = self.trainer.inputs[:examples]
         moved = self._moved(symmetry, inputs)
-        with evaluation_mode(self.trainer.network):
-            plain = self.trainer.network(inputs)
-            outputs = [self.trainer.network(each) for each in moved]
+        with evaluation_mode(network):
+            plain = functional_call(network, dict(weights), (inputs,))
+            outputs = [functional_call(network, dict(weights), (each,)) for each in moved]
         return _relative_change(outputs, plain) / max(_relative_change(moved, inputs), 1e-12)
 
     def _moved(self, symmetry: Symmetry, inputs: Tensor) -> list[Tensor]:
@@ -200,8 +227,10 @@ def _relative_change(moved: Sequence[Tensor], plain: Tensor) -> float:
     return float(change / spread.clamp_min(torch.finfo(spread.dtype).tiny))
 
 
-def word_for(gain: Gain | None, reaction: float, whole: bool) -> VerdictWord:
+def word_for(gain: Gain | None, reaction: float, shuffled: float, whole: bool) -> VerdictWord:
     """The verdict that follows; gain None: the range rests at the floor."""
+    if max(reaction, shuffled) < BUILT_IN:
+        return "already built in"
     if gain is not None and gain.is_certain:
         return "present" if whole else "partial"
     if reaction < BUILT_IN:
