@@ -106,7 +106,60 @@ class Augmentation(nn.Module):
         raise NotImplementedError
 
 
-class UniformRanges(Augmentation):
+class Ranges(Augmentation):
+    """Ranges over the generators of an action, drawn by noise that is uniform on [−1, 1].
+
+    A kind of ranges has one learnable parameter and says what coordinates belong to noise, and how
+    far they reach.
+    """
+
+    @abstractmethod
+    def reach(self) -> Tensor:
+        """The largest coordinate that occurs, (generators,), not negative."""
+
+    @property
+    def is_identity(self) -> bool:
+        return not bool(self.reach().detach().any())
+
+    def noise(
+        self,
+        batch: int,
+        samples: int,
+        *,
+        generator: torch.Generator | None = None,
+        antithetic: bool = False,
+    ) -> Tensor:
+        """ε (batch, samples, coordinates), uniform on [−1, 1].
+
+        antithetic: the second half of the samples is minus the first (`samples` even), which
+        removes all odd orders in η from the average.
+        """
+        return uniform_noise(
+            (batch, samples, self.action.coordinate_count),
+            like=self.learnable()[0],
+            generator=generator,
+            antithetic=antithetic,
+        )
+
+    def forward(self, data: Tensor, noise: Tensor) -> Tensor:
+        self.action.check_coordinates(noise, data)
+        learning = torch.is_grad_enabled() and self.learnable()[0].requires_grad
+        if not learning and self.is_identity:
+            return data[:, None].expand(-1, noise.shape[1], *data.shape[1:])
+        return self.action.act(self.coordinates(noise), data)
+
+    def symmetries(self) -> list[Symmetry]:
+        """The ranges as reported: low = −reach, high = reach in each generator's unit."""
+        widths = self.reach().detach().tolist()
+        found = []
+        for generator, width in zip(self.action.generators, widths, strict=True):
+            # Rounded to float32, π is a little more than π.
+            reach = generator.in_units(min(width, generator.period or width))
+            found.append(Symmetry(generator.name, "range", -reach, reach, generator.unit))
+        return found
+
+
+class UniformRanges(Ranges):
     """Independent uniform ranges over the generators of an action.
 
     half_widths: the learnable parameter η (generators,), in coordinates.
@@ -149,51 +202,13 @@ class UniformRanges(Augmentation):
     def project(self) -> None:
         self.half_widths.clamp_(-self.bounds, self.bounds)
 
-    @property
-    def is_identity(self) -> bool:
-        return not bool(self.half_widths.detach().any())
-
-    def noise(
-        self,
-        batch: int,
-        samples: int,
-        *,
-        generator: torch.Generator | None = None,
-        antithetic: bool = False,
-    ) -> Tensor:
-        """ε (batch, samples, coordinates), uniform on [−1, 1].
-
-        antithetic: the second half of the samples is minus the first (`samples` even), which
-        removes all odd orders in η from the average.
-        """
-        return uniform_noise(
-            (batch, samples, self.action.coordinate_count),
-            like=self.half_widths,
-            generator=generator,
-            antithetic=antithetic,
-        )
-
-    def forward(self, data: Tensor, noise: Tensor) -> Tensor:
-        self.action.check_coordinates(noise, data)
-        learning = torch.is_grad_enabled() and self.half_widths.requires_grad
-        if not learning and self.is_identity:
-            return data[:, None].expand(-1, noise.shape[1], *data.shape[1:])
-        return self.action.act(self.coordinates(noise), data)
-
     def coordinates(self, noise: Tensor) -> Tensor:
         if self.action.coordinate_count == len(self.half_widths):
             return noise * self.half_widths
         return noise * self.half_widths.repeat_interleave(self.counts)
 
-    def symmetries(self) -> list[Symmetry]:
-        """The ranges as reported: low = −|η|, high = |η| in each generator's unit."""
-        widths = self.half_widths.detach().abs().tolist()
-        found = []
-        for generator, width in zip(self.action.generators, widths, strict=True):
-            # Rounded to float32, π is a little more than π.
-            reach = generator.in_units(min(width, generator.period or width))
-            found.append(Symmetry(generator.name, "range", -reach, reach, generator.unit))
-        return found
+    def reach(self) -> Tensor:
+        return self.half_widths.abs()
 
     def law(self) -> dict[str, Any]:
         return {

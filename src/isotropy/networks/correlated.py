@@ -24,12 +24,10 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError, check_choice, shape_text
 from isotropy.networks.augmentations import (
     START,
-    Augmentation,
-    Symmetry,
+    Ranges,
     action_records,
     generator_records,
     range_bounds,
-    uniform_noise,
 )
 from isotropy.symmetry.actions import Action
 
@@ -37,7 +35,7 @@ ALIKE = 0.95
 """Neighbouring lengths of axes with at least this quotient count as equal."""
 
 
-class CorrelatedRanges(Augmentation):
+class CorrelatedRanges(Ranges):
     """Correlated uniform ranges over the generators of an action.
 
     factor: the learnable matrix L (generators, generators), in coordinates.
@@ -111,43 +109,11 @@ class CorrelatedRanges(Augmentation):
     def _keep_bounds(self) -> None:
         self.factor.mul_((self.bounds / self.half_widths).clamp(max=1.0).nan_to_num(1.0)[:, None])
 
-    @property
-    def is_identity(self) -> bool:
-        return not bool(self.factor.detach().any())
-
-    def noise(
-        self,
-        batch: int,
-        samples: int,
-        *,
-        generator: torch.Generator | None = None,
-        antithetic: bool = False,
-    ) -> Tensor:
-        """ε (batch, samples, generators), uniform on [−1, 1]."""
-        return uniform_noise(
-            (batch, samples, len(self.factor)),
-            like=self.factor,
-            generator=generator,
-            antithetic=antithetic,
-        )
-
-    def forward(self, data: Tensor, noise: Tensor) -> Tensor:
-        self.action.check_coordinates(noise, data)
-        learning = torch.is_grad_enabled() and self.factor.requires_grad
-        if not learning and self.is_identity:
-            return data[:, None].expand(-1, noise.shape[1], *data.shape[1:])
-        return self.action.act(self.coordinates(noise), data)
-
     def coordinates(self, noise: Tensor) -> Tensor:
         return noise @ self.factor.mT
 
-    def symmetries(self) -> list[Symmetry]:
-        widths = self.half_widths.detach().tolist()
-        found = []
-        for generator, width in zip(self.action.generators, widths, strict=True):
-            reach = generator.in_units(min(width, generator.period or width))
-            found.append(Symmetry(generator.name, "range", -reach, reach, generator.unit))
-        return found
+    def reach(self) -> Tensor:
+        return self.half_widths
 
     def law(self) -> dict[str, Any]:
         return {

@@ -27,11 +27,10 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.networks.augmentations import (
-    Augmentation,
+    Ranges,
     Symmetry,
     action_records,
     generator_records,
-    uniform_noise,
 )
 from isotropy.symmetry.actions import Action
 
@@ -55,7 +54,7 @@ LARGEST_WIDTH = 10.0
 """A width from which on no width is rewarded any more."""
 
 
-class SoftplusRanges(Augmentation):
+class SoftplusRanges(Ranges):
     """Independent uniform ranges of width softplus(raw) over the generators of an action.
 
     raw:      the learnable parameter r (generators,).
@@ -124,34 +123,11 @@ class SoftplusRanges(Augmentation):
     def project(self) -> None:
         self.raw.copy_(self.raw.minimum(self.bounds))
 
-    @property
-    def is_identity(self) -> bool:
-        return not bool(self.reach().detach().any())
-
-    def noise(
-        self,
-        batch: int,
-        samples: int,
-        *,
-        generator: torch.Generator | None = None,
-        antithetic: bool = False,
-    ) -> Tensor:
-        """ε = 2u (batch, samples, coordinates), uniform on [−1, 1]."""
-        return uniform_noise(
-            (batch, samples, self.action.coordinate_count),
-            like=self.raw,
-            generator=generator,
-            antithetic=antithetic,
-        )
-
     def coordinates(self, noise: Tensor) -> Tensor:
         return noise * self.reach().repeat_interleave(self.counts)
 
-    def forward(self, data: Tensor, noise: Tensor) -> Tensor:
-        self.action.check_coordinates(noise, data)
-        return self.action.act(self.coordinates(noise), data)
-
     def symmetries(self) -> list[Symmetry]:
+        """Widths as they are: a rotation has no bound here, as in the authors' code."""
         found = []
         halves = self.reach().detach().tolist()
         for generator, half in zip(self.action.generators, halves, strict=True):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from isotropy.checkpoint import CONFIG, REPORT, RESULT, make_folder, write_bytes, write_json
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import load
@@ -37,6 +38,16 @@ def read_split(train: Any, test: Any, seed: int) -> Split:
 def device_of(model: nn.Module) -> torch.device:
     first = next(model.parameters(), None)
     return torch.device("cpu") if first is None else first.device
+
+
+def write_run(
+    folder: str | Path, config: Mapping[str, Any], record: Mapping[str, Any], page: str
+) -> None:
+    """A run folder of a command that keeps no checkpoint: settings, result and report."""
+    path = make_folder(Path(folder))
+    write_json(path / CONFIG, config)
+    write_json(path / RESULT, record)
+    write_bytes(path / REPORT, page.encode())
 
 
 def make_trainer(

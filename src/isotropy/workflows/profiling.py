@@ -20,13 +20,8 @@ import torch
 from torch import nn
 
 from isotropy.checkpoint import (
-    CONFIG,
-    REPORT,
-    RESULT,
     check_unused,
-    make_folder,
     write_bytes,
-    write_json,
 )
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.kinds import kind_named
@@ -39,7 +34,13 @@ from isotropy.networks.mixtures import augmentation_over
 from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.profile_report import profile_page
 from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.preparing import Actions, device_of, make_trainer, read_split
+from isotropy.workflows.preparing import (
+    Actions,
+    device_of,
+    make_trainer,
+    read_split,
+    write_run,
+)
 from isotropy.workflows.provenance import provenance
 
 DEFAULT_CURVATURES = ("kfac-ggn", "kfac-ef", "diagonal-ggn", "last-layer-ggn")
@@ -132,10 +133,7 @@ def profile(
     }
     result = ProfileResult(record, run_config)
     if folder is not None:
-        path = make_folder(Path(folder))
-        write_json(path / CONFIG, run_config)
-        write_json(path / RESULT, record)
-        result.report(path / REPORT)
+        write_run(folder, run_config, record, profile_page(record, run_config))
     return result
 
 

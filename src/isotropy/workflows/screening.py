@@ -20,13 +20,9 @@ import torch
 from torch import nn
 
 from isotropy.checkpoint import (
-    CONFIG,
-    REPORT,
-    RESULT,
     check_unused,
     make_folder,
     write_bytes,
-    write_json,
 )
 from isotropy.evidence.schedule import LearnConfig, resolve
 from isotropy.evidence.screening import Screening
@@ -43,6 +39,7 @@ from isotropy.workflows.preparing import (
     device_of,
     make_trainer,
     read_split,
+    write_run,
 )
 from isotropy.workflows.provenance import provenance
 
@@ -157,10 +154,7 @@ def screen(
     start = {name: max(amount, screening.start.get(name, 0.0)) for name, amount in faint.items()}
     result = ScreenResult(screening, start, record, run_config)
     if folder is not None:
-        path = Path(folder)
-        write_json(path / CONFIG, run_config)
-        write_json(path / RESULT, record)
-        result.report(path / REPORT)
+        write_run(folder, run_config, record, screen_page(record, run_config))
     return result
 
 
