@@ -329,7 +329,12 @@ def test_notation_names_what_is_there() -> None:
 def known_options() -> set[str]:
     commands = [cli, *cli.commands.values()]
     declared = [parameter for command in commands for parameter in command.params]
-    names = {name for each in declared if isinstance(each, click.Option) for name in each.opts}
+    names = {
+        name
+        for each in declared
+        if isinstance(each, click.Option)
+        for name in (*each.opts, *each.secondary_opts)
+    }
     return names | {"--help", "-h"}
 
 

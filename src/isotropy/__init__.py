@@ -11,6 +11,9 @@ from isotropy.curvature.kronecker import DenseRoots, DiagonalRoots, KroneckerRoo
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import load
+from isotropy.equivariance.layouts import Follows, Grid, Invariant, Layout, Tokens
+from isotropy.equivariance.penalty import lie_derivative_penalty
+from isotropy.equivariance.testing import assert_equivariant
 from isotropy.evidence.calibration import Calibration, calibration
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.predictive import Predictive
@@ -44,11 +47,13 @@ from isotropy.symmetry.finite_actions import (
 )
 from isotropy.symmetry.image_actions import AffineAction, affine
 from isotropy.symmetry.intensity_actions import intensity
+from isotropy.symmetry.linear_actions import LinearAction, linear_action, matrix_elements
 from isotropy.symmetry.point_actions import points
 from isotropy.symmetry.sequence_actions import sequences
 from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
 from isotropy.workflows.loading import load_model
+from isotropy.workflows.measuring import MeasureResult, measure, measured_actions
 from isotropy.workflows.profiling import ProfileResult, profile
 from isotropy.workflows.screening import ScreenResult, screen
 
@@ -65,16 +70,22 @@ __all__ = [
     "Element",
     "EvidenceValue",
     "FiniteAction",
+    "Follows",
     "Generator",
+    "Grid",
+    "Invariant",
     "InvariantClassifier",
     "InvariantModel",
     "InvariantRegressor",
     "KroneckerRoots",
     "LabelledData",
     "LayerRule",
+    "Layout",
     "LearnConfig",
     "LearnProgress",
     "LearnResult",
+    "LinearAction",
+    "MeasureResult",
     "Mixture",
     "NotFiniteError",
     "Predictive",
@@ -84,6 +95,7 @@ __all__ = [
     "Screening",
     "Split",
     "Symmetry",
+    "Tokens",
     "UniformRanges",
     "Use",
     "Verdict",
@@ -92,6 +104,7 @@ __all__ = [
     "affine",
     "as_kornia",
     "as_torchvision",
+    "assert_equivariant",
     "augmentation_from_law",
     "augmentation_over",
     "calibration",
@@ -101,8 +114,13 @@ __all__ = [
     "flip",
     "intensity",
     "learn",
+    "lie_derivative_penalty",
+    "linear_action",
     "load",
     "load_model",
+    "matrix_elements",
+    "measure",
+    "measured_actions",
     "point_permutation",
     "point_reflection",
     "points",

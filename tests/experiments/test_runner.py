@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +18,7 @@ from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.schedule import OBJECTIVES, LearnConfig
 from isotropy.evidence.settings import settings_from
 from isotropy.experiments.runner import (
+    FIRST_RUN,
     Job,
     experiments,
     jobs,
@@ -25,42 +31,51 @@ NAMES = tuple(experiments())
 TINY = ("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5", "--device", "cpu")
 
 
+def options_of(command: str) -> set[str]:
+    return {option for parameter in cli.commands[command].params for option in parameter.opts}
+
+
+def commands_of(name: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Every command of an experiment: the row, the command, its options and settings."""
+    experiment = read_experiment(name)
+    found = []
+    for row, settings in experiment["rows"].items():
+        found.append((row, experiment["command"], settings))
+        if "first" in settings:
+            found.append((row, settings["first"]["command"], settings["first"]))
+    return found
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_options_of_the_command(name: str) -> None:
-    experiment = read_experiment(name)
-    known = {
-        option.removeprefix("--")
-        for parameter in cli.commands[experiment["command"]].params
-        for option in parameter.opts
-    }
-    for row, settings in experiment["rows"].items():
-        assert set(settings["options"]) <= known, row
-        keys = {"options", "settings", "truth", "published", "data", "seeds"}
+    for row, command, settings in commands_of(name):
+        assert {f"--{option}" for option in settings["options"]} <= options_of(command), row
+    for row, settings in read_experiment(name)["rows"].items():
+        keys = {"options", "settings", "truth", "published", "data", "seeds", "first"}
         assert set(settings) <= keys, row
+        assert set(settings.get("first", {})) <= {"command", "options", "settings"}, row
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_are_fields_that_the_command_can_set(name: str) -> None:
-    experiment = read_experiment(name)
-    command = cli.commands[experiment["command"]]
-    by_option = {"--" + key for row in experiment["rows"].values() for key in row["options"]}
-    own = {p.name for p in command.params if by_option & set(p.opts)}
-    for row, settings in experiment["rows"].items():
+    for row, command, settings in commands_of(name):
+        by_option = {"--" + key for key in settings["options"]}
+        own = {p.name for p in cli.commands[command].params if by_option & set(p.opts)}
         texts = [f"{field}={value}" for field, value in settings.get("settings", {}).items()]
         config = LearnConfig(**settings_from(texts))
         config.check()
         assert not set(settings.get("settings", {})) & own, row
+        assert not texts or "--set" in options_of(command), row
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_with_settings_are_accepted_by_the_command(name: str, tmp_path: Path) -> None:
+def test_rows_are_accepted_by_the_command(name: str, tmp_path: Path) -> None:
     """Every row's words are parsed by the command itself; nothing is run."""
-    places = {"MNIST": tmp_path}
-    command = cli.commands[read_experiment(name)["command"]]
-    if "--set" not in {option for parameter in command.params for option in parameter.opts}:
-        pytest.skip("the command has no --set yet")
+    places = dict.fromkeys(("MNIST", "FashionMNIST", "CIFAR10"), tmp_path)
     for job in jobs(name, tmp_path, data=places):
-        command.make_context("learn", list(job.arguments[1:]))
+        for words in (job.arguments, job.first):
+            if words:
+                cli.commands[words[0]].make_context(words[0], list(words[1:]))
 
 
 @pytest.mark.parametrize("name", ["baselines", "ablations"])
@@ -123,7 +138,7 @@ def test_settings_and_lists_become_words(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", NAMES)
 def test_truth_is_the_law_of_the_variant(name: str) -> None:
     for settings in read_experiment(name)["rows"].values():
-        law = TRUE_RANGES[settings["options"]["variant"]]
+        law = TRUE_RANGES[settings["options"].get("variant", "original")]
         assert settings.get("truth", {}) == pytest.approx(law, abs=1e-4)
 
 
@@ -153,6 +168,192 @@ def test_a_job_leaves_its_record(tmp_path: Path) -> None:
     assert record["result"]["commit"]
     assert [row["epoch"] for row in record["history"]] == [1, 2]
     assert record["schedule"]["samples"] == 2
+
+
+# -- what runs first -------------------------------------------------------------------------
+
+FOLLOWED = {
+    "command": "profile",
+    "seeds": [2],
+    "options": {"amounts": "0,1"},
+    "first": {"command": "learn", "options": {"epochs": 5}, "settings": {"weight_rate": 0.1}},
+    "problems": {"easy": {}, "far": {"data": "MNIST", "first": {"options": {"epochs": 7}}}},
+    "methods": {
+        "wide": {"first": {"options": {"model": "mlp:9"}, "settings": {"burn_in": 1}}},
+        "untrained": {"first": False, "options": {"model": "mlp:3"}},
+    },
+}
+
+
+def test_what_runs_first_is_joined_or_left_out() -> None:
+    rows = with_rows(FOLLOWED)["rows"]
+    assert rows["far-wide"] == {
+        "data": "MNIST",
+        "options": {"amounts": "0,1"},
+        "first": {
+            "command": "learn",
+            "options": {"epochs": 7, "model": "mlp:9"},
+            "settings": {"weight_rate": 0.1, "burn_in": 1},
+        },
+    }
+    assert rows["easy-wide"]["first"]["options"] == {"epochs": 5, "model": "mlp:9"}
+    assert rows["far-untrained"] == {
+        "data": "MNIST", "options": {"amounts": "0,1", "model": "mlp:3"}
+    }  # fmt: skip
+
+
+def test_both_commands_get_the_seed_and_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = with_rows(FOLLOWED)
+    monkeypatch.setattr("isotropy.experiments.runner.read_experiment", lambda name: experiment)
+    job, plain = jobs(
+        "any", tmp_path, rows=("far-wide", "far-untrained"), data={"MNIST": Path("here")}
+    )
+    assert job.arguments == (
+        "profile", "--seed", "2", "--json", "--amounts", "0,1", "--data", "here",
+        "--model", FIRST_RUN,
+    )  # fmt: skip
+    assert job.first == (
+        "learn", "--seed", "2", "--json", "--epochs", "7", "--model", "mlp:9", "--data", "here",
+        "--set", "weight_rate=0.1", "--set", "burn_in=1",
+    )  # fmt: skip
+    assert plain.first == () and "mlp:3" in plain.arguments and FIRST_RUN not in plain.arguments
+
+
+REFUSED = {
+    "two models": (
+        {"options": {"model": "mlp"}},
+        "row 'easy-wide': expected the model of what runs first, got a model of its own too",
+    ),
+    "no command": (
+        {"first": {"options": {"epochs": 5}}},
+        "row 'easy-wide': expected the command that runs first, such as command = \"learn\"",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_run_first_is_refused(
+    change: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = with_rows({**FOLLOWED, **change})
+    monkeypatch.setattr("isotropy.experiments.runner.read_experiment", lambda name: experiment)
+    with pytest.raises(CallerError, match=sentence):
+        list(jobs("any", tmp_path))
+
+
+run_as_it_is = subprocess.run
+
+
+def in_this_process(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run`, without starting Python anew for a command of ours."""
+    if command[1:3] != ["-m", "isotropy"]:
+        return run_as_it_is(command, **settings)
+    told = io.StringIO()
+    with redirect_stdout(told), pytest.raises(SystemExit) as stop:
+        main(command[3:])
+    assert isinstance(stop.value.code, int)
+    return subprocess.CompletedProcess(command, stop.value.code, stdout=told.getvalue())
+
+
+def test_the_second_command_goes_on_from_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trained by no more than rounding, the network scores as the first run left it."""
+    monkeypatch.setattr("isotropy.experiments.runner.subprocess.run", in_this_process)
+    tiny = ("--objective", "none", "--epochs", "2", "--subset", "40", "--device", "cpu", "--quiet")
+    still = ("--set", "weight_rate=1e-12", "--set", "weight_rate_end=1e-12", "--set", "burn_in=2")
+    job = Job(
+        "both",
+        1,
+        ("learn", "--seed", "1", "--json", *tiny, *still, "--model", FIRST_RUN),
+        tmp_path / "both-seed1.json",
+        {},
+        ("learn", "--seed", "1", "--json", *tiny, "--model", "mlp:5"),
+    )
+    run_job(job, commit="abc")
+    text = job.destination.read_text()
+    record = json.loads(text)
+    assert record["arguments"] == ["isotropy", *job.arguments]
+    first = record["first"]
+    assert first["arguments"] == ["isotropy", *job.first]
+    assert set(first) == {"arguments", "result", "schedule", "history"}
+    assert first["schedule"]["weight_rate"] > 1e-3 and record["schedule"]["weight_rate"] == 1e-12
+    assert len(first["history"]) == len(record["history"]) == 2
+    for result in (record["result"], first["result"]):
+        assert result["run_folder"] is None and result["commit"] == "abc"
+    scores = [row["test_log_likelihood"] for row in (first["result"], record["result"])]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+    assert first["history"][0]["train_loss"] != pytest.approx(record["history"][0]["train_loss"])
+    assert tempfile.gettempdir() not in text.replace(str(tmp_path), "")
+
+
+def test_a_command_need_not_leave_a_schedule_or_a_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result that names the first run's folder is kept without the path."""
+    ran: list[list[str]] = []
+
+    def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        told = {"model": command[command.index("--model") + 1], "report": "there"}
+        return subprocess.CompletedProcess(command, 0, stdout=json.dumps(told))
+
+    monkeypatch.setattr("isotropy.experiments.runner.subprocess.run", fake)
+    words = ("measure", "--data", "/far/away", "--model", FIRST_RUN)
+    before = ("learn", "--data", "/far/away", "--model", "mlp")
+    job = Job("one", 0, words, tmp_path / "deep" / "one.json", {"data": "MNIST"}, before)
+    record = run_job(job)
+    learned, measured = ran
+    assert measured[measured.index("--model") + 1] == learned[learned.index("--out") + 1]
+    assert measured[measured.index("--out") + 1] != learned[learned.index("--out") + 1]
+    assert record["schedule"] is None and record["history"] == []
+    assert record["result"]["model"] == FIRST_RUN and record["first"]["result"]["model"] == "mlp"
+    assert record["arguments"] == ["isotropy", "measure", "--data", "MNIST", "--model", FIRST_RUN]
+    assert record["first"]["arguments"] == [
+        "isotropy", "learn", "--data", "MNIST", "--model", "mlp"
+    ]  # fmt: skip
+    assert json.loads(job.destination.read_text()) == record
+
+
+def test_a_first_command_that_fails_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 2, stdout="")
+
+    monkeypatch.setattr("isotropy.experiments.runner.subprocess.run", fake)
+    words = ("learn", "--model", FIRST_RUN)
+    job = Job("two", 3, words, tmp_path / "two.json", {}, ("learn", "--samples", "0"))
+    with pytest.raises(CallerError, match="row 'two', seed 3: `isotropy learn --samples 0` ended"):
+        run_job(job)
+    assert len(ran) == 1 and not job.destination.exists()
+
+
+def test_measured_networks_differ_in_what_their_names_say() -> None:
+    rows = read_experiment("measured-networks")["rows"]
+    problems = ("cifar10", "fashion-mnist")
+    methods = {"mlp", "convnet", "convnet-blur", "convnet-wide", "convnet-augmented",
+               "convnet-untrained", "vit", "vit-augmented", "mixer"}  # fmt: skip
+    assert set(rows) == {f"{problem}-{method}" for problem in problems for method in methods}
+    for row, settings in rows.items():
+        if row.endswith("untrained"):
+            assert "first" not in settings and settings["options"]["model"] == "convnet"
+            continue
+        first = settings["first"]
+        amounts = [float(text.partition("=")[2]) for text in first["options"]["range"]]
+        assert all(amounts) if row.endswith("augmented") else not any(amounts), row
+        same = dict(first["options"])
+        del same["model"], same["range"]
+        reference = rows["cifar10-convnet"]["first"]["options"]
+        assert same.items() <= reference.items(), row
+
+
+# -- failures and the command ----------------------------------------------------------------
 
 
 def test_a_failing_job_is_named_and_leaves_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The paper's networks: sizes, initialisation, what they refuse, and that curvature knows them."""
+"""Networks by name: sizes, initialisation, what they refuse, and that curvature knows them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ CASES = {
     "resnet": ("resnet", (3, 32, 32), {}, 74_827),
     "resnet, width 8": ("resnet", (3, 32, 32), {"width": 8}, 18_995),
     "clouds": ("clouds", (16, 2), {}, 10_360),
+    "convnet": ("convnet", (3, 32, 32), {}, 288_298),
+    "convnet, width 8": ("convnet", (1, 28, 28), {"width": 8}, 18_370),
+    "convnet-blur": ("convnet-blur", (1, 28, 28), {"width": 8}, 18_370),
+    "vit": ("vit", (3, 32, 32), {}, 809_354),
+    "vit, width 32": ("vit", (1, 28, 28), {"width": 32}, 53_386),
+    "mixer": ("mixer", (1, 28, 28), {}, 571_622),
 }
 
 every_case = pytest.mark.parametrize(
@@ -220,8 +226,8 @@ REFUSED = {
     "resnet on features": (lambda: backbone("resnet", (64,), 10), "expected images"),
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
-        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds; did you mean "
-        "'resnet'",
+        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds, convnet, "
+        "convnet-blur, vit, mixer; did you mean 'resnet'",
     ),
     "depth between two networks": (
         lambda: backbone("resnet", (3, 32, 32), 10, depth=10), "depth: expected .* got 10",

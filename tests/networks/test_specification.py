@@ -78,6 +78,12 @@ PARSED: dict[str, NetworkSpecification] = {
     "cnn": NetworkSpecification("backbone", "cnn"),
     "resnet": NetworkSpecification("backbone", "resnet"),
     "resnet:8": NetworkSpecification("backbone", "resnet", {"width": 8}),
+    "convnet": NetworkSpecification("backbone", "convnet"),
+    "convnet:64": NetworkSpecification("backbone", "convnet", {"width": 64}),
+    "convnet-blur": NetworkSpecification("backbone", "convnet-blur"),
+    "convnet-blur:64": NetworkSpecification("backbone", "convnet-blur", {"width": 64}),
+    "vit:64": NetworkSpecification("backbone", "vit", {"width": 64}),
+    "mixer:64": NetworkSpecification("backbone", "mixer", {"width": 64}),
     "timm:resnet18": NetworkSpecification("timm", "resnet18"),
     "timm:a/b:c": NetworkSpecification("timm", "a/b:c"),
 }
@@ -95,11 +101,11 @@ REFUSED = {
     "MLP": "unknown model 'MLP'",
     "timm": "unknown model 'timm'",
     "timm:": "unknown model 'timm'",
-    "mlp:0": "'mlp:0': expected mlp:WIDTH",
+    "mlp:0": "'mlp:0': expected NAME:WIDTH",
     "mlp:-3": "'mlp:-3'",
     "mlp:1.5": "'mlp:1.5'",
     "mlp:²": "'mlp:²'",
-    "cnn:3": "'cnn:3': expected mlp:WIDTH, circular:WIDTH or resnet:WIDTH",
+    "cnn:3": "'cnn:3': expected NAME:WIDTH .* one of mlp, circular, resnet, convnet, convnet-blur",
     "nets.py": "'nets.py': expected FILE.py:factory",
     "nets.py:": "'nets.py:': expected FILE.py:factory",
     "nets.pyc:make": "'nets.pyc:make': expected FILE.py:factory",
@@ -140,7 +146,7 @@ def test_broken_record_is_a_sentence(record: object) -> None:
 # -- building ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["mlp", "mlp:7", "resnet:2"])
+@pytest.mark.parametrize("text", ["mlp", "mlp:7", "resnet:2", "convnet-blur:2", "vit:8", "mixer:8"])
 def test_backbones_are_built_for_the_shape(text: str) -> None:
     network = parse_network(text).build(SHAPE, OUTPUTS)
     assert network(torch.zeros(2, *SHAPE)).shape == (2, OUTPUTS)

@@ -11,6 +11,7 @@ from torch import Tensor
 from isotropy.symmetry.actions import Action, compose
 from isotropy.symmetry.image_actions import affine
 from isotropy.symmetry.intensity_actions import INTENSITY_GENERATORS, intensity
+from isotropy.symmetry.linear_actions import linear_action
 from isotropy.symmetry.point_actions import points
 from isotropy.symmetry.sequence_actions import sequences
 
@@ -23,6 +24,8 @@ class Case:
     rough:       a small batch (2, …) for derivatives and layout
     interpolation_error: how far acting twice may be from acting once (zero where it is exact)
     has_second_derivatives: in reverse over reverse mode
+    difference_error: how far central differences of a step of 1e-5 may be from the velocity,
+                      relative to it: much more where the interpolant bends abruptly at a sample
     unfit:       data of a wrong shape, and what the sentence about it says
     """
 
@@ -33,6 +36,7 @@ class Case:
     sentence: str
     interpolation_error: float = 1e-12
     has_second_derivatives: bool = True
+    difference_error: float = 1e-8
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -47,9 +51,9 @@ def bump(length: int, at: float = 0.0, spread: float = 0.12) -> Tensor:
     return torch.exp(-((place - at) ** 2) / (2 * spread**2))[None, None]
 
 
-def spot(size: int) -> Tensor:
+def spot(size: int, spread: float = 0.2) -> Tensor:
     """A smooth image (1, 1, size, size) with one hill off the middle."""
-    return bump(size, 0.2, 0.2)[..., None] * bump(size, 0.1, 0.2)[..., None, :]
+    return bump(size, 0.2, spread)[..., None] * bump(size, 0.1, spread)[..., None, :]
 
 
 PLANE = ("rotation", "translation_x", "translation_y", "scale", "jitter")
@@ -70,12 +74,12 @@ CASES = {
     "circular sequence": Case(
         sequences(boundary="circular"), bump(301, 0.1), draw(2, 3, 6), draw(2, 6),
         r"sequences: expected \(batch, channels, length\), got \(2, 6\); add a channel axis",
-        interpolation_error=2e-3,
+        interpolation_error=2e-3, difference_error=5e-5,
     ),
     "sequence in silence": Case(
         sequences(boundary="zeros"), bump(301, 0.1), draw(2, 3, 7), draw(2, 1, 6, 6),
         r"sequences: expected \(batch, channels, length\), got \(2, 1, 6, 6\)$",
-        interpolation_error=2e-3,
+        interpolation_error=2e-3, difference_error=5e-5,
     ),
     "intensity": Case(
         intensity(tuple(INTENSITY_GENERATORS)), draw(1, 3, 4, 5), draw(2, 3, 2, 2), draw(2),
@@ -84,6 +88,24 @@ CASES = {
     "composition": Case(
         compose(affine(("rotation", "scale"), interpolation="bicubic"), intensity()),
         spot(65), draw(2, 1, 5, 6), draw(2, 5, 6), "images: .*add a channel axis",
-        interpolation_error=2e-2, has_second_derivatives=False,
+        interpolation_error=2e-2, has_second_derivatives=False, difference_error=5e-5,
+    ),
+    "image in black": Case(
+        affine(("rotation", "scale_x", "translation_y"), padding="zeros"),
+        spot(129), draw(2, 2, 5, 6), draw(2, 5, 6), "images: .*add a channel axis",
+        interpolation_error=2e-2, has_second_derivatives=False, difference_error=5e-5,
+    ),
+    "periodic image": Case(
+        affine(("rotation", "shear_x", "scale", "translation_x"), interpolation="fourier"),
+        spot(33, 0.1), draw(2, 2, 4, 5), draw(2, 4, 5), "images: .*add a channel axis",
+        interpolation_error=2e-3,
+    ),
+    "vectors": Case(
+        linear_action({"turn": [[0, -1, 0], [1, 0, 0], [0, 0, 0]], "boost": draw(3, 3, seed=7)}),
+        draw(1, 3), draw(2, 3), draw(2, 4), r"vectors: expected \(batch, …, 3\), .* got \(2, 4\)",
+    ),
+    "lists of vectors": Case(
+        linear_action({"boost": draw(3, 3, seed=7)}),
+        draw(1, 2, 3), draw(2, 5, 3), draw(3), r"vectors: expected \(batch, …, 3\), .* got \(3\)",
     ),
 }  # fmt: skip

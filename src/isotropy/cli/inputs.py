@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,28 @@ DEFAULT_MODEL = "mlp:200"
 
 def problem_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say which problem: data, network, Actions, budget, device, output."""
-    for option in reversed(_PROBLEM):
+    return data_options(_with(_LEARNING, run_options(command)))
+
+
+def data_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which data."""
+    return _with(_DATA, command)
+
+
+def run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that every command has: seed, device, output."""
+    return _with(_RUN, command)
+
+
+def _with(
+    options: Sequence[Callable[..., Any]], command: Callable[..., None]
+) -> Callable[..., None]:
+    for option in reversed(options):
         command = option(command)
     return command
 
 
-_PROBLEM = (
+_DATA = (
     click.option(
         "--data",
         help="Training data: IDX files or their folder, CIFAR-10 binary batches, "
@@ -55,10 +71,13 @@ _PROBLEM = (
         help="Transform every image once, at random, before anything else.",
     ),
     click.option("--image-size", type=int, help="Resize all images to this many pixels a side."),
+)
+_LEARNING = (
     click.option(
         "--model",
         "model_text",
-        help="mlp | mlp:WIDTH | cnn | circular | resnet | clouds | FILE.py:factory | "
+        help="mlp | mlp:WIDTH | cnn | convnet | convnet-blur | circular | resnet | vit | mixer | "
+        "clouds | FILE.py:factory | "
         f"timm:NAME | RUN_FOLDER. Default: {DEFAULT_MODEL}; mlp alone has the paper's 1000.",
     ),
     click.option(
@@ -88,7 +107,9 @@ _PROBLEM = (
         show_default=True,
         help="One prior precision, or one per layer or tensor.",
     ),
-    click.option("--subset", type=int, help="Train on so many examples, drawn by the seed."),
+)
+_RUN = (
+    click.option("--subset", type=int, help="Take so many training examples, drawn by the seed."),
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
     click.option("--device", default="auto", show_default=True, help="auto | cpu | cuda | cuda:N"),
     click.option("--out", type=click.Path(path_type=Path), help="Run folder. Default: runs/…"),

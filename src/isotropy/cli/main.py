@@ -16,6 +16,7 @@ import torch
 from isotropy._version import __version__
 from isotropy.checks import CallerError
 from isotropy.cli.learn import learn_command
+from isotropy.cli.measure import measure_command
 from isotropy.cli.profile import profile_command
 from isotropy.cli.reproduce import reproduce_command
 from isotropy.evidence.laplace import NotFiniteError
@@ -28,6 +29,7 @@ def cli() -> None:
 
 
 cli.add_command(learn_command)
+cli.add_command(measure_command)
 cli.add_command(profile_command)
 cli.add_command(reproduce_command)
 
@@ -51,8 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
     except torch.OutOfMemoryError:
         _say(
-            "the device ran out of memory; lower --curvature-batch, --batch-size or --samples, or "
-            "use --device cpu"
+            "the device ran out of memory; lower --batch-size, or when learning --curvature-batch "
+            "or --samples, or use --device cpu"
         )
         sys.exit(1)
     except NotFiniteError as error:

@@ -66,7 +66,9 @@ def reproduce_command(
         if job.destination.exists() and not again:
             click.echo(f"{job.destination} is there; --again runs it again", err=True)
             continue
-        click.echo(f"{job.row}, seed {job.seed}: isotropy {' '.join(job.arguments)}", err=True)
+        commands = [job.first, job.arguments] if job.first else [job.arguments]
+        for arguments in commands:
+            click.echo(f"{job.row}, seed {job.seed}: isotropy {' '.join(arguments)}", err=True)
         done.append(run_job(job, commit=commit)["result"])
     if not done and not as_json:
         click.echo("nothing to run")

@@ -7,9 +7,12 @@ where it was made go to `results/EXPERIMENT/ROW-seedN.json`.
 
     options    command-line options by name, without dashes; a list repeats the option
     settings   fields of `LearnConfig` that have no option of their own; --set FIELD=VALUE
+    first      what runs before: a command with options and settings of its own, on the same data
+               with the same seed; the row's own command then gets that run folder as --model
     problems, methods    instead of rows: each method on each problem, row PROBLEM-METHOD
 
-Options and settings at the top of the file hold for every row.
+Options and settings at the top of the file hold for every row, and so does `first`, but for rows
+that say `first = false`. Data are named by `data`, and the caller says where they are.
 """
 
 from __future__ import annotations
@@ -25,21 +28,28 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from isotropy.checkpoint import read_json, read_lines, write_json
+from isotropy.checkpoint import CONFIG, METRICS, read_json, read_lines, write_json
 from isotropy.checks import CallerError, check_choice
 
-TABLES = ("options", "settings")
+TABLES = ("options", "settings", "first")
+FIRST_RUN = "FIRST_RUN"
+"""Stands in a row's arguments for the run folder of the command that runs first."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One row with one seed: what to run and where its result goes."""
+    """One row with one seed: what to run and where its result goes.
+
+    first: the arguments of what runs before, if anything does; `FIRST_RUN` in `arguments` stands
+    for its run folder
+    """
 
     row: str
     seed: int
     arguments: tuple[str, ...]
     destination: Path
     settings: Mapping[str, Any]
+    first: tuple[str, ...] = ()
 
 
 def experiments() -> dict[str, Path]:
@@ -66,12 +76,16 @@ def with_rows(experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of several parts, the later above the earlier; tables are joined key by key."""
+    """One row of several parts, the later above the earlier; tables are joined key by key.
+
+    A table of which a later part says false is gone.
+    """
     row: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
-            row[key] = {**row.get(key, {}), **value} if key in TABLES else value
-    return row
+            tables = key in TABLES and isinstance(value, Mapping)
+            row[key] = _joined(row.get(key) or {}, value) if tables else value
+    return {key: value for key, value in row.items() if key not in TABLES or value is not False}
 
 
 def jobs(
@@ -87,24 +101,51 @@ def jobs(
     chosen = rows or tuple(experiment["rows"])
     for row in chosen:
         settings = experiment["rows"][check_choice(row, experiment["rows"], what="row")]
-        options = dict(settings.get("options", {}))
+        place: dict[str, str] = {}
         if "data" in settings:
             if settings["data"] not in (data or {}):
                 raise CallerError(
                     f"row {row!r} needs the data set {settings['data']}; say where it is with "
                     f"--data {settings['data']}=FOLDER"
                 )
-            options["data"] = str((data or {})[settings["data"]])
+            place = {"data": str((data or {})[settings["data"]])}
+        before = settings.get("first")
+        model: dict[str, str] = {}
+        if before is not None:
+            if "command" not in before:
+                raise CallerError(
+                    f"row {row!r}: expected the command that runs first, such as command = "
+                    f'"learn", got {before}'
+                )
+            if "model" in settings.get("options", {}):
+                raise CallerError(
+                    f"row {row!r}: expected the model of what runs first, got a model of its own "
+                    "too; leave that out, or say first = false"
+                )
+            model = {"model": FIRST_RUN}
         for seed in seeds or settings.get("seeds", experiment["seeds"]):
-            arguments = [experiment["command"], "--seed", str(seed), "--json"]
-            for option, value in options.items():
-                for each in value if isinstance(value, list) else [value]:
-                    arguments += [f"--{option}", str(each)]
-            for field, value in settings.get("settings", {}).items():
-                written = value if isinstance(value, str) else json.dumps(value)
-                arguments += ["--set", f"{field}={written}"]
-            destination = results / name / f"{row}-seed{seed}.json"
-            yield Job(row, seed, tuple(arguments), destination, settings)
+            yield Job(
+                row,
+                seed,
+                _words(experiment["command"], seed, settings, {**place, **model}),
+                results / name / f"{row}-seed{seed}.json",
+                settings,
+                () if before is None else _words(before["command"], seed, before, place),
+            )
+
+
+def _words(
+    command: str, seed: int, settings: Mapping[str, Any], further: Mapping[str, str]
+) -> tuple[str, ...]:
+    """A command line: the command, its seed, options and `further` ones, then settings."""
+    words = [command, "--seed", str(seed), "--json"]
+    for option, value in {**settings.get("options", {}), **further}.items():
+        for each in value if isinstance(value, list) else [value]:
+            words += [f"--{option}", str(each)]
+    for field, value in settings.get("settings", {}).items():
+        written = value if isinstance(value, str) else json.dumps(value)
+        words += ["--set", f"{field}={written}"]
+    return tuple(words)
 
 
 def run_job(job: Job, *, commit: str | None = None) -> dict[str, Any]:
@@ -113,36 +154,52 @@ def run_job(job: Job, *, commit: str | None = None) -> dict[str, Any]:
     commit: recorded in place of what git says of the source, for copies that know better.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "run"
-        command = [sys.executable, "-m", "isotropy", *job.arguments, "--out", str(folder)]
-        finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if finished.returncode:
-            raise CallerError(
-                f"row {job.row!r}, seed {job.seed}: `isotropy {' '.join(job.arguments)}` ended "
-                f"with status {finished.returncode}"
-            )
-        result = json.loads(finished.stdout)
-        history = read_lines(folder / "metrics.jsonl")
-        schedule = read_json(folder / "config.json")["schedule"]
-    result["run_folder"] = None
-    result["commit"] = commit or result.get("commit")
-    record = {
+        first, own = Path(scratch) / "first", Path(scratch) / "run"
+        before = _run(job, job.first, own=first, first=first, commit=commit) if job.first else None
+        ran = _run(job, job.arguments, own=own, first=first, commit=commit)
+    record: dict[str, Any] = {
         "row": job.row,
-        "arguments": ["isotropy", *_without_paths(job)],
+        "arguments": _without_paths(job, job.arguments),
         "published": job.settings.get("published"),
         "truth": job.settings.get("truth", {}),
-        "result": result,
-        "schedule": schedule,
-        "history": history,
+        **ran,
     }
+    if before is not None:
+        record["first"] = {"arguments": _without_paths(job, job.first), **before}
     job.destination.parent.mkdir(parents=True, exist_ok=True)
     write_json(job.destination, record)
     return record
 
 
-def _without_paths(job: Job) -> list[str]:
-    """The arguments, with the data set's name in place of where it lies here."""
-    arguments = list(job.arguments)
-    if "--data" in arguments:
-        arguments[arguments.index("--data") + 1] = job.settings["data"]
-    return arguments
+def _run(
+    job: Job, arguments: tuple[str, ...], *, own: Path, first: Path, commit: str | None
+) -> dict[str, Any]:
+    """Run one command into the folder `own`; its result, and what the folder tells of the way.
+
+    first: the run folder that `FIRST_RUN` stands for, in the arguments and again in the result
+    """
+    words = [str(first) if word == FIRST_RUN else word for word in arguments]
+    command = [sys.executable, "-m", "isotropy", *words, "--out", str(own)]
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if finished.returncode:
+        raise CallerError(
+            f"row {job.row!r}, seed {job.seed}: `isotropy {' '.join(arguments)}` ended "
+            f"with status {finished.returncode}"
+        )
+    result = json.loads(finished.stdout.replace(json.dumps(str(first))[1:-1], FIRST_RUN))
+    result["run_folder"] = None
+    result["commit"] = commit or result.get("commit")
+    config = read_json(own / CONFIG) if (own / CONFIG).exists() else {}
+    return {
+        "result": result,
+        "schedule": config.get("schedule"),
+        "history": read_lines(own / METRICS),
+    }
+
+
+def _without_paths(job: Job, arguments: tuple[str, ...]) -> list[str]:
+    """The command line, with the data set's name in place of where it lies here."""
+    words = ["isotropy", *arguments]
+    if "--data" in words and "data" in job.settings:
+        words[words.index("--data") + 1] = job.settings["data"]
+    return words

@@ -4,7 +4,8 @@
     cnn      a LeNet: three convolutions, two linear layers, tanh   60,170 parameters
     resnet   Fixup ResNet of depth 8, widths 16, 32, 64             74,827 parameters on 32×32×3
 
-and, by the same kind of name, `clouds` for clouds of points (`cloud_networks`).
+and, by the same kind of name, `clouds` for clouds of points (`cloud_networks`) and the networks
+of `image_networks`: `convnet`, `convnet-blur`, `vit`, `mixer`.
 
 Each factory takes the shape of one input and the number of outputs, so that a run folder can
 rebuild its network from a name and JSON arguments.
@@ -25,6 +26,7 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.kronecker import DenseRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.networks.cloud_networks import cloud_network
+from isotropy.networks.image_networks import blurred_convnet, convnet, image_shape, mixer, vit
 
 
 def mlp(shape: Sequence[int], outputs: int, *, hidden: int = 1000) -> nn.Module:
@@ -43,7 +45,7 @@ def cnn(shape: Sequence[int], outputs: int) -> nn.Module:
     Its third convolution must see at least 5×5 pixels; what it leaves is averaged to one pixel, so
     that larger images work too (at 28 and 32 px nothing is left to average).
     """
-    channels, height, width = _image_shape(shape)
+    channels, height, width = image_shape(shape)
     if min(height, width) < 28:
         raise CallerError(
             f"model cnn: expected images of at least 28×28 pixels, got {height}×{width}; use "
@@ -73,7 +75,7 @@ def circular(shape: Sequence[int], outputs: int, *, width: int = 16) -> nn.Modul
 
     Its outputs do not change when the content moves by whole pixels: translation is built in.
     """
-    channels, _, _ = _image_shape(shape)
+    channels, _, _ = image_shape(shape)
 
     def layer(before: int, after: int, size: int) -> nn.Module:
         return nn.Conv2d(before, after, size, padding=size // 2, padding_mode="circular")
@@ -217,7 +219,7 @@ class FixupResNet(nn.Module):
 
 def resnet(shape: Sequence[int], outputs: int, *, width: int = 16, depth: int = 8) -> nn.Module:
     """Fixup ResNet on images."""
-    return FixupResNet(_image_shape(shape)[0], outputs, width=width, depth=depth)
+    return FixupResNet(image_shape(shape)[0], outputs, width=width, depth=depth)
 
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
@@ -226,6 +228,10 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "circular": circular,
     "resnet": resnet,
     "clouds": cloud_network,
+    "convnet": convnet,
+    "convnet-blur": blurred_convnet,
+    "vit": vit,
+    "mixer": mixer,
 }
 
 
@@ -233,12 +239,3 @@ def backbone(name: str, shape: Sequence[int], outputs: int, **arguments: Any) ->
     """A network by name, for inputs of `shape` (without the batch axis)."""
     factory = BACKBONES[check_choice(name, BACKBONES, what="model")]
     return factory(shape, outputs, **arguments)
-
-
-def _image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    if len(shape) != 3:
-        raise CallerError(
-            f"expected images (channels, height, width), got inputs of {tuple(shape)}"
-        )
-    channels, height, width = shape
-    return channels, height, width

@@ -17,6 +17,7 @@ from kornia.constants import Resample, SamplePadding
 from kornia.geometry.transform import warp_affine
 from torch import Tensor
 
+from isotropy.checks import CallerError
 from isotropy.networks.augmentations import Augmentation
 from isotropy.networks.export_draws import SingleDraws
 from isotropy.symmetry.actions import Action, Composition
@@ -121,5 +122,10 @@ def _resampling(action: Action) -> tuple[str, str]:
     """Interpolation and padding of the affine part, or the usual where there is none."""
     for part in action.actions if isinstance(action, Composition) else (action,):
         if isinstance(part, AffineAction):
+            if part.interpolation == "fourier":
+                raise CallerError(
+                    "as_kornia: expected bilinear or bicubic interpolation, got 'fourier', which "
+                    "kornia does not have; as_torchvision resamples as the law does"
+                )
             return part.interpolation, part.padding
     return "bilinear", "zeros"

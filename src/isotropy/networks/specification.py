@@ -22,7 +22,15 @@ from torch import nn
 from isotropy.checks import CallerError, check_choice
 from isotropy.networks.backbones import BACKBONES, backbone
 
-_WIDTH_ARGUMENT = {"mlp": "hidden", "circular": "width", "resnet": "width"}
+_WIDTH_ARGUMENT = {
+    "mlp": "hidden",
+    "circular": "width",
+    "resnet": "width",
+    "convnet": "width",
+    "convnet-blur": "width",
+    "vit": "width",
+    "mixer": "width",
+}
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,8 @@ def parse_network(text: str) -> NetworkSpecification:
     argument = _WIDTH_ARGUMENT.get(name)
     if argument is None or not rest.isdecimal() or int(rest) < 1:
         raise CallerError(
-            f"model {text!r}: expected mlp:WIDTH, circular:WIDTH or resnet:WIDTH with a whole "
-            "width of at least 1"
+            f"model {text!r}: expected NAME:WIDTH with a whole width of at least 1, where NAME is "
+            f"one of {', '.join(_WIDTH_ARGUMENT)}"
         )
     return NetworkSpecification("backbone", name, {argument: int(rest)})
 

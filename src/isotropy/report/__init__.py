@@ -16,6 +16,11 @@
     screening_table.py     a screening as rows and bars
     screen_report.py       the page of `isotropy screen`
     profile_report.py      the page of `isotropy profile`
+    measure_words.py       equivariance errors in words
+    measure_tables.py      and as rows of tables
+    measure_figures.py     bars, staircases of layers, accuracy against error
+    measure_drawings.py    which of them a record gives
+    measure_report.py      the page of `isotropy measure`
 
 A report loads nothing from outside, runs no script, and is the same file byte for byte when it
 is written twice from the same record.

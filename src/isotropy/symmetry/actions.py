@@ -24,6 +24,15 @@ everywhere:
         def act(self, coordinates, data):
             return data[:, None] + coordinates[..., 0, None, None, None]
 
+Close to the identity an Action is a vector field on data, its velocity in a direction of the Lie
+algebra, linear in that direction:
+
+    X v = d/dt act(t · direction, v)  at t = 0
+
+It is the *central* derivative: where `act` interpolates by straight lines it has a kink there, and
+differentiating it gives one side of it or the other. `ideal_velocity` is what the velocity would
+be if nothing had to be interpolated.
+
 `compose` makes one Action of several on the same data: a product, the first acts first.
 """
 
@@ -33,6 +42,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_at_least, shape_text
@@ -73,9 +83,15 @@ class Generator:
 
 
 class Action(ABC):
-    """A set of generators and how the elements they generate move data."""
+    """A set of generators and how the elements they generate move data.
+
+    grid_axes: the number of trailing axes of data that are places on a grid, where `act` and
+               `velocity` move (batch, channels, …) of any size along them: images and the hidden
+               maps of a network (2), sequences (1); 0 where data are of one shape
+    """
 
     generators: tuple[Generator, ...]
+    grid_axes: int = 0
 
     @abstractmethod
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
@@ -83,6 +99,31 @@ class Action(ABC):
 
         Returns (batch, samples, …). Coordinates of zero must return the data unchanged.
         """
+
+    def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """X v = d/dt act(t · direction, v) at t = 0, the central derivative; like `data`.
+
+        direction: (coordinates,), or one for each example (batch, coordinates); linear in it
+
+        Differentiable by `data` in every mode, with or without grad mode. Unless a subclass knows
+        better it is the forward-mode derivative of `act` (`torch.func.jvp`, which cannot be inside
+        a level of `torch.autograd.forward_ad`). An Action with a kink at zero should know better,
+        and one with an `autograd.Function`, of which torch has no forward over forward mode.
+        """
+        tangent = self.examples_direction(direction, data)[:, None]
+
+        def move(coordinates: Tensor) -> Tensor:
+            return self.act(coordinates, data)[:, 0]
+
+        result: Tensor = torch.func.jvp(move, (torch.zeros_like(tangent),), (tangent,))[1]
+        return result
+
+    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor | None:
+        """The velocity without the error of interpolation, or None where it is not known.
+
+        Where nothing is resampled it is the velocity. Arguments are those of `velocity`.
+        """
+        return None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,6 +151,20 @@ class Action(ABC):
                 f"{wanted[1]}) for the generators {described}, got {shape_text(coordinates)}"
             )
 
+    def check_direction(self, direction: Tensor, data: Tensor) -> None:
+        """Raise unless the direction is (coordinates,) or (batch, coordinates) for this data."""
+        count = self.coordinate_count
+        if tuple(direction.shape) not in ((count,), (data.shape[0], count)):
+            raise CallerError(
+                f"direction: expected ({count}), the coordinates of {', '.join(self.names)}, or "
+                f"one for each example, ({data.shape[0]}, {count}), got {shape_text(direction)}"
+            )
+
+    def examples_direction(self, direction: Tensor, data: Tensor) -> Tensor:
+        """The direction of each example (batch, coordinates), checked, of the data's type."""
+        self.check_direction(direction, data)
+        return direction.to(data.dtype).expand(data.shape[0], -1)
+
 
 class Composition(Action):
     """Several Actions on the same data as one: a product of their elements, the first acts first.
@@ -117,7 +172,8 @@ class Composition(Action):
         act(a, x) = act_n(a_n, … act_2(a_2, act_1(a_1, x)))
 
     Generators and coordinates are those of the parts, one after the other. Between parts there is
-    no joint exponential, so the order means something wherever they do not commute.
+    no joint exponential, so the order means something wherever they do not commute. Velocities
+    add up, whatever the order.
     """
 
     actions: tuple[Action, ...]
@@ -130,6 +186,8 @@ class Composition(Action):
         check_different(generators)
         self.actions = tuple(flat)
         self.generators = generators
+        # Grids of any size only where every part moves them.
+        self.grid_axes = min(action.grid_axes for action in flat)
 
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Move `data` (batch, …) by each part in turn; returns (batch, samples, …)."""
@@ -142,6 +200,28 @@ class Composition(Action):
             flat = action.act(part.flatten(0, 1)[:, None], moved.flatten(0, 1))[:, 0]
             moved = flat.unflatten(0, coordinates.shape[:2])
         return moved
+
+    def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """The sum of the parts' velocities, each with its own part of the direction."""
+        parts = self._parts(direction, data)
+        first, *others = (action.velocity(part, data) for action, part in parts)
+        return sum(others, start=first)
+
+    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor | None:
+        """The sum of the parts' ideal velocities, or None where one of them is not known."""
+        total: Tensor | None = None
+        for action, part in self._parts(direction, data):
+            own = action.ideal_velocity(part, data)
+            if own is None:
+                return None
+            total = own if total is None else total + own
+        return total
+
+    def _parts(self, direction: Tensor, data: Tensor) -> list[tuple[Action, Tensor]]:
+        """The parts with their own coordinates of a direction."""
+        self.check_direction(direction, data)
+        shares = direction.split([action.coordinate_count for action in self.actions], -1)
+        return list(zip(self.actions, shares, strict=True))
 
 
 def compose(*actions: Action) -> Action:

@@ -5,22 +5,35 @@ The element with coordinates a moves the *content* of the image by exp(A), A = �
 x points right, y points down, the unit of length is half the image's width; see `warp`.
 
 LILA (Immer et al. 2022) puts exp(Σ ε_k η_k G_k) into the sampling grid instead, which is the
-inverse motion. Its ε is symmetric, so ranges agree; the table gives the sign for each.
+inverse motion. Its ε is symmetric, so ranges agree; the table gives the sign for each. So does the
+thesis on Lie derivatives, but for its scale, and a derivative's norm has no sign.
+
+Close to the identity images move with the velocity X v(p) = −∇v(p)·(B p + b). The slopes are those
+of the interpolant at the pixels' centres, differences of neighbours (`velocities`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError, check_choice
+from isotropy.checks import CallerError, check_axes, check_choice
 from isotropy.symmetry.actions import Action, Generator
 from isotropy.symmetry.affine_exponential import affine_exponential
-from isotropy.symmetry.warp import Interpolation, Padding, affine_warp
+from isotropy.symmetry.velocities import Extension, band_limited_slope, neighbour_slope
+from isotropy.symmetry.warp import (
+    INTERPOLATIONS,
+    PADDINGS,
+    Interpolation,
+    Padding,
+    affine_warp,
+    half_extent,
+    pixel_centres,
+)
 
 _DEGREE = math.pi / 180
 
@@ -54,11 +67,13 @@ GENERATORS: dict[str, AffineGenerator] = {
             matrix=((0, 1, 0), (-1, 0, 0))),
         AffineGenerator(
             "scale_x", "log factor",
-            meaning="content grows horizontally", papers="LILA η4 (sx), sign −",
+            meaning="content grows horizontally",
+            papers="LILA η4 (sx), Lie derivative: stretch; sign −",
             matrix=((1, 0, 0), (0, 0, 0))),
         AffineGenerator(
             "scale_y", "log factor",
-            meaning="content grows vertically", papers="LILA η5 (sy), sign −",
+            meaning="content grows vertically",
+            papers="LILA η5 (sy), Lie derivative: stretch; sign −",
             matrix=((0, 0, 0), (0, 1, 0))),
         AffineGenerator(
             "hyperbolic_rotation", "log factor",
@@ -68,15 +83,17 @@ GENERATORS: dict[str, AffineGenerator] = {
         AffineGenerator(
             "shear_x", "tangent",
             meaning="rows below the centre move right, rows above it left",
-            papers="Lie derivative: shear",
+            papers="Lie derivative: shear, sign −",
             matrix=((0, 1, 0), (0, 0, 0))),
         AffineGenerator(
             "shear_y", "tangent",
             meaning="columns right of the centre move down, columns left of it up",
+            papers="Lie derivative: shear, sign −",
             matrix=((0, 0, 0), (1, 0, 0))),
         AffineGenerator(
             "scale", "log factor",
-            meaning="content grows in both directions", papers="Augerino generator 4",
+            meaning="content grows in both directions",
+            papers="Augerino generator 4; Lie derivative: scale, same sign",
             matrix=((1, 0, 0), (0, 1, 0))),
         AffineGenerator(
             "aspect", "log factor",
@@ -102,9 +119,17 @@ class AffineAction(Action):
 
     >>> action = affine(("rotation",))
     >>> turned = action.act(torch.full((1, 1, 1), math.pi / 2), image)   # a quarter turn
+
+    interpolation: "bilinear", "bicubic", or "fourier", which reads the image as a periodic function
+                   of its height and width, without error and without padding
+    padding:       what lies beyond the border: "zeros", "border", "reflection"; no use to "fourier"
+    align_corners: whether half a width reaches the centre of the last pixel (True) or its edge.
+                   None is True, but False for "fourier": its period is W pixels, so that a shift
+                   means the same on a map with half as many of them.
     """
 
     generators: tuple[AffineGenerator, ...]
+    grid_axes = 2
 
     def __init__(
         self,
@@ -112,18 +137,22 @@ class AffineAction(Action):
         *,
         interpolation: Interpolation = "bilinear",
         padding: Padding = "zeros",
-        align_corners: bool = True,
+        align_corners: bool | None = None,
     ) -> None:
         names = [generator.name for generator in generators]
         repeated = {name for name in names if names.count(name) > 1}
         if repeated or not names:
             came = f"{sorted(repeated)[0]!r} twice" if repeated else "none"
             raise CallerError(f"generators: expected one or more different names, got {came}")
+        check_choice(interpolation, INTERPOLATIONS, what="interpolation")
+        check_choice(padding, PADDINGS, what="padding")
         self.generators = tuple(generators)
         self.interpolation: Interpolation = interpolation
         self.padding: Padding = padding
-        self.align_corners = align_corners
+        self.align_corners = interpolation != "fourier" if align_corners is None else align_corners
         self._matrices = torch.tensor([g.matrix for g in generators], dtype=torch.float64)
+        # Whether anything moves along x, along y: what does not needs no slope.
+        self._is_moved = self._matrices.any(-1).any(0).tolist()
 
     def element(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         """The affine map exp(A) as (linear part (…, 2, 2), shift (…, 2)), moving content."""
@@ -134,11 +163,7 @@ class AffineAction(Action):
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Resample images (batch, channels, height, width) under exp(A), samples of each."""
         self.check_coordinates(coordinates, data)
-        if not data.is_floating_point():
-            raise CallerError(
-                f"images: expected floating-point pixels, got {data.dtype}; convert with "
-                "x.float() / 255"
-            )
+        _check_pixels(data)
         # The output pixel p shows what was at exp(A)⁻¹ p = exp(−A) p.
         linear, shift = self.element(-coordinates.to(data.dtype))
         return affine_warp(
@@ -150,17 +175,89 @@ class AffineAction(Action):
             align_corners=self.align_corners,
         )
 
+    def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """X v(p) = −∇v(p)·(B p + b) of maps (batch, channels, height, width) of any size.
+
+        ∇v is the interpolant's central slope, beyond the border as the padding says; the unit of
+        length is half the width of the map that is given.
+        """
+        if self.interpolation == "fourier":
+            return self.ideal_velocity(direction, data)
+        weight = 0.75 if self.interpolation == "bicubic" else 0.5
+        return self._transport(direction, data, neighbour_slope, weight)
+
+    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """The velocity of the band-limited image through the pixels.
+
+        It goes on beyond the border without a jump: mirrored about the border pixels' centres
+        where that is the padding (reflection with `align_corners`), else about their edges, also
+        where the padding is zeros; periodic where the interpolation is.
+        """
+        return self._transport(direction, data, band_limited_slope, 1.0)
+
+    @property
+    def _extension(self) -> Extension:
+        """How an image goes on beyond its border, as `velocities` says it."""
+        if self.interpolation == "fourier":
+            return "circular"
+        if self.padding == "reflection":
+            return "mirror" if self.align_corners else "edge"
+        return "zeros" if self.padding == "zeros" else "edge"
+
+    def _transport(
+        self,
+        direction: Tensor,
+        data: Tensor,
+        slope: Callable[[Tensor, int, Extension], Tensor],
+        weight: float,
+    ) -> Tensor:
+        """−weight · slope(data)·(B p + b), with slopes per pixel."""
+        check_axes(
+            data,
+            ("batch", "channels", "height", "width"),
+            what="images",
+            advice="add a channel axis with x[:, None]" if data.ndim == 3 else "",
+        )
+        self.check_direction(direction, data)
+        _check_pixels(data)
+        height, width = data.shape[2:]
+        # Places in single precision at least: in half precision neighbouring pixels coincide.
+        wide = torch.promote_types(data.dtype, torch.float32)
+        like = torch.empty((), dtype=wide, device=data.device)
+        unit = half_extent(width, self.align_corners)
+        x, y = pixel_centres(width, unit, like), pixel_centres(height, unit, like)[:, None]
+        matrices = (-weight * unit * self._matrices).to(like)
+        algebra = torch.einsum("...k,kij->...ij", direction.to(wide), matrices)
+        total: Tensor | None = None
+        for row, axis in ((0, 3), (1, 2)):
+            if not self._is_moved[row]:
+                continue
+            across, down, shift = algebra[..., row, :, None, None, None].unbind(-4)
+            flow = (across * x + down * y + shift).to(data.dtype)  # ([batch,] 1, height, width)
+            along = slope(data, axis, self._extension)
+            total = along * flow if total is None else torch.addcmul(total, along, flow)
+        return torch.zeros_like(data) if total is None else total
+
+
+def _check_pixels(data: Tensor) -> None:
+    if not data.is_floating_point():
+        raise CallerError(
+            f"images: expected floating-point pixels, got {data.dtype}; convert with "
+            "x.float() / 255"
+        )
+
 
 def affine(
     generators: Sequence[str] = LILA_GENERATORS,
     *,
     interpolation: Interpolation = "bilinear",
     padding: Padding = "zeros",
-    align_corners: bool = True,
+    align_corners: bool | None = None,
 ) -> AffineAction:
     """The affine Action on images with generators chosen by name (LILA's six by default).
 
-    Padding with zeros shows black, or the mean colour of data that was standardised.
+    Padding with zeros shows black, or the mean colour of data that was standardised. The options
+    are those of `AffineAction`.
     """
     chosen = [GENERATORS[check_choice(name, GENERATORS, what="generator")] for name in generators]
     return AffineAction(

@@ -8,7 +8,7 @@ An image v is its mean m and its deviation from it, v = m + u. The generators ac
 
 and an element is their one joint exponential, in closed form with φ(a) = (e^a − 1)/a:
 
-    m ↦ e^a m + φ(a) b          u ↦ e^{a + c} u
+    m ↦ e^a m + φ(a) b          u ↦ e^{a + c} u          velocity  b + c u + a v
 
 The mean is that of one example over all its channels and positions, taken anew from whatever the
 data are: m stays the mean of what it becomes, so that this is exactly a group action. Contrast
@@ -34,7 +34,12 @@ INTENSITY_GENERATORS: dict[str, Generator] = {
     for generator in (
         Generator("brightness", "grey level", meaning="every value is raised"),
         Generator("contrast", "log factor", meaning="values move away from their mean"),
-        Generator("amplitude", "log factor", meaning="every value moves away from zero"),
+        Generator(
+            "amplitude",
+            "log factor",
+            meaning="every value moves away from zero",
+            papers="Lie derivative: brighten (saturate)",
+        ),
     )
 }
 
@@ -51,16 +56,7 @@ class IntensityAction(Action):
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Change the values of data (batch, channels, …); returns (batch, samples, channels, …)."""
         self.check_coordinates(coordinates, data)
-        if data.ndim < 2:
-            raise CallerError(
-                f"data: expected (batch, channels, …), got {shape_text(data)}; add a channel axis "
-                "with x[:, None]"
-            )
-        if not data.is_floating_point():
-            raise CallerError(
-                f"data: expected floating-point values, got {data.dtype}; convert with "
-                "x.float() / 255"
-            )
+        _check_values(data)
         given = dict(zip(self.names, coordinates.to(data.dtype).unbind(-1), strict=True))
         zero = torch.zeros(coordinates.shape[:2], device=data.device, dtype=data.dtype)
         brightness, contrast, amplitude = (
@@ -73,6 +69,38 @@ class IntensityAction(Action):
         offset = raised + (factor - slope) * mean
         shape = (*coordinates.shape[:2], *(1 for _ in data.shape[1:]))
         return slope.reshape(shape) * data[:, None] + offset.reshape(shape)
+
+    def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """b + c u + a v for data (batch, channels, …), u the deviation from the mean; like it."""
+        self.check_direction(direction, data)
+        _check_values(data)
+        shape = (*direction.shape[:-1], *(1 for _ in data.shape[direction.ndim - 1 :]))
+        amounts = direction.to(data.dtype).unbind(-1)
+        given = {name: each.reshape(shape) for name, each in zip(self.names, amounts, strict=True)}
+        zero = torch.zeros((), device=data.device, dtype=data.dtype)
+        contrast = given.get("contrast", zero)
+        # (a + c) v + (b − c m): one multiplication and one sum per value.
+        offset = given.get("brightness", zero)
+        if "contrast" in given:
+            mean = data.flatten(1).mean(1).reshape(-1, *(1 for _ in data.shape[1:]))
+            offset = offset - contrast * mean
+        return (given.get("amplitude", zero) + contrast) * data + offset
+
+    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """The velocity: nothing is interpolated."""
+        return self.velocity(direction, data)
+
+
+def _check_values(data: Tensor) -> None:
+    if data.ndim < 2:
+        raise CallerError(
+            f"data: expected (batch, channels, …), got {shape_text(data)}; add a channel axis "
+            "with x[:, None]"
+        )
+    if not data.is_floating_point():
+        raise CallerError(
+            f"data: expected floating-point values, got {data.dtype}; convert with x.float() / 255"
+        )
 
 
 def intensity(names: Sequence[str] = ("brightness", "contrast")) -> IntensityAction:

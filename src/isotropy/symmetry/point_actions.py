@@ -6,7 +6,8 @@ coordinates a moves every point p of it:
     p ↦ exp(A) (p + j_p)          A = Σ_k a_k G_k ,  (d+1)×(d+1) ,  one joint exponential
 
 where j_p is the point's own jitter, added first: one coordinate for each number of the cloud,
-point by point and x, y, z within a point, all with one range.
+point by point and x, y, z within a point, all with one range. With A = [B | b], the velocity of a
+point is B p + b + j_p.
 
 Directions. In the plane y points up and a rotation is counter-clockwise (images, whose y points
 down, say "as seen"). In space the axes are right-handed: a rotation about x turns y towards z,
@@ -122,6 +123,27 @@ class PointAction(Action):
             return moved
         linear, shift = self.element(torch.cat(affine, -1))
         return moved @ linear.mT + shift[..., None, :]
+
+    def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """B p + b + j_p for each point of clouds (batch, points, dimensions)."""
+        self._check_clouds(data)
+        self.check_direction(direction, data)
+        parts = direction.to(data.dtype).split([g.multiplicity for g in self.generators], -1)
+        affine, total = [], torch.zeros_like(data)
+        for generator, part in zip(self.generators, parts, strict=True):
+            if generator.matrix:
+                affine.append(part)
+            else:
+                total = total + part.unflatten(-1, data.shape[1:])
+        if affine:
+            matrices = self._matrices[:, :-1].to(total)
+            algebra = torch.einsum("...k,kij->...ij", torch.cat(affine, -1), matrices)
+            total = total + data @ algebra[..., :-1].mT + algebra[..., None, :, -1]
+        return total
+
+    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """The velocity: nothing is interpolated."""
+        return self.velocity(direction, data)
 
     def _check_clouds(self, data: Tensor) -> None:
         axes = ("batch", "points", "dimensions")

@@ -10,7 +10,10 @@ group of the line, and multiplies it, which commutes with that:
 
 Between samples the sequence is interpolated linearly, by gathering two neighbours, so that
 reverse and forward mode, higher derivatives and vmap all work. At a sample itself the
-interpolant has a kink, and its slope there is the one to the later side.
+interpolant has a kink, and its slope there is the one to the later side; the velocity has the mean
+of both sides,
+
+    X v(u) = −(s u + t) v′(u) + a v(u)          v′ from the two neighbours of a sample
 
 Beyond its ends a sequence goes on as `boundary` says: "circular" repeats it with period N, so
 that shifts lose nothing and half a length each way is all of them; "zeros" is silence. Shrinking
@@ -20,7 +23,7 @@ shows what lies beyond the ends.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -29,6 +32,7 @@ from torch import Tensor
 from isotropy.checks import CallerError, check_axes, check_choice
 from isotropy.symmetry.actions import Action, Generator, check_different
 from isotropy.symmetry.line_exponential import line_exponential
+from isotropy.symmetry.velocities import Extension, band_limited_slope, neighbour_slope
 
 Boundary = Literal["circular", "zeros"]
 BOUNDARIES: tuple[Boundary, ...] = ("circular", "zeros")
@@ -47,6 +51,8 @@ SEQUENCE_GENERATORS: dict[str, Generator] = {
 class SequenceAction(Action):
     """Affine maps of time, and amplitude, acting on sequences (batch, channels, length)."""
 
+    grid_axes = 1
+
     def __init__(self, generators: Sequence[Generator], *, boundary: Boundary = "circular") -> None:
         check_different(generators)
         for generator in generators:
@@ -57,18 +63,8 @@ class SequenceAction(Action):
 
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Move sequences (batch, channels, length); returns (batch, samples, channels, length)."""
-        check_axes(
-            data,
-            ("batch", "channels", "length"),
-            what="sequences",
-            advice="add a channel axis with x[:, None]" if data.ndim == 2 else "",
-        )
+        _check_sequences(data)
         self.check_coordinates(coordinates, data)
-        if not data.is_floating_point():
-            raise CallerError(
-                f"sequences: expected floating-point values, got {data.dtype}; convert with "
-                "x.float()"
-            )
         given = dict(zip(self.names, coordinates.to(data.dtype).unbind(-1), strict=True))
         moved = data[:, None]
         if "shift" in given or "stretch" in given:
@@ -81,6 +77,48 @@ class SequenceAction(Action):
         if "amplitude" in given:
             moved = given["amplitude"].exp()[..., None, None] * moved
         return moved
+
+    def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """X v of sequences (batch, channels, length) of any length, with central slopes."""
+        extension: Extension = "circular" if self.boundary == "circular" else "zeros"
+        return self._transport(direction, data, neighbour_slope, extension, 0.5)
+
+    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """X v of the band-limited sequence through the samples.
+
+        It is periodic where the boundary is circular, else mirrored about its ends, half a sample
+        distance beyond the last sample, since silence there would be a jump.
+        """
+        extension: Extension = "circular" if self.boundary == "circular" else "edge"
+        return self._transport(direction, data, band_limited_slope, extension, 1.0)
+
+    def _transport(
+        self,
+        direction: Tensor,
+        data: Tensor,
+        slope: Callable[[Tensor, int, Extension], Tensor],
+        extension: Extension,
+        weight: float,
+    ) -> Tensor:
+        """−(s u + t) · weight · slope(data) + a · data, with slopes per sample."""
+        _check_sequences(data)
+        self.check_direction(direction, data)
+        wide = torch.promote_types(data.dtype, torch.float32)
+        amounts = direction.to(wide)[..., None, None].unbind(-3)  # each ([batch,] 1, 1)
+        given = dict(zip(self.names, amounts, strict=True))
+        total: Tensor | None = None
+        if "shift" in given or "stretch" in given:
+            length = data.shape[2]
+            zero = torch.zeros((), device=data.device, dtype=wide)
+            index = torch.arange(length, device=data.device, dtype=wide)
+            flow = given.get("stretch", zero) * (index - (length - 1) / 2)
+            flow = flow + given.get("shift", zero) * (length / 2)  # in samples
+            total = slope(data, 2, extension) * (-weight * flow).to(data.dtype)
+        if "amplitude" in given:
+            louder = given["amplitude"].to(data.dtype) * data
+            total = louder if total is None else total + louder
+        assert total is not None, "a generator is one of the three"
+        return total
 
     def _read(self, data: Tensor, factor: Tensor, offset: Tensor) -> Tensor:
         """sequence(factor · u + offset) for all u; factor and offset (batch, samples)."""
@@ -104,6 +142,19 @@ class SequenceAction(Action):
         inside = wanted.clamp(0, length - 1)
         values = data.gather(2, inside.expand(-1, data.shape[1], -1))
         return torch.where(inside == wanted, values, 0.0)
+
+
+def _check_sequences(data: Tensor) -> None:
+    check_axes(
+        data,
+        ("batch", "channels", "length"),
+        what="sequences",
+        advice="add a channel axis with x[:, None]" if data.ndim == 2 else "",
+    )
+    if not data.is_floating_point():
+        raise CallerError(
+            f"sequences: expected floating-point values, got {data.dtype}; convert with x.float()"
+        )
 
 
 def sequences(

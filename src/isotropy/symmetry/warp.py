@@ -13,7 +13,10 @@ the tangent: an output pixel depends on the grid only through its own position (
     tangent = ∂value/∂x · ẋ + ∂value/∂y · ẏ + (the warp of the images' tangent)
 
 with the slopes from torch's own backward pass; forward and reverse mode then agree also at the
-pixel centres, where a bilinear interpolant has a kink. Reverse over forward needs torch 2.12.
+pixel centres, where a bilinear interpolant has a kink. Reverse over forward needs torch 2.12;
+forward over forward is not to be had, torch drops the outer tangent there without an error.
+
+"fourier" reads the image as a periodic function instead (`fourier_warp`), in plain operations.
 """
 
 from __future__ import annotations
@@ -24,12 +27,16 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_axes, check_choice, shape_text
+from isotropy.symmetry.fourier_warp import fourier_sample
 
-Interpolation = Literal["bilinear", "bicubic"]
+GridInterpolation = Literal["bilinear", "bicubic"]
+Interpolation = Literal["bilinear", "bicubic", "fourier"]
 Padding = Literal["zeros", "border", "reflection"]
 
 _MODES: dict[str, int] = {"bilinear": 0, "bicubic": 2}
 _PADDINGS: dict[str, int] = {"zeros": 0, "border": 1, "reflection": 2}
+INTERPOLATIONS = (*_MODES, "fourier")
+PADDINGS = tuple(_PADDINGS)
 
 
 def affine_warp(
@@ -46,6 +53,8 @@ def affine_warp(
     images (batch, channels, height, width); linear (batch, samples, 2, 2) and
     shift (batch, samples, 2) in isotropic coordinates.
     Returns (batch, samples, channels, height, width).
+
+    interpolation: "fourier" is periodic in the image's height and width, and uses no padding
     """
     check_axes(
         images,
@@ -53,8 +62,8 @@ def affine_warp(
         what="images",
         advice="add a channel axis with x[:, None]",
     )
-    check_choice(interpolation, _MODES, what="interpolation")
-    check_choice(padding, _PADDINGS, what="padding")
+    check_choice(interpolation, INTERPOLATIONS, what="interpolation")
+    check_choice(padding, PADDINGS, what="padding")
     batch, channels, height, width = images.shape
     if linear.shape[:1] + linear.shape[2:] != (batch, 2, 2):
         raise CallerError(
@@ -68,6 +77,13 @@ def affine_warp(
             f"{shape_text(shift)}"
         )
     grid = _sampling_grid(linear, shift, height, width, align_corners)
+    if interpolation == "fourier":
+        columns, rows = (
+            place.flatten(1) * half_extent(length, align_corners) + (length - 1) / 2
+            for place, length in zip(grid.unbind(-1), (width, height), strict=True)
+        )
+        read = fourier_sample(images, columns, rows)
+        return read.reshape(batch, channels, samples, height, width).transpose(1, 2)
     # All samples of one image in one tall grid: the image is read where it lies, not copied.
     tall = grid.reshape(batch, samples * height, width, 2)
     warped = grid_sample(
@@ -108,7 +124,7 @@ def grid_sample(
     images: Tensor,
     grid: Tensor,
     *,
-    interpolation: Interpolation = "bilinear",
+    interpolation: GridInterpolation = "bilinear",
     padding: Padding = "zeros",
     align_corners: bool = True,
 ) -> Tensor:

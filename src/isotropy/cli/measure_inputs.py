@@ -1,0 +1,142 @@
+"""Which networks `isotropy measure` looks at, and on which data.
+
+A network is named as elsewhere, with a label of one's own in front if wanted: `after=runs/first`.
+That of a run folder has its trained weights; where no data are named, it is measured on the data it
+was trained for, divided as it was then, so that what was held out still is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from isotropy.checkpoint import CONFIG, read_json
+from isotropy.checks import CallerError
+from isotropy.cli.inputs import data_from
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.networks.backbones import BACKBONES
+
+_OF_THE_DATA = ("data", "test_data", "variant", "image_size", "subset")
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A network as a user named it: what it is called in tables, and where it comes from."""
+
+    label: str
+    text: str
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder, or None for a network named in other ways."""
+        path = Path(self.text)
+        return path if self.text and self.text not in BACKBONES and path.is_dir() else None
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether its weights are random: backbones and timm models are built, not loaded."""
+        return self.folder is None and ".py" not in self.text
+
+
+def named_models(texts: Sequence[str]) -> list[NamedModel]:
+    """`mlp:200`, `runs/first`, `after=runs/first`: the label is in front or the name itself."""
+    if not texts:
+        raise CallerError(
+            "--model: expected one or more networks to measure, such as a run folder of `isotropy "
+            "learn` or FILE.py:factory, got none"
+        )
+    models = [_named(text) for text in texts]
+    labels = [model.label for model in models]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise CallerError(
+                f"--model: two networks are called {label!r}; give one another name, as in "
+                f"--model second={models[labels.index(label)].text}"
+            )
+    return models
+
+
+def _named(text: str) -> NamedModel:
+    label, equals, rest = text.partition("=")
+    if equals and label and rest and "/" not in label and not Path(text).exists():
+        return NamedModel(label, rest)
+    path = Path(text)
+    if text and path.is_dir() and text not in BACKBONES:
+        return NamedModel(path.resolve().name, text)
+    if ".py:" in text:
+        return NamedModel(text.rpartition(":")[2], text)
+    return NamedModel(text, text)
+
+
+def data_request(
+    context: click.Context, options: Mapping[str, Any], models: Sequence[NamedModel]
+) -> dict[str, Any]:
+    """The options with those of the runs' data where no data were named.
+
+    What was typed counts. Raises CallerError where runs were trained on different data.
+    """
+    asked = dict(options)
+    if asked["data"] is not None or asked["test_data"] is not None:
+        return asked
+    found: dict[str, Any] | None = None
+    source: Path | None = None
+    for folder in (model.folder for model in models):
+        if folder is None:
+            continue
+        kept = read_json(folder / CONFIG).get("request")
+        if not isinstance(kept, dict) or not set(_OF_THE_DATA) <= set(kept):
+            continue  # a run in Python, whose data has no name
+        own = {name: kept[name] for name in _OF_THE_DATA} | _typed(context, options)
+        if "train" not in options["splits"]:
+            own["subset"] = None  # of training data, which are not looked at
+        if own["data"] is not None or own["subset"] is not None:
+            own["seed"] = kept.get("seed", options["seed"])  # it divided the data
+        if found is not None and own != found:
+            different = [name for name in own if own[name] != found.get(name)]
+            raise CallerError(
+                f"run folders {str(source)!r} and {str(folder)!r} were trained on different data "
+                f"({', '.join(sorted(different)).replace('_', ' ')}); name the data to measure on "
+                "with --data, --test, --variant, --image-size or --subset"
+            )
+        found, source = own, folder
+    return asked | (found or {})
+
+
+def _typed(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: options[name]
+        for name in _OF_THE_DATA
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def measured_data(request: Mapping[str, Any], split: Split) -> dict[str, LabelledData]:
+    """The data sets by label: parts of the split, and the test data in another variant.
+
+    request: the options, whose `splits` and `ood` say which
+    """
+    sets: dict[str, LabelledData] = {}
+    for part in request["splits"]:
+        sets[part] = split.train if part == "train" else _test_part(split)
+    variant = request["ood"]
+    if variant is not None:
+        if variant == request["variant"]:
+            raise CallerError(
+                f"--ood {variant}: these are the data themselves; choose another variant"
+            )
+        sets[variant] = _test_part(data_from({**request, "variant": variant}))
+    return sets
+
+
+def _test_part(split: Split) -> LabelledData:
+    if split.test is None:
+        raise CallerError(
+            f"{split.train.name}: there are no test data; give them with --test or measure on "
+            "--split train"
+        )
+    return split.test

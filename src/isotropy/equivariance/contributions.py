@@ -1,0 +1,351 @@
+"""Judge every operation of a network by itself, at the input it really gets.
+
+Every tensor v between two operations has a velocity X v, by its layout. An operation f with inputs
+u contributes to the network's Lie derivative what is left of
+
+    e = df|ᵤ(X u) − X f(u)                                                     (L_X f at u)
+
+pushed through everything behind it, C = d(rest) e. Velocities cancel between neighbours, so that
+
+    Σ_i C_i = L_X (network)                                                    (Eq. 4.5, 4.6)
+
+exactly, whatever layouts were chosen; these only decide to whom a contribution is counted. A
+result without a layout takes df(X u) for its velocity: the operation is not judged, its part is
+counted at the next one whose layout is known.
+
+Values go through the network as they are, one operation at a time; beside every tensor is kept its
+velocity in all directions and, if asked for, the contributions of all operations so far, which
+each operation's derivative pushes on: at the end they are the C_i, exactly, in one pass.
+
+    velocity       (directions, batch, …)
+    contributions  (rows, directions, batch, …)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isotropy.checks import CallerError
+from isotropy.equivariance.layout_rules import Known, layouts_after
+from isotropy.equivariance.layouts import Grid, Invariant, Layout, layout_for
+from isotropy.equivariance.operations import CUTS, Operation, is_differentiable, unique_names
+from isotropy.equivariance.subject import cut_error
+from isotropy.equivariance.tangents import Outcome, differentiate
+from isotropy.symmetry.actions import Action
+
+OUTPUT = "output"
+"""The last row, where the output is meant to transform otherwise than the network makes it."""
+
+
+@dataclass(eq=False)
+class Row:
+    """One operation in the table of layers.
+
+    judged_at: the row where its contribution is counted, if its own layout is not known.
+    """
+
+    name: str
+    kind: str
+    layout: str
+    judged_at: str | None = None
+    remark: str | None = None
+
+
+@dataclass(eq=False)
+class State:
+    """What is known of a tensor that depends on the network's input.
+
+    velocity None stands for zero; rows and contributions go together, in the same order.
+    """
+
+    reference: weakref.ref[Tensor]
+    version: int
+    layout: Layout | None
+    velocity: Tensor | None = None
+    lost: Layout | None = None
+    size: tuple[int, ...] | None = None
+    waiting: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    contributions: Tensor | None = None
+
+
+@dataclass(eq=False)
+class Sweep:
+    """Visits every operation in turn; see the module's words.
+
+    action, directions   (directions, coordinates) or (directions, batch, coordinates)
+    layouts              by operation name: what the user says of its result
+    keep_contributions   push all contributions on, or only note each where it arises
+    """
+
+    action: Action
+    directions: Tensor
+    batch: int
+    layouts: Mapping[str, str | Layout | Action] = field(default_factory=dict)
+    keep_contributions: bool = True
+    rows: list[Row] = field(default_factory=list)
+    errors: list[tuple[int, int, Tensor]] = field(default_factory=list)
+    """(row, number of the result, e), where contributions are not pushed on."""
+
+    def __post_init__(self) -> None:
+        self._states: dict[int, State] = {}
+        self._unique = unique_names()
+
+    def start(self, tensor: Tensor) -> None:
+        """The network's input, with the velocity its Action gives it."""
+        velocity = torch.stack([self.action.velocity(each, tensor) for each in self.directions])
+        axes = tuple(range(2, 2 + self.action.grid_axes))
+        layout = Grid(axes) if axes else None
+        self._remember(tensor, State(weakref.ref(tensor), tensor._version, layout, velocity))
+
+    def state_of(self, tensor: Tensor) -> State | None:
+        """What is known of a tensor; None if it does not depend on the input."""
+        state = self._states.get(id(tensor))
+        return state if state is not None and state.reference() is tensor else None
+
+    def _remember(self, tensor: Tensor, state: State) -> None:
+        self._states[id(tensor)] = state
+
+    def __call__(self, operation: Operation) -> Any:
+        """Run one operation, judge it, and return what it returns."""
+        inputs = [t for t in operation.tensors() if self.state_of(t) is not None]
+        if not inputs or not counts(operation):
+            return operation.run()
+        states = {id(tensor): self._current(tensor, operation) for tensor in inputs}
+        primals = list(inputs)
+        if operation.mutates and is_differentiable(operation.arguments[0]):
+            first = operation.arguments[0]
+            primals = [first, *(t for t in inputs if t is not first)]
+        primals = [tensor for tensor in primals if is_differentiable(tensor)]
+        versions = [tensor._version for tensor in operation.tensors()]
+        rows = self._rows_before([states[id(t)] for t in primals if id(t) in states])
+        tangents = [self._tangents(tensor, states.get(id(tensor)), rows) for tensor in primals]
+        outcome = differentiate(operation, primals, tangents)
+        if not operation.mutates and versions != [t._version for t in operation.tensors()]:
+            raise _changed_in_place(operation.name)
+        if not outcome.floats:
+            return outcome.result
+        if operation.mutates:
+            return self._after_mutation(operation, states, rows, outcome)
+        passed_on = next((t for t in inputs if outcome.result is t), None)
+        if passed_on is not None:  # an identity: the same tensor, with all that is known of it
+            self._row(operation, states[id(passed_on)].layout)
+            return outcome.result
+        self._judge(operation, states, rows, outcome.floats, outcome.tangents)
+        return outcome.result
+
+    def _after_mutation(
+        self,
+        operation: Operation,
+        states: Mapping[int, State],
+        rows: tuple[int, ...],
+        outcome: Outcome,
+    ) -> Any:
+        changed = operation.arguments[0]
+        with torch.no_grad():
+            changed.copy_(outcome.floats[0])
+        self._judge(operation, states, rows, [changed], outcome.tangents[:1])
+        return changed
+
+    def _current(self, tensor: Tensor, operation: Operation) -> State:
+        state = self.state_of(tensor)
+        assert state is not None
+        if state.version != tensor._version:
+            raise _changed_in_place(operation.name)
+        return state
+
+    def _rows_before(self, states: Sequence[State]) -> tuple[int, ...]:
+        return tuple(sorted({row for state in states for row in state.rows}))
+
+    def _tangents(
+        self, tensor: Tensor, state: State | None, rows: tuple[int, ...]
+    ) -> Tensor | None:
+        """(1 + rows)·directions tangents of one input: its velocity, then the contributions."""
+        if state is None or (state.velocity is None and state.contributions is None):
+            return None
+        count = len(self.directions)
+        if state.rows == rows and state.velocity is not None:  # nothing to fill up with zeros
+            own = state.velocity[None]
+            parts = [own] if state.contributions is None else [own, state.contributions]
+            return torch.cat(parts).flatten(0, 1)
+        tangents = tensor.new_zeros((1 + len(rows), count, *tensor.shape))
+        if state.velocity is not None:
+            tangents[0] = state.velocity
+        if state.contributions is not None:
+            index = torch.tensor([1 + rows.index(row) for row in state.rows], device=tensor.device)
+            tangents[index] = state.contributions
+        return tangents.flatten(0, 1)
+
+    def _judge(
+        self,
+        operation: Operation,
+        states: Mapping[int, State],
+        rows: tuple[int, ...],
+        results: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+    ) -> None:
+        """Give every result its layout and velocity, and note what the operation contributes."""
+        tensors = [t for t in operation.tensors() if id(t) in states]
+        known = [
+            Known(t, states[id(t)].layout, states[id(t)].lost, states[id(t)].size) for t in tensors
+        ]
+        if operation.kind in CUTS:
+            raise cut_error(operation.name)
+        layouts = layouts_after(operation, known, results, self.batch, self.action.grid_axes)
+        row, name = self._row(operation, layouts[0])
+        said = self.layouts.get(name)
+        if said is not None:
+            layouts = [
+                layout_for(said, self.action, result, what=f"operation {name!r}")
+                for result in results
+            ]
+            self.rows[row].layout = layouts[0].text if layouts[0] is not None else ""
+        self._check_one_layout(operation, known, row)
+        waiting = tuple(sorted({r for state in states.values() for r in state.waiting}))
+        judged = False
+        for number, (result, layout, pushed) in enumerate(
+            zip(results, layouts, tangents, strict=True)
+        ):
+            judged |= layout is not None
+            self._settle(result, layout, pushed, row, number, rows, known, waiting)
+        if judged:
+            for earlier in waiting:
+                self.rows[earlier].judged_at = name
+
+    def _row(self, operation: Operation, layout: Layout | None) -> tuple[int, str]:
+        name = self._unique(operation.name)
+        self.rows.append(Row(name, operation.kind, "" if layout is None else layout.text))
+        return len(self.rows) - 1, name
+
+    def _settle(
+        self,
+        result: Tensor,
+        layout: Layout | None,
+        pushed: Tensor | None,
+        row: int,
+        number: int,
+        rows: tuple[int, ...],
+        known: Sequence[Known],
+        waiting: tuple[int, ...],
+    ) -> None:
+        count = len(self.directions)
+        stack = None if pushed is None else pushed.unflatten(0, (1 + len(rows), count))
+        velocity = None if stack is None else stack[0]
+        state = State(weakref.ref(result), result._version, layout)
+        if layout is None:
+            gridded = next((k for k in known if (k.layout or k.lost) is not None), None)
+            if gridded is not None:
+                state.lost = gridded.layout or gridded.lost
+                state.size = gridded.grid_sizes()
+            state.velocity = velocity
+            state.waiting = (*waiting, row)
+            error = None
+        else:
+            own = self._velocity(layout, result)
+            state.velocity = own
+            error = _difference(velocity, own)
+        state.rows, state.contributions = rows, stack[1:] if stack is not None and rows else None
+        if state.contributions is None:
+            state.rows = ()
+        if error is not None:
+            if self.keep_contributions:
+                own_part = error[None]
+                earlier = state.contributions
+                state.contributions = (
+                    own_part if earlier is None else torch.cat([earlier, own_part])
+                )
+                state.rows = (*state.rows, row)
+            else:
+                self.errors.append((row, number, error))
+        self._remember(result, state)
+
+    def _velocity(self, layout: Layout, tensor: Tensor) -> Tensor | None:
+        if isinstance(layout, Invariant):
+            return None
+        velocities = [layout.velocity(self.action, each, tensor) for each in self.directions]
+        return torch.stack(velocities)
+
+    def _check_one_layout(self, operation: Operation, known: Sequence[Known], row: int) -> None:
+        """A sum makes sense only of tensors that transform alike; say where it is not so."""
+        if operation.kind not in SUMS or len(known) < 2:
+            return
+        shape = known[0].tensor.shape
+        texts = {
+            "unknown" if each.layout is None else str(each.layout)
+            for each in known
+            if each.tensor.shape == shape
+        }
+        known_texts = texts - {"unknown"}
+        if len(known_texts) > 1:
+            self.rows[row].remark = "adds tensors that transform differently"
+
+    def finish(self, output: Tensor, layout: Layout) -> None:
+        """Settle the output with the layout it is meant to have, as a last row if that differs."""
+        state = self.state_of(output)
+        if state is None:
+            raise CallerError("network output: it does not depend on the input that moves")
+        own = self._velocity(layout, output)
+        error = _difference(state.velocity, own)
+        if error is None or not bool(error.any()):
+            return
+        self.rows.append(Row(OUTPUT, f"as {layout.text}", layout.text))
+        row = len(self.rows) - 1
+        for earlier in state.waiting:
+            self.rows[earlier].judged_at = OUTPUT
+        if not self.keep_contributions:
+            self.errors.append((row, 0, error))
+            return
+        earlier_part = state.contributions
+        state.contributions = (
+            error[None] if earlier_part is None else torch.cat([earlier_part, error[None]])
+        )
+        state.rows = (*state.rows, row)
+
+
+SUMS = {"add", "add_", "sub", "sub_", "rsub"}
+
+
+ROUNDING = 16
+"""A difference of so many units in the last place is rounding, and not pushed on."""
+
+
+def _difference(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """first − second, where None is zero; None where nothing but rounding is left."""
+    if first is None:
+        error, scale = (None if second is None else -second), 0.0
+    elif second is None:
+        error, scale = first, 0.0
+    else:
+        error = first - second
+        scale = max(float(first.abs().amax()), float(second.abs().amax()))
+    if error is None or not error.numel():
+        return None
+    largest = ROUNDING * torch.finfo(error.dtype).eps * scale
+    return error if float(error.abs().amax()) > largest else None
+
+
+QUESTIONS = {
+    "shape", "dtype", "device", "ndim", "size", "dim", "numel", "is_floating_point", "stride",
+    "requires_grad", "is_contiguous", "layout", "is_cuda", "get_device", "nelement", "len",
+    "is_sparse", "is_quantized", "is_nested", "grad_fn", "is_complex", "names", "has_names",
+}  # fmt: skip
+"""What is asked of a tensor without computing anything."""
+
+
+def counts(operation: Operation) -> bool:
+    """Whether an operation computes something, if its inputs depend on the network's."""
+    return operation.module is not None or operation.kind not in QUESTIONS
+
+
+def _changed_in_place(name: str) -> CallerError:
+    return CallerError(
+        f"operation {name!r} gets a tensor that was changed in place through another name, which "
+        "breaks the derivative; use the out-of-place form (x = x + y instead of x += y, relu "
+        "instead of relu_)"
+    )

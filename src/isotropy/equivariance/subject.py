@@ -1,0 +1,279 @@
+"""The function that is measured: a network in evaluation, one input that moves, one output tensor.
+
+    f(x) = softmax(select(network(x, others)))        on = "probabilities"
+    f(x) = select(network(x, others))                 on = "outputs"
+
+The network is used as it is. Several inputs come as a dictionary that is passed by keyword; one of
+them moves and the others stay. `select` picks a tensor where the network returns several: a key, a
+position, or a function.
+
+What would make a derivative meaningless is refused before anything is measured: integer inputs,
+networks that look at the batch, draw at random, change their input in place or cut the derivative
+on its way (detach), outputs that are no floating-point tensor or do not depend on the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+
+from isotropy.checks import CallerError, check_choice, check_finite, shape_text
+from isotropy.equivariance.operations import CUTS, Operation, is_differentiable, watch
+
+On = Literal["probabilities", "outputs"]
+ONS: tuple[On, ...] = ("probabilities", "outputs")
+
+Select = str | int | Callable[[Any], Tensor] | None
+Inputs = Tensor | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A network and which of its inputs and outputs are looked at.
+
+    network: any module
+    on:      "probabilities" (softmax over axis 1) or "outputs" (as the network returns them)
+    select:  which of several outputs; None where there is one
+    moves:   which of several inputs moves, by name; None for the first
+    at_once: how many examples go through the network together; None for all
+    """
+
+    network: nn.Module
+    on: On = "outputs"
+    select: Select = None
+    moves: str | None = None
+    at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.on, ONS, what="on")
+
+    def moved(self, inputs: Inputs) -> Tensor:
+        """The input that moves."""
+        if isinstance(inputs, Tensor):
+            return inputs
+        name = next(iter(inputs)) if self.moves is None else self.moves
+        return inputs[check_choice(name, inputs, what="input")]
+
+    def with_moved(self, inputs: Inputs, moved: Tensor) -> Inputs:
+        """The inputs with another tensor in place of the one that moves."""
+        if isinstance(inputs, Tensor):
+            return moved
+        name = next(iter(inputs)) if self.moves is None else self.moves
+        return {**inputs, name: moved}
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """f of a batch of inputs: (batch, …)."""
+        count = len(self.moved(inputs))
+        if self.at_once is not None and count > self.at_once:
+            starts = range(0, count, self.at_once)
+            parts = [rows_of(inputs, slice(start, start + self.at_once)) for start in starts]
+            return torch.cat([self._together(part) for part in parts])
+        return self._together(inputs)
+
+    def _together(self, inputs: Inputs) -> Tensor:
+        found = self.network(inputs) if isinstance(inputs, Tensor) else self.network(**inputs)
+        output = self._selected(found)
+        if self.on == "outputs":
+            return output
+        if output.ndim < 2 or not output.is_floating_point():
+            raise CallerError(
+                f"on='probabilities': expected logits (batch, classes), got {output.dtype} "
+                f"{shape_text(output)}; use on='outputs'"
+            )
+        return output.softmax(1)
+
+    def _selected(self, found: Any) -> Tensor:
+        if callable(self.select):
+            found = self.select(found)
+        elif self.select is not None:
+            try:
+                found = found[self.select]
+            except (KeyError, IndexError, TypeError) as error:
+                raise CallerError(
+                    f"select: the network's output has no {self.select!r}; it is "
+                    f"{_described(found)}"
+                ) from error
+        if not isinstance(found, Tensor):
+            raise CallerError(
+                f"network output: expected a tensor, got {_described(found)}; choose one with "
+                "select=, a key, a position or a function"
+            )
+        return found
+
+    def check(self, inputs: Inputs) -> None:
+        """Raise where a derivative of this network at these inputs would mean nothing."""
+        moved = self.moved(inputs)
+        if not moved.is_floating_point():
+            raise CallerError(
+                f"inputs: expected floating-point numbers, got {moved.dtype}; convert with "
+                "x.float() / 255, or measure behind the embedding that takes the integers"
+            )
+        check_finite(moved, what="inputs")
+        _check_modes(self.network)
+        two = first_of(inputs, 2)
+        with torch.no_grad(), differentiable_forward(), _no_draws(moved.device):
+            together, alone = self._followed(two), self(copy_of(first_of(two, 1)))
+        if not together.is_floating_point() or together.ndim < 1:
+            raise CallerError(
+                f"network output: expected floating-point numbers for every example, got "
+                f"{together.dtype} {shape_text(together)}"
+            )
+        if len(together) != len(moved[:2]):
+            raise CallerError(
+                f"network output: expected one row for every example, got {shape_text(together)} "
+                f"for {len(moved[:2])} examples"
+            )
+        check_finite(together, what="network output")
+        scale = float(together.abs().max()) + torch.finfo(together.dtype).tiny
+        if float((together[:1] - alone).abs().max()) > 1e-3 * scale:
+            raise CallerError(
+                "network: the output for one example changes with the rest of the batch, or from "
+                "call to call; fix what looks at the batch or draws at random (model.eval())"
+            )
+
+    def _followed(self, inputs: Inputs) -> Tensor:
+        """f(x), raising where it changes its input, or loses it on the way to the output."""
+        own = copy_of(inputs)
+        following = _Following(self.moved(own))
+        versions = _versions(own)
+        with watch(self.network, following):
+            output = self(own)
+        if _versions(own) != versions:
+            raise CallerError(
+                "network: it changes its own input in place; copy it first (x = x.clone()), or use "
+                "the out-of-place form of what comes first (inplace=False)"
+            )
+        if output.is_floating_point() and not following.knows(output):
+            raise CallerError(
+                "network output: it does not depend on the input that moves, by anything that has "
+                "a derivative; choose another output with select=, or another input with moves="
+            )
+        return output
+
+
+class _Following:
+    """Visits all operations and follows what depends on one tensor."""
+
+    def __init__(self, start: Tensor) -> None:
+        self._known: dict[int, Tensor] = {id(start): start}  # kept alive, so that ids stay unique
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether a tensor depends on the one that was followed."""
+        return id(tensor) in self._known
+
+    def __call__(self, operation: Operation) -> Any:
+        depends = any(map(self.knows, operation.tensors()))
+        result = operation.run()
+        if not depends:
+            return result
+        found = operation.arguments[0] if operation.mutates else result
+        floats = [leaf for leaf in pytree.tree_leaves(found) if is_differentiable(leaf)]
+        if floats and operation.kind in CUTS:
+            raise cut_error(operation.name)
+        self._known.update({id(leaf): leaf for leaf in floats})
+        return result
+
+
+def cut_error(name: str) -> CallerError:
+    """For an operation that hands its values on without their derivative."""
+    return CallerError(
+        f"operation {name!r} cuts the derivative: what follows depends on the input, but no "
+        "derivative can see it; leave the detach out, or measure the part of the network before it"
+    )
+
+
+def _versions(inputs: Inputs) -> list[int]:
+    tensors = [inputs] if isinstance(inputs, Tensor) else list(inputs.values())
+    return [tensor._version for tensor in tensors]
+
+
+@contextmanager
+def _no_draws(device: torch.device) -> Iterator[None]:
+    """Raise where random numbers were drawn inside; the generators are as before in any case."""
+    on_cuda = device.type == "cuda"
+
+    def states() -> list[Tensor]:
+        own = [torch.cuda.get_rng_state(device)] if on_cuda else []
+        return [torch.get_rng_state(), *own]
+
+    with torch.random.fork_rng(devices=[device] if on_cuda else []):
+        before = states()
+        yield
+        if any(not torch.equal(a, b) for a, b in zip(before, states(), strict=True)):
+            raise CallerError(
+                "network: it draws at random, so that it is another function at every call; switch "
+                "that off (model.eval())"
+            )
+
+
+def copy_of(inputs: Inputs) -> Inputs:
+    """The same numbers in memory of their own."""
+    if isinstance(inputs, Tensor):
+        return inputs.clone()
+    return {name: tensor.clone() for name, tensor in inputs.items()}
+
+
+def first_of(inputs: Inputs, count: int) -> Inputs:
+    """The first examples of a batch."""
+    return rows_of(inputs, slice(0, count))
+
+
+def rows_of(inputs: Inputs, rows: slice) -> Inputs:
+    """Some examples of a batch."""
+    if isinstance(inputs, Tensor):
+        return inputs[rows]
+    return {name: tensor[rows] for name, tensor in inputs.items()}
+
+
+def _check_modes(network: nn.Module) -> None:
+    """Refuse layers that look at the batch, or draw at random, as they are set now."""
+    for name, module in network.named_modules():
+        where = f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            looks_at_batch = not isinstance(module, nn.modules.instancenorm._InstanceNorm)
+            if looks_at_batch and (module.training or module.running_mean is None):
+                remedy = (
+                    "call model.eval() first"
+                    if module.running_mean is not None
+                    else "give it running statistics (track_running_stats=True)"
+                )
+                raise CallerError(
+                    f"{where} normalises by the statistics of the batch, so that examples depend "
+                    f"on each other; {remedy}"
+                )
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+            raise CallerError(f"{where} drops at random in training mode; call model.eval() first")
+
+
+def _described(found: Any) -> str:
+    if isinstance(found, Mapping):
+        return f"a dictionary with {', '.join(repr(key) for key in found)}"
+    if isinstance(found, tuple | list):
+        return f"{type(found).__name__} of {len(found)}"
+    return type(found).__name__
+
+
+def plain_network(network: nn.Module) -> nn.Module:
+    """The module itself where torch.compile wrapped it: what is compiled cannot be looked into."""
+    inner = getattr(network, "_orig_mod", network)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+@contextmanager
+def differentiable_forward() -> Iterator[None]:
+    """Fused attention, which has no forward-mode derivative, is written out inside."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,0 +1,298 @@
+"""`isotropy.measure`: what symmetry a trained network really has, and which layer breaks it.
+
+One network or several, on one data set or several: for every generator of every Action the local
+equivariance error with its standard error and resampling floor, layer by layer where layers are
+known to transform, errors of finite transformations beside it, and exact ones apart. Several data
+sets give the equivariance gap between them, networks called "before" and "after" their drift.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from isotropy.checkpoint import check_unused, write_bytes
+from isotropy.checks import CallerError, check_at_least
+from isotropy.data.labelled import Split
+from isotropy.data.readers import load
+from isotropy.equivariance.layouts import Layout
+from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
+from isotropy.report.measure_report import measure_page
+from isotropy.symmetry.actions import Action
+from isotropy.symmetry.catalogue import actions_named
+from isotropy.symmetry.finite_actions import FiniteAction
+from isotropy.symmetry.image_actions import GENERATORS, AffineAction, affine
+from isotropy.symmetry.warp import Interpolation, Padding
+from isotropy.workflows.comparing import drifts_between, gaps_between
+from isotropy.workflows.measured_entry import MeasuredData, Progress, measured_entry
+from isotropy.workflows.preparing import Actions, device_of, write_run
+from isotropy.workflows.provenance import provenance
+
+THESIS_TRANSFORMATIONS = (
+    "translation_x",
+    "translation_y",
+    "rotation",
+    "shear_x",
+    "scale",
+    "scale_x",
+    "scale_y",
+    "hyperbolic_rotation",
+    "amplitude",
+)
+"""The transformations of the Lie derivative paper: stretch is scale_x, brighten is amplitude."""
+
+
+@dataclass(frozen=True)
+class MeasureResult:
+    """The record that the command line prints, its page, and its numbers by name."""
+
+    record: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def actions(self) -> list[dict[str, Any]]:
+        """What was measured of the first network on the first data set, a dictionary each."""
+        found: list[dict[str, Any]] = self.record["actions"]
+        return found
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The same for every network and data set."""
+        found: list[dict[str, Any]] = self.record["entries"]
+        return found
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report: one self-contained HTML file."""
+        write_bytes(Path(path), measure_page(self.record, self.config).encode())
+        return Path(path)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a run folder: settings, result and report."""
+        write_run(folder, self.config, self.record, measure_page(self.record, self.config))
+        return Path(folder)
+
+
+def measured_actions(
+    shape: Sequence[int],
+    names: Sequence[str] | None = None,
+    *,
+    interpolation: Interpolation = "bilinear",
+    padding: Padding = "reflection",
+) -> list[Action | FiniteAction]:
+    """Actions by name for data of `shape`, with images resampled as the Lie derivative paper does.
+
+    Without names: all transformations of the paper on images; shift, stretch and amplitude of
+    sequences; rotations, translations and scale of clouds of points.
+    """
+    if names is None:
+        names = THESIS_TRANSFORMATIONS if len(shape) == 3 else _default_names(shape)
+    chosen = [name.strip() for name in names]
+    found = actions_named(chosen, shape)
+    spatial = [name for name in chosen if name in GENERATORS]
+    return [
+        affine(spatial, interpolation=interpolation, padding=padding)
+        if isinstance(each, AffineAction)
+        else each
+        for each in found
+    ]
+
+
+def _default_names(shape: Sequence[int]) -> tuple[str, ...]:
+    if len(shape) == 2 and shape[1] == 2:
+        return ("rotation", "translation_x", "translation_y", "scale")
+    if len(shape) == 2 and shape[1] == 3:
+        turns = ("rotation_x", "rotation_y", "rotation_z")
+        return (*turns, "translation_x", "translation_y", "translation_z", "scale")
+    if len(shape) == 2:
+        return ("shift", "stretch", "amplitude")
+    raise CallerError(
+        f"actions: expected images, sequences or clouds of points to choose them for, got data of "
+        f"shape {tuple(shape)}; give actions="
+    )
+
+
+def measure(
+    model: nn.Module | Mapping[str, nn.Module],
+    data: Any,
+    actions: Actions | None = None,
+    *,
+    on: str = "auto",
+    outputs: str | Layout | Action = "auto",
+    select: Select = None,
+    moves: str | None = None,
+    layers: bool = True,
+    layouts: Mapping[str, str | Layout | Action] | None = None,
+    attribution: str = "auto",
+    probes: int = 32,
+    finite: bool = True,
+    examples: int = 100,
+    batch_size: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+    describe: Mapping[str, Any] | None = None,
+) -> MeasureResult:
+    """Measure how far a trained network is from equivariance, as a whole and layer by layer.
+
+    model     any module in evaluation mode, or several by name; it is not changed
+    data      inputs (examples, …), a pair (inputs, targets), a data set or loader, a path, or
+              several of these by name; with `moves`, a dictionary of tensors that the network
+              takes by keyword, of which the one called `moves` is transformed
+    actions   what to measure; all transformations of the Lie derivative paper by default
+    on        "probabilities" or "outputs"; "auto" is probabilities where there are classes
+    outputs   how the output transforms: "invariant", "image", "sequence", "tokens", an Action or a
+              Layout; "auto" decides by its axes
+    select    which of several outputs: a key, a position or a function
+    layers    attribute the error to layers; layouts says how the results of operations transform,
+              by their names in the table of layers, where that cannot be found out
+    attribution, probes   how: see `equivariance.attribution`
+    finite    measure finite and exact transformations too
+    examples  how many, drawn by the seed
+    progress  told what is being measured, and how far it is
+    """
+    check_at_least(examples, 1, what="examples")
+    models = dict(model) if isinstance(model, Mapping) else {"model": model}
+    if not models:
+        raise CallerError("model: expected one or more networks, got none")
+    if folder is not None:
+        check_unused(Path(folder))
+    sets = _data_sets(data, moves, examples, seed)
+    first = next(iter(models.values()))
+    place = torch.device(device) if device is not None else device_of(first)
+    started = time.monotonic()
+    default_actions = actions is None
+    if actions is None:
+        shape = tuple(Subject(first, moves=moves).moved(sets[0].inputs).shape[1:])
+        actions = measured_actions(shape)
+    chosen = [actions] if isinstance(actions, Action | FiniteAction) else list(actions)
+    entries = []
+    for label, network in models.items():
+        where = network if device is None else _on_device(network, place)
+        for each in sets:
+            how: On = _on(on, each)
+            subject = Subject(plain_network(where), how, select, moves)
+            heading = " on ".join(
+                text
+                for text, many in ((label, len(models) > 1), (each.label, len(sets) > 1))
+                if many
+            )
+            entry = measured_entry(
+                subject, each, chosen, outputs,
+                layers={
+                    "layers": layers, "layouts": layouts, "attribution": attribution,
+                    "probes": probes, "batch_size": batch_size,
+                },
+                finite=finite, skip_unknown=default_actions, seed=seed,
+                tell=_teller(progress, heading),
+            )  # fmt: skip
+            entries.append({"model": label, "on": how, **entry})
+    gaps, drifts = gaps_between(entries), drifts_between(entries)
+    for entry in entries:
+        for row in entry["actions"]:
+            del row["errors"]
+    spatial = next((each for each in chosen if isinstance(each, AffineAction)), None)
+    padded = spatial is not None and spatial.interpolation != "fourier"
+    record = {
+        "schema": 1,
+        "command": "measure",
+        "seed": seed,
+        **provenance(place),
+        "seconds": time.monotonic() - started,
+        "run_folder": None if folder is None else str(folder),
+        "on": entries[0]["on"],
+        "interpolation": None if spatial is None else spatial.interpolation,
+        "padding": spatial.padding if spatial is not None and padded else None,
+        "actions": entries[0]["actions"],
+        "entries": entries,
+        "gaps": gaps,
+        "drifts": drifts,
+    }
+    config = {"schema": 1, **(describe or {})}
+    result = MeasureResult(record, config)
+    if folder is not None:
+        result.save(folder)
+    return result
+
+
+def _on(on: str, data: MeasuredData) -> On:
+    if on != "auto":
+        return on  # type: ignore[return-value]  # checked by Subject
+    classes = data.labelled is not None and data.labelled.is_classification
+    return "probabilities" if classes else "outputs"
+
+
+def _on_device(network: nn.Module, place: torch.device) -> nn.Module:
+    if all(tensor.device == place for tensor in network.state_dict().values()):
+        return network
+    return copy.deepcopy(network).to(place)
+
+
+def _teller(progress: Progress | None, heading: str) -> Progress:
+    def tell(text: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"{heading}: {text}" if heading else text, done, total)
+
+    return tell
+
+
+def _data_sets(data: Any, moves: str | None, examples: int, seed: int) -> list[MeasuredData]:
+    if isinstance(data, Mapping) and moves is None:
+        if not data:
+            raise CallerError("data: expected one or more data sets, got none")
+        return [_data(str(label), each, None, examples, seed) for label, each in data.items()]
+    return [_data("data", data, moves, examples, seed)]
+
+
+def _data(label: str, data: Any, moves: str | None, examples: int, seed: int) -> MeasuredData:
+    if moves is not None:
+        if not isinstance(data, Mapping) or not all(isinstance(x, Tensor) for x in data.values()):
+            raise CallerError(
+                f"data: expected a dictionary of tensors for moves={moves!r}, got "
+                f"{type(data).__name__}"
+            )
+        return MeasuredData(label, label, _some(data, examples, seed), None)
+    if isinstance(data, DataLoader):
+        data = _gathered(data)
+    if isinstance(data, Tensor):
+        return MeasuredData(label, label, _some(data, examples, seed), None)
+    split = load(data, seed=seed, hold_out_fraction=0.0) if not isinstance(data, Split) else data
+    labelled = split.train if split.test is None else split.test
+    chosen = labelled.subset(min(examples, len(labelled)), seed)
+    return MeasuredData(label, labelled.name, chosen.inputs, labelled)
+
+
+def _some(inputs: Inputs, examples: int, seed: int) -> Inputs:
+    """So many examples, drawn by the seed; all of them as they are where there are no more."""
+    tensors = [inputs] if isinstance(inputs, Tensor) else list(inputs.values())
+    lengths = sorted({len(tensor) for tensor in tensors})
+    if len(lengths) != 1 or not lengths[0]:
+        counted = ", ".join(map(str, lengths)) or "none"
+        raise CallerError(f"data: expected inputs with equally many examples, got {counted}")
+    if lengths[0] <= examples:
+        return inputs
+    drawn = torch.randperm(lengths[0], generator=torch.Generator().manual_seed(seed))[:examples]
+    chosen = drawn.sort().values
+    if isinstance(inputs, Tensor):
+        return inputs[chosen.to(inputs.device)]
+    return {name: tensor[chosen.to(tensor.device)] for name, tensor in inputs.items()}
+
+
+def _gathered(loader: Iterable[Any]) -> Any:
+    batches = list(loader)
+    if not batches:
+        raise CallerError("data: expected a loader with one or more batches, got none")
+    if isinstance(batches[0], Tensor):
+        return torch.cat(batches)
+    if len(batches[0]) == 1:  # a TensorDataset of inputs alone
+        return torch.cat([batch[0] for batch in batches])
+    inputs, targets = zip(*((batch[0], batch[1]) for batch in batches), strict=True)
+    return torch.cat(inputs), torch.cat(targets)
