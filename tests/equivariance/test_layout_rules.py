@@ -252,3 +252,44 @@ def test_reading_labels() -> None:
     assert read_labels(torch.stack([grid, grid.flip(0)]), (2, 3)) is None, "examples differ"
     diagonal = torch.tensor([[1, 2, 3], [5, 6, 4]])
     assert read_labels(torch.stack([diagonal, diagonal]), (2, 3)) is None, "no grid any more"
+
+
+class _ClassTokens(nn.Module):
+    """Puts tokens in front, or takes as many away, as one layer without layers inside."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.count < 0:
+            return x[:, -self.count :]
+        return torch.cat([x.new_ones(len(x), self.count, x.shape[2]), x], 1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_layer_that_puts_class_tokens_in_front(count: int) -> None:
+    def network(x: Tensor, *layers: nn.Module) -> Tensor:
+        x = x.flatten(2).transpose(1, 2)
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    added = Compute(network, _ClassTokens(count))
+    _, layout = swept(added, images(2, 4, 3, 3))
+    assert layout == Tokens(1, (3, 3), tuple(range(count, 9 + count)))
+    taken_away = Compute(network, _ClassTokens(count), _ClassTokens(-count))
+    assert swept(taken_away, images(2, 4, 3, 3))[1] == TOKENS
+    too_many = Compute(network, _ClassTokens(3))
+    assert swept(too_many, images(2, 4, 3, 3))[1] is None
+    cut = Compute(network, _ClassTokens(-count))  # cells are gone, which is another grid
+    assert swept(cut, images(2, 4, 3, 3))[1] is None
+
+
+def test_frequencies_have_no_places_and_what_comes_back_has() -> None:
+    def network(x: Tensor) -> Tensor:
+        return torch.fft.irfft2(torch.fft.rfft2(x) * 0.5, s=x.shape[-2:])
+
+    rows, layout = swept(network, images(2, 3, 6, 6))
+    assert layout == Grid((2, 3))
+    assert rows["fft_rfft2"].layout == "" and rows["fft_rfft2"].judged_at == "fft_irfft2"

@@ -246,3 +246,28 @@ def test_the_fast_path_is_put_back() -> None:
         assert not torch.backends.mha.get_fastpath_enabled()
         raise KeyboardInterrupt
     assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_products_are_not_rounded_and_the_user_gets_his_setting_back(rounded: bool) -> None:
+    kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = rounded
+        with pytest.raises(KeyboardInterrupt), differentiable_forward():
+            assert not torch.backends.cudnn.allow_tf32
+            assert not torch.backends.cuda.matmul.allow_tf32
+            raise KeyboardInterrupt
+        assert torch.backends.cudnn.allow_tf32 is rounded
+        assert torch.backends.cuda.matmul.allow_tf32 is rounded
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = kept
+
+
+def test_a_few_at_once_are_the_same_function() -> None:
+    network = nn.Linear(3, 2)
+    data = torch.randn(5, 3)
+    sizes = []
+    network.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    in_parts = Subject(network, at_once=2)(data)
+    assert sizes == [2, 2, 1]
+    torch.testing.assert_close(in_parts, Subject(network)(data))

@@ -58,8 +58,8 @@ class Attribution:
     norms        (rows, directions, batch)   ‖C_i‖
     inner        (rows, directions, batch)   ⟨C_i, L⟩
     squares      (directions, batch)         ‖L‖²
-    closure      (directions, batch)         is the sum rule kept? ‖Σ C_i − L‖ relative to ‖L‖, or
-                 to the largest ‖C_i‖ where that is larger: contributions may cancel
+    missing      (directions, batch)         ‖Σ C_i − L‖, for probes its part along L
+    scale        (directions, batch)         the largest of ‖L‖ and all ‖C_i‖, to compare it with
     probe_variance   (rows, directions, batch) of the estimated ‖C_i‖, or None where exact
     """
 
@@ -68,8 +68,14 @@ class Attribution:
     norms: Tensor
     inner: Tensor
     squares: Tensor
-    closure: Tensor
+    missing: Tensor
+    scale: Tensor
     probe_variance: Tensor | None
+
+    @property
+    def closure(self) -> Tensor:
+        """Is the sum rule kept? What is missing, relative to the scale: (directions, batch)."""
+        return self.missing / self.scale.clamp_min(torch.finfo(self.scale.dtype).tiny)
 
 
 def attribute(
@@ -147,16 +153,17 @@ def _probed(
     drawn = [passes.along(_normal(shape, derivatives, generator)).square() for _ in range(probes)]
     unbiased = mean_chi(probes)
     norms = torch.stack(drawn).mean(0).sqrt() / unbiased
-    closure = _relative((inner.sum(0) - squares).abs(), squares, inner.abs())
+    size = squares.sqrt()
+    missing = (inner.sum(0) - squares).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)
     variance = norms.square() * (1 - unbiased**2)
-    return Attribution(rows, "probes", norms, inner, squares, closure, variance)
+    scale = _largest(size, norms)
+    return Attribution(rows, "probes", norms, inner, squares, missing, scale, variance)
 
 
 def _check_sum_rule(found: Attribution, output: Tensor) -> None:
     """Raise where contributions do not add up to what they should, rounding apart."""
-    sizes = torch.cat([found.squares.sqrt()[None], found.norms]).amax(0)
     least = math.sqrt(torch.finfo(output.dtype).eps) * output.reshape(len(output), -1).norm(dim=1)
-    missing = torch.where(sizes > least, found.closure, 0.0)
+    missing = torch.where(found.scale > least, found.closure, 0.0)
     if float(missing.max()) > MOST_MISSING:
         raise CallerError(
             f"layers: contributions miss the whole derivative by {float(missing.max()):.2g} of its "
@@ -183,14 +190,12 @@ def _exact(
     inner = (vectors * derivatives).sum(3)
     missing = (vectors.sum(0) - derivatives).square().sum(2).sqrt()
     norms = vectors.square().sum(3).sqrt()
-    closure = _relative(missing, squares.sqrt(), norms)
-    return Attribution(rows, method, norms, inner, squares, closure, None)
+    scale = _largest(squares.sqrt(), norms)
+    return Attribution(rows, method, norms, inner, squares, missing, scale, None)
 
 
-def _relative(missing: Tensor, whole: Tensor, parts: Tensor) -> Tensor:
-    """What is missing of the whole, relative to the largest of whole and parts."""
-    scale = torch.cat([whole[None], parts]).amax(0)
-    return missing / scale.clamp_min(torch.finfo(scale.dtype).tiny)
+def _largest(whole: Tensor, parts: Tensor) -> Tensor:
+    return torch.cat([whole[None], parts]).amax(0)
 
 
 def _normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:

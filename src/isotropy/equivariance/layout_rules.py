@@ -152,8 +152,10 @@ def _kept(layout: Layout, tensor: Tensor, result: Tensor) -> Layout | None:
     if isinstance(layout, Grid):
         return layout if result.ndim == tensor.ndim and layout.fits(result) else None
     if isinstance(layout, Tokens):
-        same = result.ndim == tensor.ndim and layout.fits(result, tensor.shape[layout.axis])
-        return layout if same else None
+        if result.ndim != tensor.ndim:
+            return None
+        more = result.shape[layout.axis] - tensor.shape[layout.axis]
+        return layout if more == 0 else layout.with_class_tokens(more)
     return layout if result.shape == tensor.shape else None
 
 

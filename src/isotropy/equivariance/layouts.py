@@ -148,9 +148,12 @@ class Tokens(_Maps):
         cells = maps.flatten(2).reshape(*rest, len(self.places)).movedim(-1, self.axis)
         return torch.zeros_like(like).index_copy(self.axis, index, cells)
 
-    def fits(self, tensor: Tensor, size: int) -> bool:
-        """Whether the tensor has `size` tokens on this axis, as the tensor it was found on had."""
-        return tensor.ndim > self.axis and tensor.shape[self.axis] == size
+    def with_class_tokens(self, more: int) -> Tokens | None:
+        """With one or two more tokens in front, or as many fewer where they are class tokens."""
+        in_front = self.places[0]
+        if not -in_front <= more <= MOST_CLASS_TOKENS or abs(more) > MOST_CLASS_TOKENS:
+            return None
+        return Tokens(self.axis, self.grid, tuple(place + more for place in self.places))
 
 
 @dataclass(frozen=True, eq=False)

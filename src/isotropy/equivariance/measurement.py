@@ -201,7 +201,10 @@ def _how(attributed: list[Attribution], number: int, probes: int) -> dict[str, A
     if not attributed:
         return None
     method = attributed[0].method
-    closure = max(float(each.closure[number].max()) for each in attributed)
+    # Over all examples: of one whose outputs hardly move, rounding is all there is.
+    missing = torch.cat([each.missing[number] for each in attributed]).double().norm()
+    scale = torch.cat([each.scale[number] for each in attributed]).double().norm()
+    closure = float(missing / scale) if float(scale) > 0 else 0.0
     return {
         "method": method,
         "probes": probes if method == "probes" else None,

@@ -269,11 +269,18 @@ def plain_network(network: nn.Module) -> nn.Module:
 
 @contextmanager
 def differentiable_forward() -> Iterator[None]:
-    """Fused attention, which has no forward-mode derivative, is written out inside."""
+    """Inside, what is in the way of derivatives is off, and as it was after.
+
+    Fused attention has no forward-mode derivative and is written out. Products on the GPU are not
+    rounded to ten bits (TF32): a Lie derivative is what remains of larger numbers.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
+    rounded = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = rounded

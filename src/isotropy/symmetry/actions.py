@@ -110,12 +110,15 @@ class Action(ABC):
         a level of `torch.autograd.forward_ad`). An Action with a kink at zero should know better,
         and one with an `autograd.Function`, of which torch has no forward over forward mode.
         """
-        tangent = self.examples_direction(direction, data)[:, None]
+        # Inference mode has no tangents in some versions of torch, and says nothing.
+        with torch.inference_mode(False):
+            tangent = _outside(self.examples_direction(direction, data))[:, None]
+            own = _outside(data)
 
-        def move(coordinates: Tensor) -> Tensor:
-            return self.act(coordinates, data)[:, 0]
+            def move(coordinates: Tensor) -> Tensor:
+                return self.act(coordinates, own)[:, 0]
 
-        result: Tensor = torch.func.jvp(move, (torch.zeros_like(tangent),), (tangent,))[1]
+            result: Tensor = torch.func.jvp(move, (torch.zeros_like(tangent),), (tangent,))[1]
         return result
 
     def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor | None:
@@ -164,6 +167,11 @@ class Action(ABC):
         """The direction of each example (batch, coordinates), checked, of the data's type."""
         self.check_direction(direction, data)
         return direction.to(data.dtype).expand(data.shape[0], -1)
+
+
+def _outside(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of one that was made in inference mode, which has no derivatives."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 class Composition(Action):
