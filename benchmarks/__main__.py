@@ -1,8 +1,19 @@
-"""`python -m benchmarks`: every benchmark, one after the other."""
+"""`python -m benchmarks [NAME …]`: the named benchmarks, or every one, one after the other.
+
+What follows the names goes to each of them: `--json`, `--rounds`.
+"""
 
 from __future__ import annotations
 
-from benchmarks import evidence
+import sys
+
+from benchmarks import evidence, lie_derivative
+
+BENCHMARKS = {"evidence": evidence.main, "lie_derivative": lie_derivative.main}
 
 if __name__ == "__main__":
-    evidence.main()
+    words = sys.argv[1:]
+    named = [word for word in words if word in BENCHMARKS]
+    sys.argv[1:] = [word for word in words if word not in BENCHMARKS]
+    for name in named or BENCHMARKS:
+        BENCHMARKS[name]()

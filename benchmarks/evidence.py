@@ -20,12 +20,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+if __package__ in (None, ""):  # run as a file: the folder above is where `benchmarks` is found
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import peers
 from benchmarks.timing import fastest

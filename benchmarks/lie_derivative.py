@@ -25,11 +25,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+if __package__ in (None, ""):  # run as a file: the folder above is where `benchmarks` is found
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import fastest
 from isotropy.equivariance.attribution import Attribution, attribute
