@@ -31,7 +31,7 @@ COORDINATE_UNITS = {
 }
 """What one coordinate is, for units in which a coordinate is not one."""
 
-NUMBERS_AT_ONCE = 2**20
+NUMBERS_AT_ONCE = 2**19
 """Input numbers in a batch where the user gives no batch size; sets the memory."""
 
 
