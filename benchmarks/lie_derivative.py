@@ -8,9 +8,9 @@
 
 and layer by layer, for one direction: contributions of all operations, exactly ("forward"), and by
 32 random probes with exact shares ("probes"), against 100 probe passes of the published kind, each
-a forward pass and a backward pass from a random z. Ours go in the batches of `isotropy.measure`; of
-the probe passes a few are timed and multiplied, all images at once and without the Lie derivatives of single layers that the published code computes on
-the way, so that the comparison flatters it.
+a forward pass and a backward pass from a random z. Ours go in the batches of `isotropy.measure`. Of
+the probe passes a few are timed and multiplied, all images at once and without the Lie derivatives
+of single layers that the published code computes on the way: the comparison flatters it.
 
 The network has the size of a ResNet-18 (11.7 million parameters, 1000 classes), random weights and
 random running statistics; 20 images of 224×224 by default. The published code needs 6.4 forward
