@@ -133,6 +133,10 @@ def test_under_transforms_of_functions(case: Case) -> None:
         )
 
 
+REVERSE_OVER_FORWARD = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+"""Of grid_sample; see `isotropy.symmetry.warp`."""
+
+
 @every_case
 def test_the_default_under_transforms_of_functions(case: Case) -> None:
     """The forward-mode derivative of `act`, nested in all of them."""
@@ -148,7 +152,8 @@ def test_the_default_under_transforms_of_functions(case: Case) -> None:
         torch.testing.assert_close(velocity(case.rough), value)
     with torch.inference_mode():
         torch.testing.assert_close(velocity(case.rough), value)
-    assert torch.autograd.gradcheck(velocity, (data,), fast_mode=True)
+    if case.has_second_derivatives or REVERSE_OVER_FORWARD:
+        assert torch.autograd.gradcheck(velocity, (data,), fast_mode=True)
     stacked = torch.stack([case.rough, 2 * case.rough])
     torch.testing.assert_close(torch.vmap(velocity)(stacked)[0], value)
     if case.has_second_derivatives:  # else torch has no forward over forward mode
