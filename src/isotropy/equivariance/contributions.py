@@ -64,7 +64,6 @@ class State:
     velocity None stands for zero; rows and contributions go together, in the same order.
     """
 
-    reference: weakref.ref[Tensor]
     version: int
     layout: Layout | None
     velocity: Tensor | None = None
@@ -73,6 +72,7 @@ class State:
     waiting: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
     contributions: Tensor | None = None
+    reference: weakref.ref[Tensor] | None = None
 
 
 @dataclass(eq=False)
@@ -102,15 +102,25 @@ class Sweep:
         velocity = torch.stack([self.action.velocity(each, tensor) for each in self.directions])
         axes = tuple(range(2, 2 + self.action.grid_axes))
         layout = Grid(axes) if axes else None
-        self._remember(tensor, State(weakref.ref(tensor), tensor._version, layout, velocity))
+        self._remember(tensor, State(tensor._version, layout, velocity))
 
     def state_of(self, tensor: Tensor) -> State | None:
         """What is known of a tensor; None if it does not depend on the input."""
         state = self._states.get(id(tensor))
-        return state if state is not None and state.reference() is tensor else None
+        if state is None or state.reference is None:
+            return None
+        return state if state.reference() is tensor else None
 
     def _remember(self, tensor: Tensor, state: State) -> None:
-        self._states[id(tensor)] = state
+        """Keep a state as long as its tensor lives, and not longer: contributions are large."""
+        key, states = id(tensor), self._states
+
+        def forget(reference: weakref.ref[Tensor]) -> None:
+            if key in states and states[key].reference is reference:
+                del states[key]
+
+        state.reference = weakref.ref(tensor, forget)
+        states[key] = state
 
     def __call__(self, operation: Operation) -> Any:
         """Run one operation, judge it, and return what it returns."""
@@ -237,7 +247,7 @@ class Sweep:
         count = len(self.directions)
         stack = None if pushed is None else pushed.unflatten(0, (1 + len(rows), count))
         velocity = None if stack is None else stack[0]
-        state = State(weakref.ref(result), result._version, layout)
+        state = State(result._version, layout)
         if layout is None:
             gridded = next((k for k in known if (k.layout or k.lost) is not None), None)
             if gridded is not None:
