@@ -239,3 +239,12 @@ def test_mistakes(words: list[str], named: tuple[str, ...], folder: Path, capsys
     assert_one_sentence(run_here(capsys, *start, *words), *named)
     assert not Path("runs").exists()
     assert {path.name for path in Path("ran").iterdir()} == {"checkpoint.safetensors"}
+
+
+def test_a_run_folder_goes_by_its_name_without_the_time() -> None:
+    from isotropy.cli.measure_inputs import _TIME_STAMP
+
+    stamped = "learn-digits-rotated-laplace-0-20261115-163210"
+    assert _TIME_STAMP.sub("", stamped) == "learn-digits-rotated-laplace-0"
+    assert _TIME_STAMP.sub("", stamped + "-2") == "learn-digits-rotated-laplace-0"
+    assert _TIME_STAMP.sub("", "mine-2026") == "mine-2026"

@@ -384,8 +384,19 @@ def test_fourier_interpolation_has_no_padding() -> None:
 def test_a_bare_record() -> None:
     assert measure_sentences({}) == ["Nothing was measured."]
     assert "Nothing was measured." in Page(measure_page({}, {})).text
-    assert measure_sentences({"entries": [{}, {}]})[0] == "No local error was measured."
+    two = [{"model": "a"}, {"model": "b"}]
+    assert measure_sentences({"entries": two})[0] == "No local error was measured."
     assert measure_sentences({"entries": [{}]}) == ["No local error of the model was measured."]
+
+
+def test_one_network_on_several_data_sets_goes_by_their_names() -> None:
+    record = measure_record(entry("cnn", "train"), entry("cnn", "test"))
+    told = measure_sentences(record)
+    assert told[0].startswith("The error of cnn is largest under")
+    assert any(sentence.startswith("train (") for sentence in told)
+    assert not any("cnn on train" in sentence for sentence in told)
+    both = measure_record(entry("cnn", "train"), entry("vit", "test"))
+    assert any(sentence.startswith("vit on test (") for sentence in measure_sentences(both))
 
 
 def test_text_is_escaped() -> None:

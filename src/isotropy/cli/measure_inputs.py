@@ -7,6 +7,7 @@ was trained for, divided as it was then, so that what was held out still is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,13 +62,17 @@ def named_models(texts: Sequence[str]) -> list[NamedModel]:
     return models
 
 
+_TIME_STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
+"""What a run folder's name ends with if the user gave it none."""
+
+
 def _named(text: str) -> NamedModel:
     label, equals, rest = text.partition("=")
     if equals and label and rest and "/" not in label and not Path(text).exists():
         return NamedModel(label, rest)
     path = Path(text)
     if text and path.is_dir() and text not in BACKBONES:
-        return NamedModel(path.resolve().name, text)
+        return NamedModel(_TIME_STAMP.sub("", path.resolve().name), text)
     if ".py:" in text:
         return NamedModel(text.rpartition(":")[2], text)
     return NamedModel(text, text)

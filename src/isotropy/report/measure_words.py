@@ -72,10 +72,17 @@ def entries_of(record: Mapping[str, Any]) -> list[Row]:
 
 
 def entry_name(entry: Row, record: Mapping[str, Any]) -> str:
-    """The model's label, with that of the data where the record has more than one."""
+    """The model's label, that of the data where there is one model, or both: `cnn on test`."""
     model, data = str(entry.get("model") or "the model"), str(entry.get("data") or "")
     several = len({each.get("data") for each in entries_of(record)}) > 1
-    return f"{model} on {data}" if several and data else model
+    if not several or not data:
+        return model
+    return f"{model} on {data}" if has_several_models(record) else data
+
+
+def has_several_models(record: Mapping[str, Any]) -> bool:
+    """Whether networks are compared, and not one network on several data sets."""
+    return len({each.get("model") for each in entries_of(record)}) > 1
 
 
 def action_name(action: Row) -> str:
@@ -242,6 +249,8 @@ def _headline(entry: Row) -> str:
 
 
 def _comparison_headline(record: Mapping[str, Any]) -> str:
+    if not has_several_models(record):
+        return _headline(entries_of(record)[0])
     names = action_names_of(record)
     if not names:
         return "No local error was measured."
