@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -223,3 +224,35 @@ def test_given_module_has_a_name_but_cannot_be_rebuilt() -> None:
 def test_timm_is_asked_for_where_it_is_missing() -> None:
     with pytest.raises(CallerError, match=r"install isotropy\[vision\]"):
         parse_network("timm:resnet18").build(SHAPE, OUTPUTS)
+
+
+class _Timm(types.ModuleType):
+    """Stands for the timm library: what it was asked for, and a network."""
+
+    def __init__(self, *, offline: bool = False) -> None:
+        super().__init__("timm")
+        self.offline = offline
+        self.asked: dict[str, object] = {}
+
+    def list_models(self) -> list[str]:
+        return ["resnet18"]
+
+    def create_model(self, name: str, **settings: object) -> nn.Module:
+        if self.offline:
+            raise OSError("no way to the hub")
+        self.asked = {"name": name, **settings}
+        return nn.Flatten()
+
+
+def test_timm_models_with_random_and_with_trained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = _Timm()
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    parse_network("timm:resnet18").build((3, 8, 8), 5)
+    assert timm.asked == {"name": "resnet18", "num_classes": 5, "in_chans": 3}
+    parse_network("timm:resnet18:pretrained").build((3, 8, 8), 5)
+    assert timm.asked == {"name": "resnet18", "pretrained": True}
+    with pytest.raises(CallerError, match="unknown timm model 'other'"):
+        parse_network("timm:other:pretrained").build((3, 8, 8), 5)
+    monkeypatch.setitem(sys.modules, "timm", _Timm(offline=True))
+    with pytest.raises(CallerError, match="could not be had.*random weights"):
+        parse_network("timm:resnet18:pretrained").build((3, 8, 8), 5)

@@ -432,3 +432,11 @@ def test_a_small_batch_gives_the_same_finite_errors() -> None:
     assert parts.entries[0]["exact"][0]["error"] == pytest.approx(
         whole.entries[0]["exact"][0]["error"], rel=1e-5
     )
+
+
+def test_a_network_with_classes_of_its_own_has_no_accuracy() -> None:
+    images, labels = torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2] * 2)
+    for outputs, known in ((3, True), (7, False)):
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, outputs)).eval()
+        found = measure(network, (images, labels), affine(("rotation",)), finite=False)
+        assert (found.entries[0]["accuracy"] is not None) is known

@@ -89,7 +89,7 @@ class MeasureDisplay:
     multiple=True,
     metavar="[NAME=]MODEL",
     help="The network: RUN_FOLDER (its trained network, without copies) | FILE.py:factory | "
-    "timm:NAME | mlp, cnn, … | mlp:WIDTH. Repeatable; networks called before and after give the "
+    "timm:NAME:pretrained | mlp, cnn, … | mlp:WIDTH. Repeatable; networks called before and after give the "
     "drift.",
 )
 @data_options

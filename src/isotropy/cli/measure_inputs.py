@@ -21,6 +21,7 @@ from isotropy.checks import CallerError
 from isotropy.cli.inputs import data_from
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.networks.backbones import BACKBONES
+from isotropy.networks.specification import TRAINED
 
 _OF_THE_DATA = ("data", "test_data", "variant", "image_size", "subset")
 
@@ -41,7 +42,8 @@ class NamedModel:
     @property
     def is_untrained(self) -> bool:
         """Whether its weights are random: backbones and timm models are built, not loaded."""
-        return self.folder is None and ".py" not in self.text
+        given = self.folder is not None or ".py" in self.text
+        return not given and not self.text.endswith(TRAINED)
 
 
 def named_models(texts: Sequence[str]) -> list[NamedModel]:

@@ -3,7 +3,8 @@
 mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width)
 FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
                      factory(); the file's hash is kept and must not change
-timm:NAME            a model of the timm library (an optional extra)
+timm:NAME            a model of the timm library (an optional extra), random weights
+timm:NAME:pretrained the same with the weights and the classes it was trained with
 """
 
 from __future__ import annotations
@@ -75,6 +76,10 @@ class NetworkSpecification:
             f"the network {self.name!r} was handed over in Python and cannot be rebuilt from its "
             "name; pass it again"
         )
+
+
+TRAINED = ":pretrained"
+"""What a timm model's name ends with if its trained weights are wanted."""
 
 
 def parse_network(text: str) -> NetworkSpecification:
@@ -171,7 +176,9 @@ def _arguments(
     )
 
 
-def _build_from_timm(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
+def _build_from_timm(written: str, shape: Sequence[int], outputs: int) -> nn.Module:
+    name = written.removesuffix(TRAINED)
+    trained = written.endswith(TRAINED)
     try:
         import timm
     except ImportError as error:
@@ -180,5 +187,16 @@ def _build_from_timm(name: str, shape: Sequence[int], outputs: int) -> nn.Module
         ) from error
     if name not in timm.list_models():
         raise CallerError(f"unknown timm model {name!r}")
-    network: nn.Module = timm.create_model(name, num_classes=outputs, in_chans=shape[0])
+    network: nn.Module
+    if not trained:
+        network = timm.create_model(name, num_classes=outputs, in_chans=shape[0])
+        return network
+    try:
+        # With the head it was trained with, whatever the data's classes are.
+        network = timm.create_model(name, pretrained=True)
+    except Exception as error:
+        raise CallerError(
+            f"timm model {name!r}: its trained weights could not be had ({error}); without "
+            f"{TRAINED} it is built with random weights"
+        ) from error
     return network

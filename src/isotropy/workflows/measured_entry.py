@@ -272,8 +272,8 @@ def _accuracy(
         for start in range(0, len(labelled), 500):
             batch = labelled.inputs[start : start + 500].to(place, dtype)
             scores = subject(batch)
-            if scores.ndim != 2:
-                return None
+            if scores.ndim != 2 or scores.shape[1] != labelled.num_classes:
+                return None  # classes of its own, as a network that was trained elsewhere has
             targets = labelled.targets[start : start + 500].to(place)
             right += int((scores.argmax(1) == targets).sum())
     return right / len(labelled)
