@@ -89,8 +89,8 @@ class MeasureDisplay:
     multiple=True,
     metavar="[NAME=]MODEL",
     help="The network: RUN_FOLDER (its trained network, without copies) | FILE.py:factory | "
-    "timm:NAME:pretrained | mlp, cnn, … | mlp:WIDTH. Repeatable; networks called before and after give the "
-    "drift.",
+    "timm:NAME:pretrained | mlp, cnn, … | mlp:WIDTH. Repeatable; networks called before and after "
+    "give the drift.",
 )
 @data_options
 @click.option(
