@@ -20,7 +20,7 @@ from isotropy.evidence.schedule import (
 )
 from isotropy.evidence.streams import stream
 
-MAY_STAY_EMPTY = {"ranges", "caps", "start"}
+MAY_STAY_EMPTY = {"ranges", "caps", "start", "micro_batch"}
 LARGEST_RATE = 0.25
 
 

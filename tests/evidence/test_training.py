@@ -462,3 +462,26 @@ def test_a_network_that_does_not_fit_is_refused_at_once(name: str):
     build, sentence = REFUSED[name]
     with pytest.raises(CallerError, match=sentence):
         trainer(network=build())
+
+
+# --- parts of a batch -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", ["laplace", "augerino", "averaged-losses"])
+@pytest.mark.parametrize("micro_batch", [1, 7])
+def test_a_batch_in_parts_learns_the_same(objective: str, micro_batch: int):
+    """Noise is drawn for the whole batch, and gradients of parts add up: rounding apart."""
+    images, labels, _ = bumps()
+    whole, parts = trainer(objective), trainer(objective, micro_batch=micro_batch)
+    assert whole.micro_batch == 20 and parts.micro_batch == micro_batch
+    for expected, found in zip(
+        run(whole, (images, labels)), run(parts, (images, labels)), strict=True
+    ):
+        assert found.train_loss == pytest.approx(expected.train_loss, rel=1e-9)
+        assert found.train_accuracy == expected.train_accuracy
+        assert found.ranges == pytest.approx(expected.ranges, rel=1e-6)
+        assert (found.log_evidence is None) == (expected.log_evidence is None)
+        if expected.log_evidence is not None:
+            assert found.log_evidence == pytest.approx(expected.log_evidence, rel=1e-9)
+    for first, second in zip(whole.network.parameters(), parts.network.parameters(), strict=True):
+        torch.testing.assert_close(second, first, rtol=1e-6, atol=1e-9)

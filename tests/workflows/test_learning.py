@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -421,6 +422,13 @@ def test_own_action_on_data_without_pixels() -> None:
     assert result.illustration.examples is None
 
 
+def test_what_a_run_will_take_is_said_before_it_starts() -> None:
+    told: list[str] = []
+    config = replace(CONFIG, epochs=2, burn_in=0)
+    isotropy.learn(small_network(), bar_tensors(), config=config, verdicts=0, remark=told.append)
+    assert re.fullmatch(r"about \d+ s and 0\.\d+ GB to go", told[0])
+
+
 def test_callbacks_are_told_everything() -> None:
     calls: list[Any] = []
     result = isotropy.learn(
@@ -434,7 +442,7 @@ def test_callbacks_are_told_everything() -> None:
     (config, done), *told = calls
     assert done == 0 and config.epochs == 5
     assert all(value is not None for name, value in vars(config).items()
-               if name not in ("ranges", "caps", "start"))  # fmt: skip
+               if name not in ("ranges", "caps", "start", "micro_batch"))  # fmt: skip
     assert [progress.row.epoch for progress in told] == [1, 2, 3, 4, 5]
     assert [progress.row.as_dict() for progress in told] == result.history
     assert all(progress.config is told[0].config for progress in told)

@@ -54,6 +54,7 @@ class LearnConfig:
     epochs           passes over the training data
     batch_size       examples a weight step
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
+    micro_batch      examples held at once in a weight step; the same. None: as many as fit
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
@@ -78,6 +79,7 @@ class LearnConfig:
     epochs: int | None = None
     batch_size: int | None = None
     curvature_batch: int | None = None
+    micro_batch: int | None = None
     weight_rate: float = 5e-3
     weight_rate_end: float = 1e-6
     burn_in: int | None = None
@@ -110,7 +112,7 @@ class LearnConfig:
         check_choice(self.prior_structure, STRUCTURES, what="prior structure")
         check_choice(self.likelihood, LIKELIHOODS, what="likelihood")
         positive = ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
-                    "update_every", "prior_steps", "evaluate_every")  # fmt: skip
+                    "micro_batch", "update_every", "prior_steps", "evaluate_every")  # fmt: skip
         for name in positive:
             value = getattr(self, name)
             if value is not None:

@@ -28,6 +28,7 @@ from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.baselines import average_of_losses, reward_for_width
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
+from isotropy.evidence.memory import fitting_micro_batch
 from isotropy.evidence.objectives import RECIPES
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.schedule import LearnConfig, cosine
@@ -114,6 +115,9 @@ class Trainer:
             self.optimisers["ranges"] = torch.optim.Adam(
                 self.ranges, lr=_number(config.range_rate), betas=(0.9, config.range_memory)
             )
+        self.micro_batch = config.micro_batch or fitting_micro_batch(
+            self.network, inputs, model.samples, _whole(config.batch_size)
+        )
         self.epoch = 0
         self.seconds = 0.0
 
@@ -182,37 +186,53 @@ class Trainer:
         for index, batch in enumerate(batches):
             progress = (self.epoch - 1 + index / len(batches)) / _whole(config.epochs)
             _set_rate(weights, cosine(config.weight_rate, config.weight_rate_end, progress))
-            inputs, targets = self.inputs[batch], self.targets[batch]
             noise = self.model.noise(len(batch), generator=noise_stream)
-            with torch.set_grad_enabled(follows_loss):
-                rows = self.model.orbit(inputs, noise)
-                copies = self.model.augmentation.copies(noise.shape[1])
-            moved = self.network(rows)
-            outputs = copies.mean(moved)
-            if self.recipe.averaged == "losses":
-                loss = average_of_losses(self.likelihood, moved, targets, copies)
-            else:
-                loss = self.likelihood.training_loss(outputs, targets)
-            losses.append(loss.detach() * len(batch))
-            if self.recipe.evidence:
-                loss = loss + self.prior.penalty(dict(self.network.named_parameters())) / count
-            if follows_loss:
-                loss = loss - config.augerino_weight * reward_for_width(self.model.augmentation)
             for optimiser in (weights, ranges):
                 if optimiser is not None:
                     optimiser.zero_grad(set_to_none=True)
-            loss.backward()
+            # Gradients of parts of the batch add up to those of the whole.
+            for part in range(0, len(batch), self.micro_batch):
+                own = batch[part : part + self.micro_batch]
+                targets = self.targets[own]
+                loss, outputs = self.loss_of(own, noise[part : part + self.micro_batch])
+                losses.append(loss.detach() * len(own))
+                if len(own) < len(batch):
+                    loss = loss * (len(own) / len(batch))
+                if part == 0:
+                    loss = self._with_penalties(loss)
+                loss.backward()
+                if targets.ndim == 1:
+                    hits.append((outputs.detach().argmax(1) == targets).sum())
             weights.step()
             if follows_loss and ranges is not None:
                 _set_rate(ranges, self._range_rate(progress))
                 ranges.step()
                 self.model.augmentation.project()
-            if targets.ndim == 1:
-                hits.append((outputs.detach().argmax(1) == targets).sum())
         mean_loss = float(torch.stack(losses).sum()) / count
         self._check_finite(mean_loss, "training loss")
         accuracy = float(torch.stack(hits).sum()) / count if hits else None
         return mean_loss, accuracy
+
+    def loss_of(self, examples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss of some examples with their noise, and their averaged outputs."""
+        with torch.set_grad_enabled(self.recipe.ranges == "loss"):
+            rows = self.model.orbit(self.inputs[examples], noise)
+            copies = self.model.augmentation.copies(noise.shape[1])
+        targets, moved = self.targets[examples], self.network(rows)
+        outputs = copies.mean(moved)
+        if self.recipe.averaged == "losses":
+            return average_of_losses(self.likelihood, moved, targets, copies), outputs
+        return self.likelihood.training_loss(outputs, targets), outputs
+
+    def _with_penalties(self, loss: Tensor) -> Tensor:
+        """The loss with what does not depend on the batch: the prior, the reward for width."""
+        if self.recipe.evidence:
+            penalty = self.prior.penalty(dict(self.network.named_parameters()))
+            loss = loss + penalty / len(self.inputs)
+        if self.recipe.ranges == "loss":
+            weight = self.config.augerino_weight
+            loss = loss - weight * reward_for_width(self.model.augmentation)
+        return loss
 
     # -- the evidence ----------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from isotropy.checkpoint import (
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.calibration import calibration
+from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive
 from isotropy.evidence.schedule import LearnConfig, Objective, resolve, too_short
 from isotropy.evidence.sizing import fit_curvature_batch
@@ -175,7 +176,7 @@ def learn(
     network    how to rebuild the model from words; kept in the run folder
     verdicts   seeds of the refits behind a verdict per symmetry (`evidence.verdict`); 0: none
     calibrate  score the posterior predictive's calibration on the test data
-    remark     told sentences about what goes on after the last epoch
+    remark     told sentences: what the run will take, what goes on after the last epoch
     screening  the record of a screening that the run starts from; kept in the result
 
     Raises CallerError for what the caller can put right, naming a layer without a curvature rule.
@@ -225,6 +226,8 @@ def learn(
         save_trainer(path, trainer, history)
     if started is not None:
         started(resolved, trainer.epoch)
+    if remark is not None and trainer.epoch < (resolved.epochs or 0):
+        remark(f"{estimate_run(trainer, 0 if split.test is None else len(split.test)).text} to go")
     begun, seconds_before = time.monotonic(), trainer.seconds
     _run(trainer, split.test, history, path, progress)
     if path is not None:  # before the verdicts, so that they can be interrupted

@@ -1,0 +1,142 @@
+"""How long a run will take and how much memory, before it starts.
+
+Every part of a run is tried once or twice on a few examples, and multiplied:
+
+    weight step    forward and backward of one batch, × batches × epochs
+    factors        a pass over two batches minus one over one, × batches; what is left of the one,
+                   the eigenvalues of the factors, once a hyper step
+    gradient       one batch with a graph to the ranges, × batches
+    scoring        the forward passes of the test data, about a third of a weight step's
+
+Nothing of the trainer is changed: no step is taken, and random streams are the run's own, which are
+named and not shared. On a machine that others use too the estimate is theirs as much as ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from isotropy.evidence.memory import step_bytes
+from isotropy.evidence.training import Trainer, fix_statistics
+
+FORWARD_SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a whole run by part, and bytes of its largest part."""
+
+    weight_steps: float
+    evidence: float
+    scoring: float
+    memory: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run."""
+        return self.weight_steps + self.evidence + self.scoring
+
+    @property
+    def text(self) -> str:
+        """`about 2 min and 0.4 GB`."""
+        return f"about {_duration(self.seconds)} and {max(self.memory / 1e9, 0.01):.2g} GB"
+
+
+def estimate_run(trainer: Trainer, test_examples: int = 0) -> Estimate:
+    """Try every part of the run that `trainer` is about to make."""
+    config, count = trainer.config, len(trainer.inputs)
+    assert config.epochs is not None and config.batch_size is not None
+    assert config.curvature_batch is not None and config.evaluate_every is not None
+    assert config.test_samples is not None and config.burn_in is not None
+    assert config.gradient_batches is not None
+    epochs = config.epochs - trainer.epoch
+    step, step_memory = _weight_step(trainer)
+    weight_steps = step * math.ceil(count / config.batch_size) * epochs
+    evidence = memory = 0.0
+    if trainer.recipe.evidence:
+        updates = max(0, config.epochs - max(config.burn_in, trainer.epoch)) // config.update_every
+        factors, spectra, gradient, memory = _evidence_batches(trainer)
+        passes = math.ceil(count / config.curvature_batch)
+        limit = config.gradient_batches * config.batch_size or count
+        gradients = math.ceil(min(limit, count) / config.curvature_batch)
+        evidence = updates * (factors * passes + spectra + gradient * gradients)
+    per_copy = step / (min(config.batch_size, count) * trainer.model.samples)
+    scores = max(1, epochs // config.evaluate_every) if test_examples else 0
+    scoring = FORWARD_SHARE * per_copy * test_examples * config.test_samples * scores
+    return Estimate(weight_steps, evidence, scoring, max(step_memory, memory))
+
+
+def _weight_step(trainer: Trainer) -> tuple[float, float]:
+    """Seconds and bytes of one batch, forward and backward; gradients are cleared."""
+    size = min(trainer.config.batch_size or 1, len(trainer.inputs))
+    batch = torch.arange(size, device=trainer.device)
+    noise = trainer.model.noise(size, generator=torch.Generator(trainer.device).manual_seed(0))
+    fix_statistics(trainer.network)
+
+    def once() -> None:
+        for part in range(0, size, trainer.micro_batch):
+            own = slice(part, part + trainer.micro_batch)
+            loss, _ = trainer.loss_of(batch[own], noise[own])
+            loss.backward()
+        for parameter in (*trainer.network.parameters(), *trainer.ranges):
+            parameter.grad = None
+
+    devices = [trainer.device] if trainer.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        once()  # the first time is slower than all others
+        seconds, _ = _timed(trainer.device, once)
+    held = min(size, trainer.micro_batch)
+    memory = step_bytes(trainer.network, trainer.inputs, trainer.model.samples, held)
+    return seconds, memory
+
+
+def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
+    """Seconds of factors a batch, of their spectra, of a gradient a batch; bytes on a GPU."""
+    evidence, place = trainer.evidence, trainer.device
+    several = len(trainer.inputs) > (trainer.config.curvature_batch or 1)
+
+    def factors(batches: int) -> None:
+        evidence.fit(itertools.islice(trainer.orbit_batches("estimate"), batches))
+
+    factors(1)
+    one, bytes_of_factors = _timed(place, lambda: factors(1))
+    two = _timed(place, lambda: factors(2))[0] if several else 2 * one
+    per_batch = min(one, max(two - one, one / 10))
+    gradient = bytes_of_gradient = 0.0
+    if trainer.recipe.ranges == "evidence" and trainer.ranges:
+        fit = evidence.fit(itertools.islice(trainer.orbit_batches("estimate"), 1))
+
+        def gradients() -> None:
+            batches = itertools.islice(trainer.orbit_batches("estimate", graph=True), 1)
+            evidence.gradient(fit, batches, trainer.ranges)
+
+        gradient, bytes_of_gradient = _timed(place, gradients)
+    return per_batch, one - per_batch, gradient, max(bytes_of_factors, bytes_of_gradient)
+
+
+def _timed(device: torch.device, task: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of a task, and on a GPU the bytes it took at most."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    started = time.perf_counter()
+    task()
+    if on_gpu:
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - started
+    return seconds, float(torch.cuda.max_memory_allocated(device)) if on_gpu else 0.0
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
