@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import evidence, lie_derivative
+from benchmarks import evidence, lie_derivative, warp
 
-BENCHMARKS = {"evidence": evidence.main, "lie_derivative": lie_derivative.main}
+BENCHMARKS = {
+    "evidence": evidence.main,
+    "lie_derivative": lie_derivative.main,
+    "warp": warp.main,
+}
 
 if __name__ == "__main__":
     words = sys.argv[1:]

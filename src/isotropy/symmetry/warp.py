@@ -17,10 +17,21 @@ pixel centres, where a bilinear interpolant has a kink. Reverse over forward nee
 forward over forward is not to be had, torch drops the outer tangent there without an error.
 
 "fourier" reads the image as a periodic function instead (`fourier_warp`), in plain operations.
+
+On a CPU the copies come in chunks that share one grid (`warp_cpu`). For GPUs there is one Triton
+kernel without a grid in memory (`warp_triton`); it is right in Triton's interpreter but has not run
+on a GPU yet, so that it is taken only within `fused_path()`. What this file computes itself is the
+reference for both, and what there is everywhere else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -28,6 +39,7 @@ from torch import Tensor
 
 from isotropy.checks import CallerError, check_axes, check_choice, shape_text
 from isotropy.symmetry.fourier_warp import fourier_sample
+from isotropy.symmetry.warp_cpu import chunked_warp, pull_back
 
 GridInterpolation = Literal["bilinear", "bicubic"]
 Interpolation = Literal["bilinear", "bicubic", "fourier"]
@@ -76,20 +88,127 @@ def affine_warp(
             f"shift: expected (batch, samples, 2) = ({batch}, {samples}, 2), got "
             f"{shape_text(shift)}"
         )
-    grid = _sampling_grid(linear, shift, height, width, align_corners)
+    # An exported program has a batch of any size, and does not come in chunks.
+    is_plain = _only_reference.get() or torch.compiler.is_compiling()
+    if images.device.type == "cpu" and interpolation != "fourier" and not is_plain:
+        unit = half_extent(width, align_corners)
+        centres = (pixel_centres(width, unit, linear), pixel_centres(height, unit, linear))
+        aspect = unit / half_extent(height, align_corners)
+        sampler = (_MODES[interpolation], _PADDINGS[padding], align_corners)
+        return chunked_warp(images, linear, shift, centres, aspect, sampler)
     if interpolation == "fourier":
+        grid = _sampling_grid(linear, shift, height, width, align_corners)
         columns, rows = (
             place.flatten(1) * half_extent(length, align_corners) + (length - 1) / 2
             for place, length in zip(grid.unbind(-1), (width, height), strict=True)
         )
         read = fourier_sample(images, columns, rows)
         return read.reshape(batch, channels, samples, height, width).transpose(1, 2)
-    # All samples of one image in one tall grid: the image is read where it lies, not copied.
-    tall = grid.reshape(batch, samples * height, width, 2)
+    fused = _fused_path(images, linear, shift)
+    warp = reference_warp if fused is None else fused.fused_warp
+    result: Tensor = warp(
+        images,
+        linear,
+        shift,
+        interpolation=interpolation,
+        padding=padding,
+        align_corners=align_corners,
+    )
+    return result
+
+
+_only_reference: ContextVar[bool] = ContextVar("_only_reference", default=False)
+
+
+@contextmanager
+def reference_path() -> Iterator[None]:
+    """Within this context `affine_warp` is `reference_warp`, for tests and benchmarks."""
+    token = _only_reference.set(True)
+    try:
+        yield
+    finally:
+        _only_reference.reset(token)
+
+
+_may_fuse: ContextVar[bool] = ContextVar("_may_fuse", default=False)
+
+
+@contextmanager
+def fused_path() -> Iterator[None]:
+    """Within this context `affine_warp` takes the Triton kernel where it can."""
+    token = _may_fuse.set(True)
+    try:
+        yield
+    finally:
+        _may_fuse.reset(token)
+
+
+def _fused_path(*tensors: Tensor) -> ModuleType | None:
+    """`warp_triton` if it can take these images and maps, None if not."""
+    images = tensors[0]
+    if images.device.type != "cuda" or _only_reference.get() or not _may_fuse.get():
+        return None
+    if torch.compiler.is_compiling():
+        return None  # an exported program is to run without this library
+    # A subclass stands for something else than the numbers at its address.
+    plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in tensors)
+    alike = all((each.device, each.dtype) == (images.device, images.dtype) for each in tensors)
+    module = _warp_triton() if plain and alike else None
+    return module if module is not None and images.dtype in module.DTYPES else None
+
+
+@cache
+def _warp_triton() -> ModuleType | None:
+    """The kernels, or None where Triton is missing."""
+    try:
+        return import_module("isotropy.symmetry.warp_triton")
+    except ImportError:
+        return None
+
+
+def reference_warp(
+    images: Tensor,
+    linear: Tensor,
+    shift: Tensor,
+    *,
+    interpolation: GridInterpolation,
+    padding: Padding,
+    align_corners: bool,
+) -> Tensor:
+    """`affine_warp` by torch's `grid_sampler_2d`, on any device; shapes are not checked."""
+    batch, channels, height, width = images.shape
+    samples = linear.shape[1]
     warped = grid_sample(
-        images, tall, interpolation=interpolation, padding=padding, align_corners=align_corners
+        images,
+        _tall_grid(images, linear, shift, align_corners),
+        interpolation=interpolation,
+        padding=padding,
+        align_corners=align_corners,
     )
     return warped.reshape(batch, channels, samples, height, width).transpose(1, 2)
+
+
+def reference_images_gradient(
+    cotangent: Tensor,
+    images: Tensor,
+    linear: Tensor,
+    shift: Tensor,
+    *,
+    interpolation: GridInterpolation,
+    padding: Padding,
+    align_corners: bool,
+) -> Tensor:
+    """The gradient of Σ cotangent · `reference_warp` by the images, like them."""
+    grid = _tall_grid(images, linear, shift, align_corners)
+    tall = cotangent.transpose(1, 2).flatten(2, 3)  # (batch, channels, samples·height, width)
+    options = [_MODES[interpolation], _PADDINGS[padding], align_corners]
+    return pull_back(tall, images, grid, options, [True, False])[0]
+
+
+def _tall_grid(images: Tensor, linear: Tensor, shift: Tensor, align_corners: bool) -> Tensor:
+    """All samples of one image in one grid: the image is read where it lies, not copied."""
+    height, width = images.shape[2:]
+    return _sampling_grid(linear, shift, height, width, align_corners).flatten(1, 2)
 
 
 def pixel_centres(length: int, unit: float, like: Tensor) -> Tensor:
@@ -154,7 +273,7 @@ class _GridSample(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         images, grid = ctx.saved_tensors
         needed = list(ctx.needs_input_grad[:2])
-        to_images, to_grid = _pull_back(cotangent, images, grid, ctx.options, needed)
+        to_images, to_grid = pull_back(cotangent, images, grid, ctx.options, needed)
         return (to_images if needed[0] else None, to_grid if needed[1] else None, None, None, None)
 
     @staticmethod
@@ -168,21 +287,9 @@ class _GridSample(torch.autograd.Function):
             single = images.flatten(0, 1)[:, None]
             repeated = grid[:, None].expand(-1, channels, -1, -1, -1).flatten(0, 1)
             ones = torch.ones_like(repeated[..., 0])[:, None]
-            slopes = _pull_back(ones, single, repeated, ctx.options, [False, True])[1]
+            slopes = pull_back(ones, single, repeated, ctx.options, [False, True])[1]
             slopes = slopes.unflatten(0, (batch, channels))
             tangent = tangent + (slopes * grid_dot[:, None]).sum(-1)
         if images_dot is not None:
             tangent = tangent + torch.grid_sampler_2d(images_dot, grid, *ctx.options)
         return tangent
-
-
-def _pull_back(
-    cotangent: Tensor, images: Tensor, grid: Tensor, options: list[Any], needed: list[bool]
-) -> tuple[Tensor, Tensor]:
-    """Gradients of `grid_sampler_2d` by images and grid, those that are needed."""
-    backward = torch.ops.aten.grid_sampler_2d_backward
-    try:
-        to_images, to_grid = backward(cotangent, images, grid, *options, needed)
-    except RuntimeError:  # vmap in torch 2.11 cannot leave one of the two out
-        to_images, to_grid = backward(cotangent, images, grid, *options, [True, True])
-    return to_images, to_grid

@@ -1,0 +1,200 @@
+"""A lower bound of the evidence, estimated from one mini-batch: the function-space bound.
+
+The determinant of the Laplace evidence (`laplace`, whole Gauss–Newton matrix) can be taken over
+outputs instead of parameters. With one row j for every example and direction of the output
+curvature (see `curvature.tangent_kernel`) and P = diag(δ),
+
+    log|H + P| − log|P| = log|I + K| ,      K = Σ_l K_l / δ_l ,      K_l = j_l · j_lᵀ
+
+and leaving out everything between the blocks of a partition of the rows can only make it larger
+(Fischer's inequality). A sum over mini-batches b is therefore a lower bound of log Z, and one
+mini-batch drawn uniformly an unbiased estimate of it, as is its gradient:
+
+    N/|b| log p(y_b | f̂) − ½ Σ_l δ_l ‖θ_l‖² − ½ N/|b| log|I + K_bb|
+
+Within a batch the directions may be left together or split further:
+
+    joint   one determinant, (batch·directions)²: the tightest, equal to log Z when b is all data
+    each    one determinant a direction, batch² each: looser and cheaper
+    one     one direction drawn at random, times their number: an unbiased estimate of `each`
+
+A batch may also be conditioned on its first examples c, which makes the bound tighter at no cost:
+given c, what remains of K (its Schur complement) is split into batches, so that an example counts
+with what it adds to c and not with what it adds to nothing. The determinant is then
+
+    log|I + K_cc| + (N − |c|)/|b| (log|I + K_(c∪b)(c∪b)| − log|I + K_cc|)
+
+with a larger variance, because fewer examples stand for all.
+
+Any root of the output curvature makes this a bound; which one decides how tight it is once
+directions are split. Monte-Carlo directions (`sampled_root`) would not do: the logarithm of their
+determinant lies below on average, and the evidence above.
+
+Immer, van der Ouderaa, van der Wilk, Rätsch, Schölkopf (2023), "Stochastic marginal likelihood
+gradients using neural tangent kernels". Oracle: tests/oracles/function_space.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError, check_choice
+from isotropy.curvature.tangent_kernel import tangent_kernels
+from isotropy.evidence.laplace import Batch, NotFiniteError
+from isotropy.evidence.priors import GaussianPrior
+from isotropy.likelihoods import Likelihood
+
+Splitting = Literal["joint", "each", "one"]
+SPLITTINGS: tuple[Splitting, ...] = ("joint", "each", "one")
+
+
+@dataclass(frozen=True)
+class BoundEstimate:
+    """The parts of an estimate in nats, already scaled to all examples; 0-dimensional, float64.
+
+    log_likelihood   N/|b| log p(y_b | f̂)
+    penalty          Σ_l δ_l ‖θ_l‖²
+    log_determinant  N/|b| log|I + K_bb|, or what stands for it with conditioning
+    """
+
+    log_likelihood: Tensor
+    penalty: Tensor
+    log_determinant: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        """The estimate of a lower bound of log Z."""
+        return self.log_likelihood - (self.penalty + self.log_determinant) / 2
+
+
+class FunctionSpaceBound:
+    """Lower bound of the evidence of `network` from mini-batches.
+
+    splitting: what becomes of the directions of the output curvature: joint, each, one.
+    The parameters that count are those with a prior, `prior.names`.
+
+    >>> bound = FunctionSpaceBound(network, likelihood, prior)
+    >>> loss = -bound.estimate(Batch(rows, targets, copies), count=60_000).value
+    >>> loss.backward()                 # ranges the rows depend on, precisions, noise
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        likelihood: Likelihood,
+        prior: GaussianPrior,
+        splitting: Splitting = "joint",
+    ) -> None:
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
+        check_choice(splitting, SPLITTINGS, what="splitting")
+        self.splitting = splitting
+
+    def estimate(self, batch: Batch, count: int, conditioned: int = 0) -> BoundEstimate:
+        """The bound for `count` examples by those of `batch`, its first `conditioned` being c.
+
+        Differentiable in whatever rows and weights of copies depend on, in the prior's precisions
+        and in the likelihood's noise; the network's weights are constants. `one` draws from the
+        batch's generator.
+        """
+        size = len(batch.targets)
+        if not 1 <= size <= count:
+            raise CallerError(
+                f"bound: expected a batch of 1 to {count} examples, of {count} in all, got {size}; "
+                "give as count the number of training examples"
+            )
+        if not 0 <= conditioned < size:
+            raise CallerError(
+                f"bound: expected 0 to {size - 1} examples to condition on, of a batch of {size}, "
+                f"got {conditioned}"
+            )
+        drawn = 1  # how many blocks stand for each one that is computed
+
+        def directions(outputs: Tensor) -> Tensor:
+            nonlocal drawn
+            self.likelihood.check_targets(batch.targets, outputs)
+            root = self.likelihood.curvature_root(outputs)
+            if self.splitting != "one":
+                return root
+            drawn = len(root)
+            generator = batch.generator
+            device = None if generator is None else generator.device
+            index = int(torch.randint(len(root), (), generator=generator, device=device))
+            return root[index : index + 1]
+
+        outputs, kernels = tangent_kernels(
+            self.network,
+            self.prior.names,
+            batch.rows,
+            batch.copies,
+            directions,
+            joint=self.splitting == "joint",
+        )
+        if len(outputs) != size:
+            raise CallerError(
+                f"bound: expected one target for every {batch.copies.count} rows, got "
+                f"{len(batch.rows)} rows and {size} targets"
+            )
+        statistic = self.likelihood.statistic(outputs, batch.targets).double()
+        precisions, penalty = self._prior_terms()
+        first = next(iter(kernels.values()))
+        scale = self.likelihood.curvature_scale().to(first.device)
+        kernel = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
+        for name, own in kernels.items():
+            kernel = kernel + own.double() * (scale / precisions[name])
+        batches = (count - conditioned) / (size - conditioned)
+        determinant = batches * log_determinant_above_one(kernel)
+        if conditioned:  # rows are ordered by direction, then example
+            given = torch.arange(kernel.shape[-1], device=kernel.device) % size < conditioned
+            of_given = log_determinant_above_one(kernel[:, given][:, :, given])
+            determinant = determinant - (batches - 1) * of_given
+        return BoundEstimate(
+            log_likelihood=count / size * self.likelihood.log_likelihood(statistic, size),
+            penalty=penalty,
+            log_determinant=drawn * determinant,
+        )
+
+    @torch.no_grad()
+    def value(self, batches: Iterable[Batch]) -> Tensor:
+        """The bound itself, over batches that hold every example once; without a graph."""
+        parts = [self.estimate(batch, len(batch.targets)) for batch in batches]
+        if not parts:
+            raise CallerError("bound: expected at least one batch of data, got none")
+        fit = torch.stack([part.log_likelihood - part.log_determinant / 2 for part in parts])
+        return fit.sum() - parts[0].penalty / 2
+
+    def _prior_terms(self) -> tuple[dict[str, Tensor], Tensor]:
+        """δ by parameter name and Σ_l δ_l ‖θ_l‖², as in `LaplaceEvidence`.
+
+        Weights in front of a normalisation have the precision on whose shell they lie.
+        """
+        weights = {name: self.network.get_parameter(name).detach() for name in self.prior.names}
+        norms = {name: weight.double().square().sum() for name, weight in weights.items()}
+        precisions = self.prior.precisions()
+        for names in filter(None, self.prior.scale_invariant.values()):
+            entries = sum(weights[name].numel() for name in names)
+            length = torch.stack([norms[name] for name in names]).sum()
+            precisions |= dict.fromkeys(names, entries / length)
+        penalty = torch.stack([precisions[name] * norms[name] for name in self.prior.names]).sum()
+        return precisions, penalty
+
+
+def log_determinant_above_one(kernel: Tensor) -> Tensor:
+    """Σ over blocks of log|I + K|, K (blocks, rows, rows) positive semi-definite, in float64."""
+    matrix = (kernel + kernel.mT) / 2 + torch.eye(
+        kernel.shape[-1], dtype=kernel.dtype, device=kernel.device
+    )
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if bool(failed.any()) or not bool(torch.isfinite(factor).all()):
+        raise NotFiniteError(
+            "the tangent kernel of a batch is not finite, or too large to be told from a singular "
+            "one in the network's precision; lower the learning rate, rescale the inputs, or use "
+            "float64"
+        )
+    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum()

@@ -1,0 +1,346 @@
+"""The function-space bound: below the evidence, equal where it should be, unbiased by batches."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from network_cases import LIKELIHOODS, NETWORKS, NOISE, NetworkCase, assert_equal
+from network_modules import CLASSES
+from oracles.dense_evidence import categorical_log_likelihood, gaussian_log_likelihood
+from oracles.dense_fisher import weighted_jacobian, weighted_outputs
+from oracles.function_space import (
+    exact_log_determinant,
+    gaussian_root,
+    softmax_root,
+    split_log_determinant,
+    whole_kernel,
+)
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.curvature import tangent_kernel
+from isotropy.curvature.choice import make_curvature
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import KINDS
+from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
+from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.stochastic import (
+    SPLITTINGS,
+    FunctionSpaceBound,
+    Splitting,
+    log_determinant_above_one,
+)
+from isotropy.likelihoods import Categorical
+
+COUNT = 6
+WEIGHTS = (0.5, 0.15, 0.35)
+PARTITIONS = {
+    "all": [[0, 1, 2, 3, 4, 5]],
+    "halves": [[0, 1, 2], [3, 4, 5]],
+    "uneven": [[4, 0], [5, 2, 1], [3]],
+    "single": [[0], [1], [2], [3], [4], [5]],
+}
+NESTED = [
+    PARTITIONS["all"],
+    [[0, 1, 2, 3], [4, 5]],
+    [[0, 3], [1, 2], [4, 5]],
+    PARTITIONS["single"],
+]
+
+
+class Tied(nn.Module):
+    """Two Linear layers with one and the same weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(CLASSES, CLASSES)
+        self.head = nn.Linear(CLASSES, CLASSES)
+        self.head.weight = self.inner.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.inner(inputs).tanh())
+
+
+CASES = {
+    name: NETWORKS[name]
+    for name in (
+        "network is the layer", "linear without bias", "mlp", "mlp, activation last",
+        "in-place relu", "tokens", "used twice", "head used twice", "unused", "frozen weight",
+        "frozen head", "cnn", "conv last", "conv, in-place relu", "layer norm", "attention",
+    )
+} | {"tied": NetworkCase(Tied, (CLASSES,))}  # fmt: skip
+
+
+class Setting:
+    """A network, data and a prior whose tensors all differ, and the same by the oracles."""
+
+    def __init__(
+        self, network: str = "mlp", likelihood: str = "categorical", weights: bool = True
+    ) -> None:
+        case, kind = CASES[network], LIKELIHOODS[likelihood]
+        self.network = case.network().eval()
+        self.rows, self.targets = case.rows(COUNT, len(WEIGHTS)), kind.targets(COUNT)
+        values = WEIGHTS if weights else (1 / len(WEIGHTS),) * len(WEIGHTS)
+        self.weights = torch.tensor(values, dtype=torch.float64)
+        self.copies = Copies(len(WEIGHTS), self.weights if weights else None)
+        self.likelihood, self.kind = kind.build(), kind
+        names = tuple(n for n, p in self.network.named_parameters() if p.requires_grad)
+        self.prior = GaussianPrior(self.network, names, "tensor", 0.4)
+        with torch.no_grad():
+            self.prior.log_precisions += torch.linspace(
+                0, 1, len(self.prior.groups), dtype=torch.float64
+            )
+
+    def bound(self, splitting: Splitting = "joint") -> FunctionSpaceBound:
+        return FunctionSpaceBound(self.network, self.likelihood, self.prior, splitting)
+
+    def batch(self, examples: list[int], generator: torch.Generator | None = None) -> Batch:
+        rows = self.copies.split(self.rows)[examples].flatten(0, 1)
+        return Batch(rows, self.targets[examples], self.copies, generator)
+
+    def batches(self, partition: list[list[int]]) -> list[Batch]:
+        return [self.batch(examples) for examples in partition]
+
+    # -- by the oracles --------------------------------------------------------------------
+
+    def precisions(self) -> Tensor:
+        own = self.prior.precisions()
+        sizes = {name: self.network.get_parameter(name).numel() for name in own}
+        return torch.cat([d.detach().expand(sizes[name]) for name, d in own.items()])
+
+    def fit_and_penalty(self) -> Tensor:
+        """log p(y | f̂) − ½ Σ δ‖θ‖²."""
+        outputs = weighted_outputs(self.network, self.rows, self.weights)
+        if isinstance(self.likelihood, Categorical):
+            fit = categorical_log_likelihood(outputs, self.targets)
+        else:
+            fit = gaussian_log_likelihood(outputs, self.targets, NOISE)
+        flat = torch.cat([self.network.get_parameter(n).flatten() for n in self.prior.names])
+        return fit - (self.precisions() * flat.square()).sum().detach() / 2
+
+    def jacobian(self) -> Tensor:
+        return weighted_jacobian(self.network, self.prior.names, self.rows, self.weights)
+
+    def exact(self) -> Tensor:
+        """log Z with the whole Gauss–Newton matrix over the parameters."""
+        outputs = weighted_outputs(self.network, self.rows, self.weights)
+        curvature = self.kind.curvature(outputs)
+        complexity = exact_log_determinant(self.jacobian(), curvature, self.precisions())
+        return self.fit_and_penalty() - complexity / 2
+
+    def split(self, partition: list[list[int]], split_directions: bool) -> Tensor:
+        """The bound of a partition, written out."""
+        outputs = weighted_outputs(self.network, self.rows, self.weights)
+        categorical = isinstance(self.likelihood, Categorical)
+        root = softmax_root(outputs) if categorical else gaussian_root(outputs, NOISE)
+        kernel = whole_kernel(self.jacobian(), root, self.precisions())
+        complexity = split_log_determinant(kernel, partition, split_directions)
+        return self.fit_and_penalty() - complexity / 2
+
+
+# --- where the bound is the evidence -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("network", CASES)
+def test_all_data_jointly_give_the_evidence(network: str, likelihood: str) -> None:
+    setting = Setting(network, likelihood)
+    whole = setting.batch(PARTITIONS["all"][0])
+    estimate = setting.bound().estimate(whole, COUNT).value
+    assert_equal(estimate.detach(), setting.exact().detach(), network)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_agrees_with_the_library_s_own_evidence(likelihood: str) -> None:
+    setting = Setting("cnn", likelihood, weights=False)
+    curvature = make_curvature(setting.network, KINDS["full-ggn"], "refuse", setting.rows[:2])
+    evidence = LaplaceEvidence(setting.network, setting.likelihood, setting.prior, curvature)
+    expected = evidence.value(evidence.fit(setting.batches(PARTITIONS["halves"])))
+    found = setting.bound().value(setting.batches(PARTITIONS["all"]))
+    assert_equal(found, expected.detach(), "log evidence")
+
+
+def test_scale_invariant_weights_have_the_precision_of_their_shell() -> None:
+    setting = Setting("layer norm")
+    names = setting.prior.names
+    setting.prior = GaussianPrior(setting.network, names, "layer", 0.3, scale_invariant=("0",))
+    curvature = make_curvature(setting.network, KINDS["full-ggn"], "refuse", setting.rows[:2])
+    evidence = LaplaceEvidence(setting.network, setting.likelihood, setting.prior, curvature)
+    batches = setting.batches(PARTITIONS["all"])
+    expected = evidence.value(evidence.fit(batches)).detach()
+    assert_equal(setting.bound().value(batches), expected, "log evidence")
+    setting.prior = GaussianPrior(setting.network, names, "layer", 0.3)
+    assert float((setting.bound().value(batches) - expected).abs()) > 1e-3
+
+
+def test_only_parameters_with_a_prior_count() -> None:
+    setting = Setting("mlp")
+    whole = setting.batches(PARTITIONS["all"])
+    everything = setting.bound().value(whole)
+    setting.prior = GaussianPrior(setting.network, ("4.weight", "4.bias"), "tensor", 0.4)
+    assert_equal(setting.bound().value(whole), setting.exact().detach(), "last layer")
+    assert float((everything - setting.bound().value(whole)).abs()) > 1e-3
+
+
+# --- where it is below ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("splitting", ["joint", "each"])
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_every_partition_is_its_formula_and_a_bound(
+    network: str, likelihood: str, partition: str, splitting: Splitting
+) -> None:
+    setting = Setting(network, likelihood)
+    parts = PARTITIONS[partition]
+    found = setting.bound(splitting).value(setting.batches(parts))
+    assert_equal(found, setting.split(parts, splitting == "each").detach(), partition)
+    gap = float(setting.exact().detach() - found)
+    if (partition, splitting) == ("all", "joint"):
+        assert abs(gap) < 1e-8
+    else:
+        assert gap > 1e-3
+
+
+@pytest.mark.parametrize("splitting", ["joint", "each"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_finer_partitions_are_looser(likelihood: str, splitting: Splitting) -> None:
+    setting = Setting("mlp", likelihood)
+    values = [float(setting.bound(splitting).value(setting.batches(part))) for part in NESTED]
+    assert all(finer < coarser - 1e-3 for coarser, finer in itertools.pairwise(values))
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_directions_apart_are_looser(partition: str) -> None:
+    setting = Setting("mlp")
+    batches = setting.batches(PARTITIONS[partition])
+    together, apart = (float(setting.bound(s).value(batches)) for s in ("joint", "each"))
+    assert apart < together - 1e-3
+
+
+# --- estimates -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("splitting", ["joint", "each"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_batches_estimate_the_bound_without_bias(likelihood: str, splitting: Splitting) -> None:
+    setting = Setting("mlp", likelihood)
+    bound = setting.bound(splitting)
+    parts = PARTITIONS["uneven"]
+    drawn = [bound.estimate(setting.batch(part), COUNT).value.detach() for part in parts]
+    mean = sum(len(part) / COUNT * value for part, value in zip(parts, drawn, strict=True))
+    assert_equal(mean, bound.value(setting.batches(parts)), "mean over batches")
+    assert float(torch.stack(drawn).std()) > 1e-2
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_one_direction_estimates_each_without_bias(likelihood: str) -> None:
+    setting = Setting("mlp", likelihood)
+    directions = CLASSES - 1 if likelihood == "categorical" else CLASSES
+    found: dict[float, Tensor] = {}
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        batch = setting.batch([0, 2, 5], generator)
+        value = setting.bound("one").estimate(batch, COUNT).value.detach()
+        found[round(float(value), 9)] = value
+    assert len(found) == directions
+    expected = setting.bound("each").estimate(setting.batch([0, 2, 5]), COUNT).value.detach()
+    assert_equal(torch.stack(list(found.values())).mean(), expected, "mean over directions")
+
+
+@pytest.mark.parametrize("splitting", ["joint", "each"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_conditioning_is_between_the_bound_and_the_evidence(
+    likelihood: str, splitting: Splitting
+) -> None:
+    setting = Setting("mlp", likelihood)
+    bound, apart = setting.bound(splitting), splitting == "each"
+    given, rest = [0, 1], [[2, 3], [4, 5]]
+    estimates = [bound.estimate(setting.batch(given + batch), COUNT, len(given)) for batch in rest]
+    mean = torch.stack([estimate.log_determinant for estimate in estimates]).mean().detach()
+
+    def determinant(*partition: list[int]) -> Tensor:
+        fit = setting.fit_and_penalty()
+        return 2 * (fit - setting.split(list(partition), apart)).detach()
+
+    written_out = sum(determinant(given + batch) for batch in rest) - determinant(given)
+    assert_equal(mean, written_out, "Schur complements", 1e-9)
+    assert float(mean) > float(determinant([0, 1, 2, 3, 4, 5])) + 1e-3
+    assert float(mean) < float(determinant(given, *rest)) - 1e-3
+
+
+def test_parts_add_up() -> None:
+    setting = Setting("mlp")
+    estimate = setting.bound().estimate(setting.batch([1, 3]), COUNT)
+    parts = estimate.log_likelihood - estimate.penalty / 2 - estimate.log_determinant / 2
+    assert_equal(parts, estimate.value, "parts")
+    assert estimate.value.dtype == torch.float64 and estimate.value.ndim == 0
+    assert float(estimate.log_determinant.detach()) > 0 > float(estimate.log_likelihood.detach())
+
+
+def test_one_hidden_layer_needs_no_gradient_of_any_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting("frozen weight")
+    batches = setting.batches(PARTITIONS["halves"])
+    expected = setting.split(PARTITIONS["halves"], split_directions=False).detach()
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a gradient of every example was asked for")
+
+    monkeypatch.setattr(tangent_kernel, "example_gradients", refused)
+    assert_equal(setting.bound().value(batches), expected, "shortcut")
+    with pytest.raises(AssertionError, match="was asked for"):
+        Setting("cnn").bound().value(Setting("cnn").batches(PARTITIONS["all"]))
+
+
+def test_single_precision_is_close_to_double() -> None:
+    setting = Setting("mlp")
+    expected = setting.bound().value(setting.batches(PARTITIONS["halves"]))
+    setting.network.float()
+    setting.rows = setting.rows.float()
+    found = setting.bound().value(setting.batches(PARTITIONS["halves"]))
+    assert found.dtype == torch.float64
+    assert_equal(found, expected, "single precision", 1e-5)
+    assert not torch.equal(found, expected)
+
+
+# --- what cannot be meant -------------------------------------------------------------------------
+
+
+def test_mistakes_are_named() -> None:
+    setting = Setting("mlp")
+    bound = setting.bound()
+    with pytest.raises(CallerError, match=r"unknown splitting 'joined'.*did you mean 'joint'"):
+        setting.bound("joined")  # type: ignore[arg-type]
+    with pytest.raises(CallerError, match="expected a batch of 1 to 5 examples.*got 6"):
+        bound.estimate(setting.batch([0, 1, 2, 3, 4, 5]), COUNT - 1)
+    with pytest.raises(CallerError, match="got 0"):
+        bound.estimate(setting.batch([]), COUNT)
+    for conditioned in (-1, 2):
+        with pytest.raises(CallerError, match=f"expected 0 to 1 examples.*got {conditioned}"):
+            bound.estimate(setting.batch([0, 1]), COUNT, conditioned)
+    with pytest.raises(CallerError, match="expected at least one batch"):
+        bound.value([])
+    batch = setting.batch([0, 1])
+    with pytest.raises(CallerError, match="one target for every 3 rows, got 6 rows and 1 targets"):
+        bound.estimate(batch._replace(targets=batch.targets[:1]), COUNT)
+    with pytest.raises(CallerError, match="expected 0 to 2"):
+        bound.estimate(batch._replace(targets=batch.targets + CLASSES), COUNT)
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS)
+def test_a_kernel_that_is_not_finite_is_named(splitting: Splitting) -> None:
+    setting = Setting("mlp")
+    setting.rows[0] = torch.nan
+    with pytest.raises(NotFiniteError, match="tangent kernel of a batch is not finite"):
+        setting.bound(splitting).estimate(setting.batch([0, 1]), COUNT)
+
+
+def test_log_determinants_of_blocks_add_up_and_bad_ones_are_refused() -> None:
+    blocks = torch.stack([torch.diag(torch.tensor([1.0, 3.0])), torch.zeros(2, 2)]).double()
+    expected = torch.tensor(8.0, dtype=torch.float64).log()
+    assert_equal(log_determinant_above_one(blocks), expected, "log 8")
+    with pytest.raises(NotFiniteError):
+        log_determinant_above_one(-2 * torch.eye(2, dtype=torch.float64)[None])
