@@ -18,7 +18,6 @@ are worth little on a shared machine.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import peers
-from benchmarks.timing import fastest
+from benchmarks.timing import fastest, publish
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
@@ -209,11 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
     found = {device.type: run(options.examples, options.rounds, device) for device in devices}
     # The processor's numbers stand at the top; a GPU's beside them.
     report = {**found["cpu"], **({"cuda": found["cuda"]} if "cuda" in found else {})}
-    text = json.dumps(report, indent=2)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n", encoding="utf-8")
-    print(text if options.json else _table(report))
+    publish(report, options, _table(report))
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -24,7 +24,6 @@ Gruver, Finzi, Goldblum, Wilson, The Lie derivative for measuring learned equiva
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from torch import Tensor, nn
 if __package__ in (None, ""):  # run as a file: the folder above is where `benchmarks` is found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.timing import fastest
+from benchmarks.timing import fastest, publish
 from isotropy.equivariance.attribution import Attribution, attribute
 from isotropy.equivariance.layouts import Invariant
 from isotropy.equivariance.lie_derivative import lie_derivatives
@@ -233,11 +232,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="also write the JSON here")
     options = parser.parse_args(arguments)
     report = run(options.images, options.size, options.rounds, torch.device("cpu"))
-    text = json.dumps(report, indent=2)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n", encoding="utf-8")
-    print(text if options.json else _table(report))
+    publish(report, options, _table(report))
 
 
 def _table(report: dict[str, Any]) -> str:

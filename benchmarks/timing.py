@@ -1,9 +1,12 @@
-"""Timing on machines that are not quiet: several rounds, the fastest of each, device in step."""
+"""What benchmarks share: the fastest of several rounds; a report, printed or kept."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -29,3 +32,12 @@ def fastest(
 def _synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def publish(report: Mapping[str, Any], options: argparse.Namespace, table: str) -> None:
+    """Print a report as `--json` or as a table, and write it where `--out` says."""
+    text = json.dumps(report, indent=2)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n", encoding="utf-8")
+    print(text if options.json else table)

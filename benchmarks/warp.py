@@ -15,7 +15,6 @@ run.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +28,7 @@ from torch.nn.functional import affine_grid, grid_sample
 if __package__ in (None, ""):  # run as a file: the folder above is where `benchmarks` is found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.timing import fastest
+from benchmarks.timing import fastest, publish
 from isotropy.symmetry.image_actions import affine
 from isotropy.symmetry.warp import affine_warp, fused_path, reference_path
 from isotropy.workflows.provenance import provenance
@@ -131,11 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     report = run(options.images, options.rounds, device)
-    text = json.dumps(report, indent=2)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n", encoding="utf-8")
-    print(text if options.json else _table(report))
+    publish(report, options, _table(report))
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ from isotropy.equivariance.layouts import (
     Invariant,
     Layout,
     Tokens,
-    grid_axes_of,
     guess_tokens,
     layout_for,
 )
@@ -192,7 +191,6 @@ def test_layouts_by_name_and_by_hand() -> None:
     followed = layout_for(ACTION, ACTION, tensor, what="output")
     assert isinstance(followed, Follows) and followed.own is ACTION
     assert Grid((2, 3)).text == "image" and Grid((2,)).text == "sequence"
-    assert tuple(grid_axes_of(ACTION)) == (2, 3) and tuple(grid_axes_of(points(2))) == ()
 
 
 @pytest.mark.parametrize(

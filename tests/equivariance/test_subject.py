@@ -271,3 +271,9 @@ def test_a_few_at_once_are_the_same_function() -> None:
     in_parts = Subject(network, at_once=2)(data)
     assert sizes == [2, 2, 1]
     torch.testing.assert_close(in_parts, Subject(network)(data))
+
+
+def test_a_network_that_does_not_fit_the_data_is_named() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(5, 2))
+    with pytest.raises(CallerError, match=r"does not accept inputs of shape \(1, 2, 2\)"):
+        Subject(network).check(torch.rand(3, 1, 2, 2))

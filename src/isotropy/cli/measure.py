@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +23,7 @@ from isotropy.cli.inputs import (
     run_options,
 )
 from isotropy.cli.measure_inputs import data_request, measured_data, named_models
+from isotropy.cli.progress import LiveDisplay
 from isotropy.cli.resume import kept_options
 from isotropy.data.variants import LAWS
 from isotropy.report.measure_words import measure_sentences
@@ -41,32 +39,12 @@ def _splits(context: click.Context, parameter: click.Parameter, value: str) -> t
     return parts
 
 
-class MeasureDisplay:
-    """What is being measured, on standard error: a bar on a terminal, lines elsewhere."""
+class MeasureDisplay(LiveDisplay):
+    """What is being measured: a bar on a terminal, lines elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, highlight=False, quiet=quiet)
-        self.live = Live(console=self.console, refresh_per_second=4, transient=True)
-        self.is_interactive = self.console.is_terminal and not quiet
+        super().__init__(quiet=quiet)
         self.last = ""
-
-    def __enter__(self) -> MeasureDisplay:
-        if self.is_interactive:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.is_interactive:
-            self.live.stop()
-
-    def say(self, sentence: str) -> None:
-        """A line of its own."""
-        self.console.print(sentence, soft_wrap=True, markup=False)
 
     def __call__(self, text: str, done: int, total: int) -> None:
         if self.is_interactive:

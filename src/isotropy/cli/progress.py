@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -25,23 +26,16 @@ def reading(symmetry: Symmetry, amount: float) -> str:
     return f"±{amount:.3f} {symmetry.unit}"
 
 
-class LearnDisplay:
-    """Shows each epoch. Use as a context manager and call with every `LearnProgress`."""
+class LiveDisplay:
+    """Something live on standard error where that is a terminal; sentences anywhere, if wanted."""
 
-    def __init__(
-        self, augmentation: Augmentation, truth: dict[str, float], *, quiet: bool = False
-    ) -> None:
-        self.augmentation = augmentation
-        self.symmetries = augmentation.symmetries()
-        self.truth = truth
+    def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self.console = Console(stderr=True, highlight=False)
-        self.started = time.monotonic()
-        self.first_epoch: int | None = None
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> LearnDisplay:
-        if self._interactive:
+    def __enter__(self) -> Self:
+        if self.is_interactive:
             self.live.start()
         return self
 
@@ -51,22 +45,36 @@ class LearnDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._interactive:
+        if self.is_interactive:
             self.live.stop()
 
     @property
-    def _interactive(self) -> bool:
+    def is_interactive(self) -> bool:
         return self.console.is_terminal and not self.quiet
 
     def say(self, sentence: str) -> None:
-        """A line above the table."""
+        """A line of its own."""
         if not self.quiet:
             self.console.print(sentence, soft_wrap=True, markup=False)
+
+
+class LearnDisplay(LiveDisplay):
+    """Shows each epoch. Use as a context manager and call with every `LearnProgress`."""
+
+    def __init__(
+        self, augmentation: Augmentation, truth: dict[str, float], *, quiet: bool = False
+    ) -> None:
+        super().__init__(quiet=quiet)
+        self.augmentation = augmentation
+        self.symmetries = augmentation.symmetries()
+        self.truth = truth
+        self.started = time.monotonic()
+        self.first_epoch: int | None = None
 
     def __call__(self, progress: LearnProgress) -> None:
         if self.quiet:
             return
-        if self._interactive:
+        if self.is_interactive:
             self.live.update(self._table(progress))
             return
         epochs = progress.config.epochs or 1

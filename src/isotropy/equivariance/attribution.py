@@ -33,7 +33,7 @@ from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.equivariance.contributions import OUTPUT, Row, Sweep, counts
 from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.operations import Operation, watch
-from isotropy.equivariance.subject import Inputs, Subject, differentiable_forward
+from isotropy.equivariance.subject import Inputs, Subject, differentiable_forward, first_of
 from isotropy.equivariance.tangents import floats_of
 from isotropy.symmetry.actions import Action
 
@@ -221,12 +221,9 @@ def _count_operations(
     layouts: Mapping[str, str | Layout | Action] | None,
 ) -> int:
     """How many operations contribute anything, seen on one example and one direction."""
-    first = subject.with_moved(inputs, subject.moved(inputs)[:1])
-    if not isinstance(first, Tensor):
-        first = {name: tensor[:1] for name, tensor in first.items()}
     one = directions[:1] if directions.ndim == 2 else directions[:1, :1]
     sweep = Sweep(action, one, 1, layouts or {}, keep_contributions=False)
-    _swept(subject, first, sweep, layout)
+    _swept(subject, first_of(inputs, 1), sweep, layout)
     return len({row for row, _, _ in sweep.errors})
 
 

@@ -264,16 +264,17 @@ class Sweep:
         if state.contributions is None:
             state.rows = ()
         if error is not None:
-            if self.keep_contributions:
-                own_part = error[None]
-                earlier = state.contributions
-                state.contributions = (
-                    own_part if earlier is None else torch.cat([earlier, own_part])
-                )
-                state.rows = (*state.rows, row)
-            else:
-                self.errors.append((row, number, error))
+            self._contribute(state, row, number, error)
         self._remember(result, state)
+
+    def _contribute(self, state: State, row: int, number: int, error: Tensor) -> None:
+        """Add what an operation contributes to what its result carries, or note it."""
+        if not self.keep_contributions:
+            self.errors.append((row, number, error))
+            return
+        earlier = [] if state.contributions is None else [state.contributions]
+        state.contributions = torch.cat([*earlier, error[None]])
+        state.rows = (*state.rows, row)
 
     def _velocity(self, layout: Layout, tensor: Tensor) -> Tensor | None:
         if isinstance(layout, Invariant):
@@ -302,20 +303,13 @@ class Sweep:
             raise CallerError("network output: it does not depend on the input that moves")
         own = self._velocity(layout, output)
         error = _difference(state.velocity, own)
-        if error is None or not bool(error.any()):
+        if error is None:
             return
         self.rows.append(Row(OUTPUT, f"as {layout.text}", layout.text))
         row = len(self.rows) - 1
         for earlier in state.waiting:
             self.rows[earlier].judged_at = OUTPUT
-        if not self.keep_contributions:
-            self.errors.append((row, 0, error))
-            return
-        earlier_part = state.contributions
-        state.contributions = (
-            error[None] if earlier_part is None else torch.cat([earlier_part, error[None]])
-        )
-        state.rows = (*state.rows, row)
+        self._contribute(state, row, 0, error)
 
 
 SUMS = {"add", "add_", "sub", "sub_", "rsub"}

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -251,8 +250,3 @@ def layout_for(
             f"{', '.join(LAYOUTS[1:])}, an Action, or a Layout, or select a tensor with select="
         )
     return found
-
-
-def grid_axes_of(action: Action) -> Sequence[int]:
-    """The axes of the Action's own data on which its grid lies; none where there is no grid."""
-    return tuple(range(2, 2 + action.grid_axes))

@@ -24,7 +24,14 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.equivariance.layouts import Layout, layout_for
 from isotropy.equivariance.lie_derivative import lie_derivatives
-from isotropy.equivariance.subject import Inputs, On, Select, Subject, first_of
+from isotropy.equivariance.subject import (
+    Inputs,
+    On,
+    Select,
+    Subject,
+    check_batch_statistics,
+    first_of,
+)
 from isotropy.symmetry.actions import Action
 
 
@@ -51,7 +58,7 @@ def lie_derivative_penalty(
     the statistics of the batch are refused: no example would have a derivative of its own.
     Tested against `lie_derivatives`, and its gradient against finite differences.
     """
-    _refuse_batch_statistics(model)
+    check_batch_statistics(model)
     subject = Subject(model, on=on, select=select)
     moved = subject.moved(inputs)
     if not moved.is_floating_point():
@@ -75,13 +82,3 @@ def _weights(weights: Sequence[float] | Tensor, count: int, like: Tensor) -> Ten
             f"action, got {found.tolist()}"
         )
     return found
-
-
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        normalises = isinstance(module, nn.modules.batchnorm._BatchNorm)
-        if normalises and (module.training or module.running_mean is None):
-            raise CallerError(
-                f"layer {name!r} ({type(module).__name__}) normalises by the statistics of the "
-                "batch, so that examples depend on each other; put it into evaluation mode"
-            )

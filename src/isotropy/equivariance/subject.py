@@ -116,10 +116,19 @@ class Subject:
                 "x.float() / 255, or measure behind the embedding that takes the integers"
             )
         check_finite(moved, what="inputs")
-        _check_modes(self.network)
+        check_batch_statistics(self.network)
+        _check_dropout(self.network)
         two = first_of(inputs, 2)
         with torch.no_grad(), differentiable_forward(), _no_draws(moved.device):
-            together, alone = self._followed(two), self(copy_of(first_of(two, 1)))
+            try:
+                together = self._followed(two)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise CallerError(
+                    f"the network does not accept inputs of shape {tuple(moved.shape[1:])}: {error}"
+                ) from error
+            alone = self(copy_of(first_of(two, 1)))
         if not together.is_floating_point() or together.ndim < 1:
             raise CallerError(
                 f"network output: expected floating-point numbers for every example, got "
@@ -232,24 +241,35 @@ def rows_of(inputs: Inputs, rows: slice) -> Inputs:
     return {name: tensor[rows] for name, tensor in inputs.items()}
 
 
-def _check_modes(network: nn.Module) -> None:
-    """Refuse layers that look at the batch, or draw at random, as they are set now."""
+def check_batch_statistics(network: nn.Module) -> None:
+    """Refuse layers that normalise by the statistics of the batch, as they are set now."""
     for name, module in network.named_modules():
-        where = f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
-        if isinstance(module, nn.modules.batchnorm._NormBase):
-            looks_at_batch = not isinstance(module, nn.modules.instancenorm._InstanceNorm)
-            if looks_at_batch and (module.training or module.running_mean is None):
-                remedy = (
-                    "call model.eval() first"
-                    if module.running_mean is not None
-                    else "give it running statistics (track_running_stats=True)"
-                )
-                raise CallerError(
-                    f"{where} normalises by the statistics of the batch, so that examples depend "
-                    f"on each other; {remedy}"
-                )
+        if not isinstance(module, nn.modules.batchnorm._NormBase):
+            continue
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm):
+            continue
+        if module.training or module.running_mean is None:
+            remedy = (
+                "call model.eval() first, or eval() of this layer alone"
+                if module.running_mean is not None
+                else "give it running statistics (track_running_stats=True)"
+            )
+            raise CallerError(
+                f"{_named(name, module)} normalises by the statistics of the batch, so that "
+                f"examples depend on each other; {remedy}"
+            )
+
+
+def _check_dropout(network: nn.Module) -> None:
+    for name, module in network.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
-            raise CallerError(f"{where} drops at random in training mode; call model.eval() first")
+            raise CallerError(
+                f"{_named(name, module)} drops at random in training mode; call model.eval() first"
+            )
+
+
+def _named(name: str, module: nn.Module) -> str:
+    return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
 
 
 def _described(found: Any) -> str:

@@ -193,19 +193,8 @@ class LaplaceEvidence:
         }
 
     def precisions(self, fit: LaplaceFit) -> dict[str, Tensor]:
-        """δ by parameter name; differentiable in the prior's.
-
-        The weights of a layer in front of a normalisation count by their direction alone, which
-        any isotropic Gaussian prior makes uniform on the sphere. They get the precision on whose
-        shell they lie, P/‖θ‖², so that the evidence depends neither on their length nor on δ.
-        """
-        precisions = self.prior.precisions()
-        for names in self.prior.scale_invariant.values():
-            own = [name for name in names if name in fit.sizes]
-            size = sum(fit.sizes[name] for name in own)
-            length = sum((fit.squared_norms[name] for name in own), start=torch.zeros(()))
-            precisions |= {name: (size / length).to(fit.statistic) for name in own}
-        return precisions
+        """δ by parameter name; differentiable in the prior's."""
+        return self.prior.precisions_at(fit.squared_norms, fit.sizes)
 
     def scale(self, fit: LaplaceFit) -> Tensor:
         """The factor between the blocks and the curvature, from the likelihood's noise."""

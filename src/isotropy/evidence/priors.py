@@ -13,7 +13,7 @@ from parameter name to group name; roles are never guessed from names.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import torch
@@ -58,6 +58,24 @@ class GaussianPrior(nn.Module):
         """δ for each parameter tensor by name; differentiable in `log_precisions`."""
         values = dict(zip(self.groups, self.log_precisions.exp(), strict=True))
         return {name: values[self.group_of[name]] for name in self.names}
+
+    def precisions_at(
+        self, squared_norms: Mapping[str, Tensor], sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """δ by parameter name, for weights with these squared norms; differentiable in the prior's.
+
+        The weights of a layer in front of a normalisation count by their direction alone, which
+        any isotropic Gaussian prior makes uniform on the sphere. They get the precision on whose
+        shell they lie, P/‖θ‖², so that the evidence depends neither on their length nor on δ.
+        """
+        precisions = self.precisions()
+        for names in self.scale_invariant.values():
+            own = [name for name in names if name in sizes]
+            if own:
+                length = torch.stack([squared_norms[name] for name in own]).sum()
+                on_shell = sum(sizes[name] for name in own) / length
+                precisions |= dict.fromkeys(own, on_shell.to(self.log_precisions))
+        return precisions
 
     def by_group(self) -> dict[str, float]:
         """δ for each group, for reports."""

@@ -170,17 +170,11 @@ class FunctionSpaceBound:
         return fit.sum() - parts[0].penalty / 2
 
     def _prior_terms(self) -> tuple[dict[str, Tensor], Tensor]:
-        """δ by parameter name and Σ_l δ_l ‖θ_l‖², as in `LaplaceEvidence`.
-
-        Weights in front of a normalisation have the precision on whose shell they lie.
-        """
+        """δ by parameter name and Σ_l δ_l ‖θ_l‖²."""
         weights = {name: self.network.get_parameter(name).detach() for name in self.prior.names}
         norms = {name: weight.double().square().sum() for name, weight in weights.items()}
-        precisions = self.prior.precisions()
-        for names in filter(None, self.prior.scale_invariant.values()):
-            entries = sum(weights[name].numel() for name in names)
-            length = torch.stack([norms[name] for name in names]).sum()
-            precisions |= dict.fromkeys(names, entries / length)
+        sizes = {name: weight.numel() for name, weight in weights.items()}
+        precisions = self.prior.precisions_at(norms, sizes)
         penalty = torch.stack([precisions[name] * norms[name] for name in self.prior.names]).sum()
         return precisions, penalty
 

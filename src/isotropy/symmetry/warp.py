@@ -27,7 +27,7 @@ reference for both, and what there is everywhere else.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
@@ -118,29 +118,26 @@ def affine_warp(
 
 
 _only_reference: ContextVar[bool] = ContextVar("_only_reference", default=False)
-
-
-@contextmanager
-def reference_path() -> Iterator[None]:
-    """Within this context `affine_warp` is `reference_warp`, for tests and benchmarks."""
-    token = _only_reference.set(True)
-    try:
-        yield
-    finally:
-        _only_reference.reset(token)
-
-
 _may_fuse: ContextVar[bool] = ContextVar("_may_fuse", default=False)
 
 
 @contextmanager
-def fused_path() -> Iterator[None]:
-    """Within this context `affine_warp` takes the Triton kernel where it can."""
-    token = _may_fuse.set(True)
+def _switched_on(switch: ContextVar[bool]) -> Iterator[None]:
+    token = switch.set(True)
     try:
         yield
     finally:
-        _may_fuse.reset(token)
+        switch.reset(token)
+
+
+def reference_path() -> AbstractContextManager[None]:
+    """Within this context `affine_warp` is `reference_warp`, for tests and benchmarks."""
+    return _switched_on(_only_reference)
+
+
+def fused_path() -> AbstractContextManager[None]:
+    """Within this context `affine_warp` takes the Triton kernel where it can."""
+    return _switched_on(_may_fuse)
 
 
 def _fused_path(*tensors: Tensor) -> ModuleType | None:

@@ -67,7 +67,7 @@ def measured_entry(
     """
     place = device_of(subject.network)
     dtype = next((p.dtype for p in subject.network.parameters()), None)
-    inputs = _placed(data.inputs, place, dtype, subject)
+    inputs = _placed(data.inputs, place, dtype)
     subject.check(inputs)
     # Derivatives come in batches of their own; what only needs outputs is cut up here.
     size = layers["batch_size"] or default_batch(subject.moved(inputs))
@@ -161,9 +161,7 @@ def _layout(
     return output_layout(subject, inputs, action or continuous[0], outputs)[0]
 
 
-def _placed(
-    inputs: Inputs, place: torch.device, dtype: torch.dtype | None, subject: Subject
-) -> Inputs:
+def _placed(inputs: Inputs, place: torch.device, dtype: torch.dtype | None) -> Inputs:
     """Inputs where the network is; floating-point ones in its precision."""
 
     def put(tensor: Tensor) -> Tensor:
