@@ -1,6 +1,6 @@
 """The map of the house, enforced: who imports whom, and what library code leaves alone.
 
-`checks` → `likelihoods` → `symmetry` · `curvature` → `networks` · `data` → `evidence` ·
+`checks` → `fused` → `likelihoods` → `symmetry` · `curvature` → `networks` · `data` → `evidence` ·
 `equivariance` · `bounds` → `checkpoint` → `report` → `workflows` → `experiments` → `cli`: a
 file may import from its own room and from rooms to the left of an arrow; rooms joined by · do
 not import each other. The package's own `__init__` may import everything, and nothing within
@@ -24,6 +24,7 @@ PACKAGE = TESTS.parent / "src" / "isotropy"
 
 ROOMS: tuple[tuple[str, ...], ...] = (
     ("checks",),
+    ("fused",),
     ("likelihoods",),
     ("symmetry", "curvature"),
     ("networks", "data"),

@@ -14,14 +14,9 @@ import sys
 import pytest
 import torch
 
-from isotropy.symmetry import warp
-from isotropy.symmetry.warp import (
-    affine_warp,
-    fused_path,
-    grid_sample,
-    reference_path,
-    reference_warp,
-)
+from isotropy import fused
+from isotropy.fused import reference_path
+from isotropy.symmetry.warp import affine_warp, grid_sample, reference_warp
 
 ON_CUDA = torch.cuda.is_available()
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -104,6 +99,16 @@ def test_copies_far_away(options):
     images, linear, _ = inputs(1, 1, 5, 4, samples=1)
     shift = torch.tensor([[[7.3, -11.9]]], dtype=torch.float64, device=DEVICE)
     assert_close(both(lambda path, *given: path(*given), images, linear, shift, **options))
+
+
+@needs_triton
+@every_option
+def test_copies_from_places_that_32_bits_cannot_number(options):
+    """Rows so far away that their number times the width is more than they hold."""
+    images, linear, _ = inputs(1, 1, 5, 4, samples=1)
+    shift = torch.tensor([[[4.1e8, -3.9e8]]], dtype=torch.float64, device=DEVICE)
+    given = (images, linear, shift)
+    assert_close(both(lambda path, *given: path(*given), *given, **options), 1e-5)
 
 
 @needs_triton
@@ -423,44 +428,95 @@ def test_the_same_gradient_in_every_run():
 
 
 @needs_cuda
-def test_taken_on_a_gpu_when_asked_for(monkeypatch):
+def test_taken_on_a_gpu(monkeypatch):
     given = inputs(2, 1, 8, 8, samples=3, dtype=torch.float32)
     called = []
     monkeypatch.setattr(
-        warp._warp_triton(), "fused_warp", lambda *g, **o: called.append(1) or fused_warp(*g, **o)
+        fused.imported("isotropy.symmetry.warp_triton"),
+        "fused_warp",
+        lambda *g, **o: called.append(1) or fused_warp(*g, **o),
     )
-    right = affine_warp(*given)
-    assert called == []
-    with fused_path():
-        ours = affine_warp(*given)
-        assert called == [1]
-        with reference_path():
-            affine_warp(*given)
-        affine_warp(given[0].cpu(), given[1].cpu(), given[2].cpu())
-        affine_warp(*given, interpolation="fourier")
+    ours = affine_warp(*given)
+    assert called == [1]
+    with reference_path():
+        right = affine_warp(*given)
+    affine_warp(given[0].cpu(), given[1].cpu(), given[2].cpu())
+    affine_warp(*given, interpolation="fourier")
     assert called == [1]
     torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
 
 
-def test_without_triton(monkeypatch):
+@pytest.mark.parametrize("name", ["warp", "exponential"])
+def test_without_triton(name, monkeypatch):
     """Where Triton cannot be imported there is no fused path, and nothing is raised."""
-    for name in ("triton", "triton.language"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for name in ("isotropy.symmetry.warp_triton", "isotropy.symmetry.warp_kernels"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    assert warp._warp_triton.__wrapped__() is None
+    for module in ("triton", "triton.language"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in (f"{name}_triton", f"{name}_kernels"):
+        monkeypatch.delitem(sys.modules, f"isotropy.symmetry.{module}", raising=False)
+    assert fused.imported.__wrapped__(f"{name}_triton") is None
+
+
+class Marked(torch.Tensor):
+    """A tensor that stands for something else than its numbers."""
+
+
+def test_what_the_kernels_take():
+    """One type, one device, plain tensors, on a GPU; anything else is left to the reference."""
+    cpu = torch.zeros(2)
+    assert fused.fused_module("isotropy.symmetry.warp_triton", cpu, cpu) is None
+    if not (CAN_RUN and ON_CUDA):
+        pytest.skip("the rest needs Triton and a CUDA device")
+    cuda = cpu.cuda()
+    taken = fused.fused_module("isotropy.symmetry.warp_triton", cuda, torch.nn.Parameter(cuda))
+    assert taken is fused.imported("isotropy.symmetry.warp_triton")
+    for others in ((cuda.double(),), (cpu,), (cuda.as_subclass(Marked),)):
+        assert fused.fused_module("isotropy.symmetry.warp_triton", cuda, *others) is None
+    assert fused.fused_module("isotropy.symmetry.warp_triton", cuda.int(), cuda.int()) is None
+    with reference_path():
+        assert fused.fused_module("isotropy.symmetry.warp_triton", cuda, cuda) is None
 
 
 def test_the_reference_path_ends_with_its_context():
-    before = warp._only_reference.get()
+    assert not fused.is_plain()
     with pytest.raises(KeyError), reference_path():
-        assert warp._only_reference.get()
+        assert fused.is_plain()
         raise KeyError
-    assert warp._only_reference.get() == before is False
-    with pytest.raises(KeyError), fused_path():
-        assert warp._may_fuse.get()
-        raise KeyError
-    assert not warp._may_fuse.get()
+    assert not fused.is_plain()
+
+
+@needs_cuda
+def test_a_cuda_graph_captures_value_and_gradient():
+    images, linear, shift = inputs(2, 1, 8, 8, samples=3, dtype=torch.float32)
+    leaves = [each.requires_grad_() for each in (linear, shift)]
+
+    def gradients():
+        copies = affine_warp(images, *leaves)
+        return copies, *torch.autograd.grad(copies, leaves, torch.ones_like(copies))
+
+    replayed = captured(gradients)
+    with torch.no_grad():
+        shift += 0.1
+    for ours, right in zip(replayed(), gradients(), strict=True):
+        assert torch.equal(ours, right)
+
+
+def captured(function):
+    """`function` as a CUDA graph, after a warm-up."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function()
+
+    def replayed():
+        graph.replay()
+        return results
+
+    return replayed
 
 
 def test_the_reference_path_is_the_reference():

@@ -20,6 +20,9 @@ so three are used, each where it is well conditioned, in value and in gradient:
 
 Every branch is elementary, so reverse mode, forward mode and higher derivatives work at
 0, at equal eigenvalues and at large angles (oracle: `torch.linalg.matrix_exp`).
+
+That is some hundred operations on a few numbers each; on a GPU one kernel does all of it, by
+another method (`exponential_triton`; `fused` says when).
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from functools import cache
 
 import torch
 from torch import Tensor
+
+from isotropy.fused import fused_module
 
 _DELTA_SMALL = 0.1
 _TAU_SMALL = 0.5
@@ -41,6 +46,15 @@ def affine_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tens
 
     The affine map x ↦ e^B x + V b is the flow of x ↦ B x + b at time one.
     """
+    fused = fused_module("isotropy.symmetry.exponential_triton", block, translation)
+    if fused is None:
+        return reference_exponential(block, translation)
+    linear, shift = fused.fused_exponential(block, translation)
+    return linear, shift
+
+
+def reference_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tensor]:
+    """`affine_exponential` by the closed form, on any device."""
     a, b, c, d = block.flatten(-2).unbind(-1)
     trace_half = (a + d) / 2
     difference_half = (a - d) / 2

@@ -151,14 +151,32 @@ class AffineAction(Action):
         self.padding: Padding = padding
         self.align_corners = interpolation != "fourier" if align_corners is None else align_corners
         self._matrices = torch.tensor([g.matrix for g in generators], dtype=torch.float64)
+        self._placed: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         # Whether anything moves along x, along y: what does not needs no slope.
         self._is_moved = self._matrices.any(-1).any(0).tolist()
 
     def element(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         """The affine map exp(A) as (linear part (…, 2, 2), shift (…, 2)), moving content."""
-        matrices = self._matrices.to(coordinates)
-        algebra = torch.einsum("...k,kij->...ij", coordinates, matrices)
+        matrices = self._matrices_like(coordinates)
+        if coordinates.device.type == "cuda":
+            # There a product of matrices may round its factors to 11 bits (TF32), angles too.
+            algebra = (coordinates[..., None, None] * matrices).sum(-3)
+        else:
+            algebra = torch.einsum("...k,kij->...ij", coordinates, matrices)
         return affine_exponential(algebra[..., :2], algebra[..., 2])
+
+    def _matrices_like(self, coordinates: Tensor) -> Tensor:
+        """The generators' matrices where the coordinates are; copied there once."""
+        if torch.compiler.is_compiling():  # an exported program has its own constants
+            return self._matrices.to(coordinates)
+        place = (coordinates.device, coordinates.dtype)
+        if place not in self._placed:
+            with torch.inference_mode(False):  # to serve outside of it as well
+                placed = self._matrices.to(*place)
+            if not _has_memory(placed):
+                return placed
+            self._placed[place] = placed
+        return self._placed[place]
 
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Resample images (batch, channels, height, width) under exp(A), samples of each."""
@@ -237,6 +255,14 @@ class AffineAction(Action):
             along = slope(data, axis, self._extension)
             total = along * flow if total is None else torch.addcmul(total, along, flow)
         return torch.zeros_like(data) if total is None else total
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor may be kept: a tracer's or a transform's stands for one within it alone."""
+    try:
+        return type(tensor) is Tensor and tensor.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def _check_pixels(data: Tensor) -> None:

@@ -18,26 +18,20 @@ forward over forward is not to be had, torch drops the outer tangent there witho
 
 "fourier" reads the image as a periodic function instead (`fourier_warp`), in plain operations.
 
-On a CPU the copies come in chunks that share one grid (`warp_cpu`). For GPUs there is one Triton
-kernel without a grid in memory (`warp_triton`); it is right in Triton's interpreter but has not run
-on a GPU yet, so that it is taken only within `fused_path()`. What this file computes itself is the
+On a CPU the copies come in chunks that share one grid (`warp_cpu`), on a GPU from one Triton kernel
+without a grid in memory (`warp_triton`; `fused` says when). What this file computes itself is the
 reference for both, and what there is everywhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from functools import cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_axes, check_choice, shape_text
+from isotropy.fused import fused_module, is_plain
 from isotropy.symmetry.fourier_warp import fourier_sample
 from isotropy.symmetry.warp_cpu import chunked_warp, pull_back
 
@@ -89,8 +83,7 @@ def affine_warp(
             f"{shape_text(shift)}"
         )
     # An exported program has a batch of any size, and does not come in chunks.
-    is_plain = _only_reference.get() or torch.compiler.is_compiling()
-    if images.device.type == "cpu" and interpolation != "fourier" and not is_plain:
+    if images.device.type == "cpu" and interpolation != "fourier" and not is_plain():
         unit = half_extent(width, align_corners)
         centres = (pixel_centres(width, unit, linear), pixel_centres(height, unit, linear))
         aspect = unit / half_extent(height, align_corners)
@@ -104,7 +97,7 @@ def affine_warp(
         )
         read = fourier_sample(images, columns, rows)
         return read.reshape(batch, channels, samples, height, width).transpose(1, 2)
-    fused = _fused_path(images, linear, shift)
+    fused = fused_module("isotropy.symmetry.warp_triton", images, linear, shift)
     warp = reference_warp if fused is None else fused.fused_warp
     result: Tensor = warp(
         images,
@@ -115,52 +108,6 @@ def affine_warp(
         align_corners=align_corners,
     )
     return result
-
-
-_only_reference: ContextVar[bool] = ContextVar("_only_reference", default=False)
-_may_fuse: ContextVar[bool] = ContextVar("_may_fuse", default=False)
-
-
-@contextmanager
-def _switched_on(switch: ContextVar[bool]) -> Iterator[None]:
-    token = switch.set(True)
-    try:
-        yield
-    finally:
-        switch.reset(token)
-
-
-def reference_path() -> AbstractContextManager[None]:
-    """Within this context `affine_warp` is `reference_warp`, for tests and benchmarks."""
-    return _switched_on(_only_reference)
-
-
-def fused_path() -> AbstractContextManager[None]:
-    """Within this context `affine_warp` takes the Triton kernel where it can."""
-    return _switched_on(_may_fuse)
-
-
-def _fused_path(*tensors: Tensor) -> ModuleType | None:
-    """`warp_triton` if it can take these images and maps, None if not."""
-    images = tensors[0]
-    if images.device.type != "cuda" or _only_reference.get() or not _may_fuse.get():
-        return None
-    if torch.compiler.is_compiling():
-        return None  # an exported program is to run without this library
-    # A subclass stands for something else than the numbers at its address.
-    plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in tensors)
-    alike = all((each.device, each.dtype) == (images.device, images.dtype) for each in tensors)
-    module = _warp_triton() if plain and alike else None
-    return module if module is not None and images.dtype in module.DTYPES else None
-
-
-@cache
-def _warp_triton() -> ModuleType | None:
-    """The kernels, or None where Triton is missing."""
-    try:
-        return import_module("isotropy.symmetry.warp_triton")
-    except ImportError:
-        return None
 
 
 def reference_warp(

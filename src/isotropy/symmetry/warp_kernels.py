@@ -24,8 +24,8 @@ makes them differentiable.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -33,9 +33,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isotropy.symmetry.warp import GridInterpolation, Padding, half_extent
-
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+from isotropy.fused import launch
+from isotropy.symmetry.warp import GridInterpolation, Padding
 
 _PADDINGS: dict[str, int] = {"zeros": 0, "border": 1, "reflection": 2}
 # Pixels in a tile: sixteen taps each take more registers than four.
@@ -54,9 +53,8 @@ class Sampling:
 
 def warp_copies(images: Tensor, linear: Tensor, shift: Tensor, sampling: Sampling) -> Tensor:
     """The copies, contiguous."""
-    plan = _plan(images, linear, sampling)
     copies = images.new_empty(*linear.shape[:2], *images.shape[1:])
-    plan.launch(_warp_kernel, images, linear, shift, copies)
+    _run(_warp_kernel, sampling, images, linear, shift, copies)
     return copies
 
 
@@ -69,9 +67,8 @@ def warp_tangent(
     sampling: Sampling,
 ) -> Tensor:
     """How the copies change as their maps do: slopes · (linear_dot p + shift_dot), like copies."""
-    plan = _plan(images, linear, sampling)
     tangent = images.new_empty(*linear.shape[:2], *images.shape[1:])
-    plan.launch(_tangent_kernel, images, linear, shift, linear_dot, shift_dot, tangent)
+    _run(_tangent_kernel, sampling, images, linear, shift, linear_dot, shift_dot, tangent)
     return tangent
 
 
@@ -79,109 +76,109 @@ def warp_gradient(
     cotangent: Tensor, images: Tensor, linear: Tensor, shift: Tensor, sampling: Sampling
 ) -> tuple[Tensor, Tensor]:
     """The gradient of Σ cotangent · copies by the maps: like linear, like shift."""
-    plan = _plan(images, linear, sampling)
+    tiles = _plan(images.shape, images.dtype, linear.shape[1], sampling).tiles
     dtype = torch.promote_types(images.dtype, torch.float32)
-    sums = images.new_empty(*linear.shape[:2], plan.tiles, 6, dtype=dtype)
-    plan.launch(_gradient_kernel, images, linear, shift, cotangent, sums)
-    if plan.programs == 0:
+    sums = images.new_empty(*linear.shape[:2], tiles, 6, dtype=dtype)
+    if not images.shape[1]:
         sums = sums.zero_()
-    sums = (sums[:, :, 0] if plan.tiles == 1 else sums.sum(2)).to(linear.dtype)
+    _run(_gradient_kernel, sampling, images, linear, shift, cotangent, sums)
+    sums = (sums[:, :, 0] if tiles == 1 else sums.sum(2)).to(linear.dtype)
     return sums[..., :4].unflatten(-1, (2, 2)), sums[..., 4:]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a kernel is launched: how many programs, in which tiles, with which numbers."""
+    """How the kernels run over copies of one size: in which tiles, with which numbers."""
 
     programs: int
     tiles: int
-    scalars: tuple[float, ...]
+    sizes: tuple[int, ...]
     constants: dict[str, Any]
-    device: torch.device
-
-    def launch(self, kernel: Any, *tensors: Tensor) -> None:
-        """Run the kernel, if there is anything to do."""
-        # Triton launches on the current device, whatever the tensors say.
-        place: AbstractContextManager[object] = nullcontext()
-        if self.device.type == "cuda":
-            place = torch.cuda.device(self.device)
-        if self.programs:
-            with place:
-                kernel[(self.programs,)](
-                    *(each.contiguous() for each in tensors), *self.scalars, **self.constants
-                )
 
 
-def _plan(images: Tensor, linear: Tensor, sampling: Sampling) -> _Plan:
-    channels, height, width = images.shape[1:]
-    batch, samples = linear.shape[:2]
-    corners = sampling.align_corners
+def _run(kernel: Any, sampling: Sampling, images: Tensor, *others: Tensor) -> None:
+    """Run a kernel on tensors of which the first two are the images and the linear maps."""
+    plan = _plan(images.shape, images.dtype, others[0].shape[1], sampling)
+    tensors = (each.contiguous() for each in (images, *others))
+    launch(kernel, plan.programs, *tensors, *plan.sizes, **plan.constants)
+
+
+@lru_cache(maxsize=256)
+def _plan(shape: torch.Size, dtype: torch.dtype, samples: int, sampling: Sampling) -> _Plan:
+    batch, channels, height, width = shape
     row = min(_ROW, triton.next_power_of_2(max(width, 1)))
     rows = min(_TILE[sampling.interpolation] // row, triton.next_power_of_2(max(height, 1)))
     tiles_across = -(-width // row)
     tiles = tiles_across * -(-height // rows)
-    # torch's grid does not move along an axis of one pixel whose centre is both of its corners.
-    moves = [0.0 if corners and length == 1 else 1.0 for length in (width, height)]
-    middle = [(length - 1) / 2 for length in (width, height)]
     return _Plan(
         programs=batch * samples * tiles if channels else 0,
         tiles=tiles,
-        scalars=(
-            samples, channels, height, width, tiles, tiles_across,
-            half_extent(width, corners), *middle, *moves,
-        ),
+        sizes=(samples, channels, height, width, tiles, tiles_across),
         constants={
             "ROWS": rows,
             "ROW": row,
             "TAPS": 2 if sampling.interpolation == "bilinear" else 4,
             "PADDING": _PADDINGS[sampling.padding],
-            "CORNERS": corners,
-            "DTYPE": tl.float64 if images.dtype == torch.float64 else tl.float32,
+            "CORNERS": sampling.align_corners,
+            "DTYPE": tl.float64 if dtype == torch.float64 else tl.float32,
             # With several channels what does not depend on them stays in registers meanwhile.
             "num_warps": 4 if channels == 1 else 8,
         },
-        device=images.device,
-    )  # fmt: skip
+    )
 
 
 # --- kernels ------------------------------------------------------------------------------
+# A size that is 1 reaches a kernel as a constant: sizes are used in arithmetic alone.
 
 
 @triton.jit
 def _tile_of(
-    height: tl.tensor, width: tl.tensor, tiles: tl.tensor, tiles_across: tl.tensor,
-    x_middle: tl.tensor, y_middle: tl.tensor,
+    samples: tl.tensor, height: tl.tensor, width: tl.tensor,
+    tiles: tl.tensor, tiles_across: tl.tensor,
     ROWS: tl.constexpr, ROW: tl.constexpr, DTYPE: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """The copy of this program, and of its tile (ROWS, ROW) the pixels' places in a channel, which
-    of them exist, and x (1, ROW) and y (ROWS, 1) in pixels from the middle."""
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+    """The copy of this program and its image, and of its tile (ROWS, ROW) the pixels' places in a
+    channel, which of them exist, and x (1, ROW) and y (ROWS, 1) in pixels from the middle."""
     program = tl.program_id(0)
-    copy = (program // tiles).to(tl.int64)
+    copy = program // tiles
     tile = program % tiles
     rows = ((tile // tiles_across) * ROWS + tl.arange(0, ROWS))[:, None]
     columns = ((tile % tiles_across) * ROW + tl.arange(0, ROW))[None, :]
     inside = (rows < height) & (columns < width)
-    x = columns.to(DTYPE) - x_middle
-    y = rows.to(DTYPE) - y_middle
-    return copy, rows * width + columns, inside, x, y
+    x = columns.to(DTYPE) - (width - 1) * 0.5
+    y = rows.to(DTYPE) - (height - 1) * 0.5
+    # Divisions are long in 64 bits, and addresses too large for 32.
+    image = (copy // samples).to(tl.int64)
+    return copy.to(tl.int64), image, rows * width + columns, inside, x, y
+
+
+@triton.jit
+def _moves(length: tl.tensor, CORNERS: tl.constexpr) -> tl.tensor:
+    """1, but 0 along an axis of one pixel whose centre is both of its corners: as torch's grid."""
+    return tl.minimum(length - 1, 1) * 1.0 if CORNERS else 1.0
+
+
+@triton.jit
+def _unit(width: tl.tensor, CORNERS: tl.constexpr) -> tl.tensor:
+    """`warp.half_extent` of the width."""
+    return tl.maximum((width - 1) * 0.5, 0.5) if CORNERS else width * 0.5
 
 
 @triton.jit
 def _moved(
-    linear: tl.tensor,
-    shift: tl.tensor,
-    copy: tl.tensor,
-    x: tl.tensor,
-    y: tl.tensor,
-    unit: tl.tensor,
-) -> tuple[tl.tensor, tl.tensor]:
-    """linear (x, y) + shift in pixels, as x and y; in the type of x."""
-    xx = tl.load(linear + 4 * copy).to(x.dtype)
-    xy = tl.load(linear + 4 * copy + 1).to(x.dtype)
-    yx = tl.load(linear + 4 * copy + 2).to(x.dtype)
-    yy = tl.load(linear + 4 * copy + 3).to(x.dtype)
-    right = tl.load(shift + 2 * copy).to(x.dtype) * unit
-    down = tl.load(shift + 2 * copy + 1).to(x.dtype) * unit
+    linear: tl.tensor, shift: tl.tensor, copy: tl.tensor, x: tl.tensor, y: tl.tensor,
+    height: tl.tensor, width: tl.tensor, CORNERS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+    """linear (x, y) + shift in pixels from the middle, as x and y; in the type of x."""
+    unit = _unit(width, CORNERS)
+    x_moves = _moves(width, CORNERS)
+    y_moves = _moves(height, CORNERS)
+    xx = tl.load(linear + 4 * copy).to(x.dtype) * x_moves
+    xy = tl.load(linear + 4 * copy + 1).to(x.dtype) * x_moves
+    yx = tl.load(linear + 4 * copy + 2).to(x.dtype) * y_moves
+    yy = tl.load(linear + 4 * copy + 3).to(x.dtype) * y_moves
+    right = tl.load(shift + 2 * copy).to(x.dtype) * (x_moves * unit)
+    down = tl.load(shift + 2 * copy + 1).to(x.dtype) * (y_moves * unit)
     return xx * x + (xy * y + right), yx * x + (yy * y + down)
 
 
@@ -237,49 +234,66 @@ def _weight(share: tl.tensor, TAP: tl.constexpr, TAPS: tl.constexpr) -> tuple[tl
 
 
 @triton.jit
+def _tap(
+    first: tl.tensor, TAP: tl.constexpr, length: tl.tensor, DTYPE: tl.constexpr,
+    TAPS: tl.constexpr, PADDING: tl.constexpr, CORNERS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+    """How far a tap is from the first along an axis, and whether it is in the image.
+
+    One that is padded by itself may be very far from the first: from the axis' beginning instead.
+    """
+    index = first + TAP
+    steps = TAP
+    if TAPS == 4 and PADDING != 0:
+        padded, _slope = _padded(index.to(DTYPE), (length - 1) * 1.0, PADDING, CORNERS)
+        index = padded.to(tl.int32)
+        steps = index
+    # What is negative is large without its sign.
+    return steps, index.to(tl.uint32, bitcast=True) < length
+
+
+@triton.jit
 def _read(
     image: tl.tensor, x: tl.tensor, y: tl.tensor, inside: tl.tensor,
-    width: tl.tensor, x_last: tl.tensor, y_last: tl.tensor,
+    height: tl.tensor, width: tl.tensor,
     TAPS: tl.constexpr, PADDING: tl.constexpr, CORNERS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """The interpolant at positions (x, y) in pixels, and its slopes along x and y.
+    """The interpolant at (x, y) in pixels from the middle, and its slopes along x and y.
 
     What is not used of the three is not computed. As in torch, two taps are those about the
     padded position, while of four each is padded by itself.
     """
+    x += (width - 1) * 0.5
+    y += (height - 1) * 0.5
     x_slope = tl.full(x.shape, 1.0, x.dtype)
     y_slope = tl.full(y.shape, 1.0, y.dtype)
-    # A place infinite, NaN or too far for its number of pixels is read outside, as torch does.
     if TAPS == 2:
-        x, x_slope = _padded(x, x_last, PADDING, CORNERS)
-        y, y_slope = _padded(y, y_last, PADDING, CORNERS)
-        x = tl.where(tl.abs(x) < 1e9, x, -100.0)
-        y = tl.where(tl.abs(y) < 1e9, y, -100.0)
-        left = tl.floor(x)
-        top = tl.floor(y)
-    else:
-        left = tl.floor(tl.where(tl.abs(x) < 1e9, x, -100.0))
-        top = tl.floor(tl.where(tl.abs(y) < 1e9, y, -100.0))
-    x_share = x - left
-    y_share = y - top
+        x, x_slope = _padded(x, (width - 1) * 1.0, PADDING, CORNERS)
+        y, y_slope = _padded(y, (height - 1) * 1.0, PADDING, CORNERS)
+    # A place infinite, NaN or too far for its number of pixels is read outside, as torch does.
+    x_read = tl.where(tl.abs(x) < 1e9, x, -100.0)
+    y_read = tl.where(tl.abs(y) < 1e9, y, -100.0)
+    left = tl.floor(x_read)
+    top = tl.floor(y_read)
+    x_share = (x_read if TAPS == 2 else x) - left
+    y_share = (y_read if TAPS == 2 else y) - top
+    # Converting numbers is slow: once for all taps.
+    first_column = left.to(tl.int32) - (TAPS // 2 - 1)
+    first_row = top.to(tl.int32) - (TAPS // 2 - 1)
+    start = image
+    if TAPS == 2 or PADDING == 0:
+        start = image + (first_row * width + first_column)
     value = tl.zeros_like(x)
     along = tl.zeros_like(x)
     down = tl.zeros_like(x)
     for i in tl.static_range(TAPS):
-        row = top + (i - (TAPS // 2 - 1))
-        if TAPS == 4:
-            row, _unused_row = _padded(row, y_last, PADDING, CORNERS)
-        row_inside = inside & (row >= 0.0) & (row <= y_last)
-        start = row.to(tl.int32) * width
+        rows, has_row = _tap(first_row, i, height, x.dtype, TAPS, PADDING, CORNERS)
         line = tl.zeros_like(x)
         line_slope = tl.zeros_like(x)
         for j in tl.static_range(TAPS):
-            column = left + (j - (TAPS // 2 - 1))
-            if TAPS == 4:
-                column, _unused_column = _padded(column, x_last, PADDING, CORNERS)
-            here = row_inside & (column >= 0.0) & (column <= x_last)
-            place = start + column.to(tl.int32)
-            pixel = tl.load(image + place, mask=here, other=0.0).to(x.dtype)
+            columns, has_column = _tap(first_column, j, width, x.dtype, TAPS, PADDING, CORNERS)
+            here = inside & has_row & has_column
+            pixel = tl.load(start + rows * width + columns, mask=here, other=0.0).to(x.dtype)
             x_weight, x_change = _weight(x_share, j, TAPS)
             line += x_weight * pixel
             line_slope += x_change * pixel
@@ -294,23 +308,19 @@ def _read(
 def _warp_kernel(
     images: tl.tensor, linear: tl.tensor, shift: tl.tensor, copies: tl.tensor,
     samples: tl.tensor, channels: tl.tensor, height: tl.tensor, width: tl.tensor,
-    tiles: tl.tensor, tiles_across: tl.tensor, unit: tl.tensor,
-    x_middle: tl.tensor, y_middle: tl.tensor, x_moves: tl.tensor, y_moves: tl.tensor,
+    tiles: tl.tensor, tiles_across: tl.tensor,
     ROWS: tl.constexpr, ROW: tl.constexpr, TAPS: tl.constexpr, PADDING: tl.constexpr,
     CORNERS: tl.constexpr, DTYPE: tl.constexpr,
 ) -> None:  # fmt: skip
-    copy, places, inside, x, y = _tile_of(
-        height, width, tiles, tiles_across, x_middle, y_middle, ROWS, ROW, DTYPE
+    copy, image, places, inside, x, y = _tile_of(
+        samples, height, width, tiles, tiles_across, ROWS, ROW, DTYPE
     )
-    x_moved, y_moved = _moved(linear, shift, copy, x, y, unit)
-    x_read = x_moved * x_moves + x_middle
-    y_read = y_moved * y_moves + y_middle
+    x_moved, y_moved = _moved(linear, shift, copy, x, y, height, width, CORNERS)
     for channel in range(channels):
-        image = images + (copy // samples * channels + channel) * height * width
+        source = images + (image * channels + channel) * height * width
         value, _along, _down = _read(
-            image, x_read, y_read, inside, width, 2 * x_middle, 2 * y_middle,
-            TAPS, PADDING, CORNERS,
-        )  # fmt: skip
+            source, x_moved, y_moved, inside, height, width, TAPS, PADDING, CORNERS
+        )
         target = copies + (copy * channels + channel) * height * width
         tl.store(target + places, value.to(copies.dtype.element_ty), mask=inside)
 
@@ -320,26 +330,22 @@ def _tangent_kernel(
     images: tl.tensor, linear: tl.tensor, shift: tl.tensor,
     linear_dot: tl.tensor, shift_dot: tl.tensor, tangents: tl.tensor,
     samples: tl.tensor, channels: tl.tensor, height: tl.tensor, width: tl.tensor,
-    tiles: tl.tensor, tiles_across: tl.tensor, unit: tl.tensor,
-    x_middle: tl.tensor, y_middle: tl.tensor, x_moves: tl.tensor, y_moves: tl.tensor,
+    tiles: tl.tensor, tiles_across: tl.tensor,
     ROWS: tl.constexpr, ROW: tl.constexpr, TAPS: tl.constexpr, PADDING: tl.constexpr,
     CORNERS: tl.constexpr, DTYPE: tl.constexpr,
 ) -> None:  # fmt: skip
-    copy, places, inside, x, y = _tile_of(
-        height, width, tiles, tiles_across, x_middle, y_middle, ROWS, ROW, DTYPE
+    copy, image, places, inside, x, y = _tile_of(
+        samples, height, width, tiles, tiles_across, ROWS, ROW, DTYPE
     )
-    x_moved, y_moved = _moved(linear, shift, copy, x, y, unit)
-    x_read = x_moved * x_moves + x_middle
-    y_read = y_moved * y_moves + y_middle
-    x_dot, y_dot = _moved(linear_dot, shift_dot, copy, x, y, unit)
+    x_moved, y_moved = _moved(linear, shift, copy, x, y, height, width, CORNERS)
+    x_dot, y_dot = _moved(linear_dot, shift_dot, copy, x, y, height, width, CORNERS)
     for channel in range(channels):
-        image = images + (copy // samples * channels + channel) * height * width
+        source = images + (image * channels + channel) * height * width
         _value, along, down = _read(
-            image, x_read, y_read, inside, width, 2 * x_middle, 2 * y_middle,
-            TAPS, PADDING, CORNERS,
-        )  # fmt: skip
+            source, x_moved, y_moved, inside, height, width, TAPS, PADDING, CORNERS
+        )
+        tangent = along * x_dot + down * y_dot
         target = tangents + (copy * channels + channel) * height * width
-        tangent = along * (x_dot * x_moves) + down * (y_dot * y_moves)
         tl.store(target + places, tangent.to(tangents.dtype.element_ty), mask=inside)
 
 
@@ -347,31 +353,28 @@ def _tangent_kernel(
 def _gradient_kernel(
     images: tl.tensor, linear: tl.tensor, shift: tl.tensor, cotangents: tl.tensor, sums: tl.tensor,
     samples: tl.tensor, channels: tl.tensor, height: tl.tensor, width: tl.tensor,
-    tiles: tl.tensor, tiles_across: tl.tensor, unit: tl.tensor,
-    x_middle: tl.tensor, y_middle: tl.tensor, x_moves: tl.tensor, y_moves: tl.tensor,
+    tiles: tl.tensor, tiles_across: tl.tensor,
     ROWS: tl.constexpr, ROW: tl.constexpr, TAPS: tl.constexpr, PADDING: tl.constexpr,
     CORNERS: tl.constexpr, DTYPE: tl.constexpr,
 ) -> None:  # fmt: skip
-    copy, places, inside, x, y = _tile_of(
-        height, width, tiles, tiles_across, x_middle, y_middle, ROWS, ROW, DTYPE
+    copy, image, places, inside, x, y = _tile_of(
+        samples, height, width, tiles, tiles_across, ROWS, ROW, DTYPE
     )
-    x_moved, y_moved = _moved(linear, shift, copy, x, y, unit)
-    x_read = x_moved * x_moves + x_middle
-    y_read = y_moved * y_moves + y_middle
-    to_x = tl.zeros_like(x_read)
-    to_y = tl.zeros_like(y_read)
+    x_moved, y_moved = _moved(linear, shift, copy, x, y, height, width, CORNERS)
+    to_x = tl.zeros_like(x_moved)
+    to_y = tl.zeros_like(y_moved)
     for channel in range(channels):
-        image = images + (copy // samples * channels + channel) * height * width
+        source = images + (image * channels + channel) * height * width
         _value, along, down = _read(
-            image, x_read, y_read, inside, width, 2 * x_middle, 2 * y_middle,
-            TAPS, PADDING, CORNERS,
-        )  # fmt: skip
-        source = cotangents + (copy * channels + channel) * height * width
-        cotangent = tl.load(source + places, mask=inside, other=0.0).to(DTYPE)
+            source, x_moved, y_moved, inside, height, width, TAPS, PADDING, CORNERS
+        )
+        given = cotangents + (copy * channels + channel) * height * width
+        cotangent = tl.load(given + places, mask=inside, other=0.0).to(DTYPE)
         to_x += cotangent * along
         to_y += cotangent * down
-    to_x *= x_moves
-    to_y *= y_moves
+    to_x *= _moves(width, CORNERS)
+    to_y *= _moves(height, CORNERS)
+    unit = _unit(width, CORNERS)
     # Columns first: their sums are what both x and 1 are multiplied with.
     x_columns = tl.sum(to_x, axis=0)[None, :]
     y_columns = tl.sum(to_y, axis=0)[None, :]

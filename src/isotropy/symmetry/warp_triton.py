@@ -33,15 +33,9 @@ from isotropy.symmetry.warp import (
     reference_images_gradient,
     reference_warp,
 )
-from isotropy.symmetry.warp_kernels import (
-    DTYPES,
-    Sampling,
-    warp_copies,
-    warp_gradient,
-    warp_tangent,
-)
+from isotropy.symmetry.warp_kernels import Sampling, warp_copies, warp_gradient, warp_tangent
 
-__all__ = ["DTYPES", "fused_warp"]
+__all__ = ["fused_warp"]
 
 
 def fused_warp(
@@ -55,7 +49,7 @@ def fused_warp(
 ) -> Tensor:
     """`warp.affine_warp` by one kernel: (batch, samples, channels, height, width), contiguous.
 
-    All three tensors of one type of `DTYPES`, on one CUDA device (or on a CPU where Triton
+    All three tensors of one type of `fused.DTYPES`, on one CUDA device (or on a CPU where Triton
     interprets); shapes are those that `affine_warp` has checked.
     """
     result: Tensor = _Warp.apply(
