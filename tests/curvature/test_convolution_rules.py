@@ -21,6 +21,7 @@ from oracles.dense_kfac import TRANSPOSED, dense_kfac, reached_by_pixel
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.curvature.convolution_rules import _patches, _windows
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kronecker import KroneckerFactors
@@ -52,6 +53,30 @@ EMBEDDED = {
         nn.ConvTranspose3d(2, 4, (1, 2, 2), stride=(1, 2, 1), padding=(0, 1, 1), groups=2),
     ),
 }  # fmt: skip
+
+
+WINDOWS = {
+    "plain": nn.Conv2d(3, 4, 3),
+    "stride": nn.Conv2d(2, 4, (3, 2), stride=(2, 3)),
+    "dilation": nn.Conv2d(2, 4, (2, 3), dilation=(3, 2)),
+    "groups": nn.Conv2d(6, 4, 2, groups=2),
+    "all": nn.Conv2d(4, 4, (3, 2), stride=(1, 2), dilation=(2, 1), groups=2),
+    "transposed": nn.ConvTranspose2d(4, 2, 3, stride=2, dilation=2, groups=2),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_views_are_the_patches_that_the_kernel_of_two_dimensions_cuts(name: str):
+    """The one on a GPU, the other on a CPU: values and gradients."""
+    module = WINDOWS[name]
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, module.weight.shape[1] * module.groups, 9, 8)
+    images = torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+    columns, views = _patches(module, images), _windows(module, images)
+    assert torch.equal(columns, views)
+    seed = torch.randn(views.shape, generator=generator, dtype=torch.float64)
+    found, expected = (torch.autograd.grad(each, images, seed)[0] for each in (views, columns))
+    assert_equal(found, expected, name)
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

@@ -27,6 +27,11 @@ class BatchCurvature:
     outputs: Tensor
     roots: Mapping[str, AnyRoots]
 
+    def detach(self) -> BatchCurvature:
+        """The same, constant."""
+        roots = {name: root.detach() for name, root in self.roots.items()}
+        return BatchCurvature(self.outputs.detach(), roots)
+
     def factors(self) -> dict[str, AnyFactors]:
         """Factors of every block from this batch."""
         joint = {name: r.factors() for name, r in self.roots.items() if isinstance(r, JointRoots)}
@@ -34,11 +39,16 @@ class BatchCurvature:
         return {**joint, **all_factors(single)}
 
 
-def spectra_of(factors: Mapping[str, AnyFactors], count: int) -> dict[str, AnySpectrum]:
-    """Every block in the form a log-determinant needs, from factors over `count` examples."""
+def spectra_of(
+    factors: Mapping[str, AnyFactors], count: int, basis: Mapping[str, AnySpectrum] | None = None
+) -> dict[str, AnySpectrum]:
+    """Every block in the form a log-determinant needs, from factors over `count` examples.
+
+    basis: earlier spectra, whose eigenvectors are kept where a block has some (`kronecker`).
+    """
     joint = {n: f.spectrum(count) for n, f in factors.items() if isinstance(f, JointFactors)}
     single = {n: f for n, f in factors.items() if not isinstance(f, JointFactors)}
-    return {**joint, **all_spectra(single, count)}
+    return {**joint, **all_spectra(single, count, basis)}
 
 
 class Curvature(Protocol):

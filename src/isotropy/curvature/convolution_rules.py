@@ -90,7 +90,8 @@ def _root_of_positions(parts: Sequence[Tensor]) -> float:
 
 def _rows(parts: Sequence[Tensor]) -> Tensor:
     """(…, groups, positions, features) of every use → (groups, rows, features)."""
-    return torch.cat([part.movedim(-3, 0).flatten(1, -2) for part in parts], 1)
+    rows = [part.movedim(-3, 0).flatten(1, -2) for part in parts]
+    return torch.cat(rows, 1) if len(rows) > 1 else rows[0]
 
 
 def _by_position(maps: Tensor, groups: int, leading: int) -> Tensor:
@@ -121,17 +122,25 @@ def _gradient_patches(module: _Transposed, use: Use) -> Tensor:
 
 def _patches(module: _Convolution | _Transposed, images: Tensor) -> Tensor:
     """The windows of padded images: (batch, groups, positions, channels of a group · kernel)."""
-    if images.ndim == 4:  # the same as below, in one fast kernel
+    # torch has a fast kernel for two dimensions, which on a GPU is launched once for every image.
+    if images.ndim == 4 and not images.is_cuda:
         columns = functional.unfold(
             images, module.kernel_size, dilation=module.dilation, stride=module.stride
         )
         return columns.unflatten(1, (module.groups, -1)).mT
+    return _windows(module, images)
+
+
+def _windows(module: _Convolution | _Transposed, images: Tensor) -> Tensor:
+    """`_patches` in any number of dimensions: a view, and one copy of it."""
     dimensions = images.ndim - 2
     windows = images.unflatten(1, (module.groups, -1))
     for axis in range(dimensions):
         dilation = module.dilation[axis]
         reach = dilation * (module.kernel_size[axis] - 1) + 1
-        windows = windows.unfold(axis + 3, reach, module.stride[axis])[..., ::dilation]
+        windows = windows.unfold(axis + 3, reach, module.stride[axis])
+        if dilation > 1:  # the derivative of a slice is a copy into zeros
+            windows = windows[..., ::dilation]
     # (batch, groups, channels, *positions, *kernel), the channels go behind the positions
     windows = windows.movedim(2, dimensions + 2)
     return windows.flatten(dimensions + 2).flatten(2, -2)

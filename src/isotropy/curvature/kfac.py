@@ -14,7 +14,6 @@ likelihood sees them (Immer et al. 2022, Eq. 11). Oracles: tests/oracles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -23,14 +22,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError, check_choice
+from isotropy.curvature.activations import activation_of, slopes_of
 from isotropy.curvature.batches import BatchCurvature
 from isotropy.curvature.copies import Copies
+from isotropy.curvature.copy_means import means_over_copies
 from isotropy.curvature.jacobians import example_gradients
 from isotropy.curvature.kinds import KINDS, CurvatureKind
 from isotropy.curvature.kronecker import DenseRoots, DiagonalRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, rule_for, supported_layers
 from isotropy.curvature.norm_rules import check_running_statistics
 from isotropy.curvature.recording import Call, Recording, record
+from isotropy.curvature.shifts import before_shift
+from isotropy.fused import fused_module, is_plain
 from isotropy.likelihoods import Likelihood
 
 
@@ -140,7 +143,7 @@ class KFAC:
         directions_at_once: how many directions of the output curvature are back-propagated in
         one batched pass (None: all on a GPU, one on a CPU, where that is faster).
         """
-        recording = self._record(inputs)
+        recording = self._record(inputs, copies.count)
         head = recording.head()
         if head is None:
             start = averaged = copies.mean(recording.outputs)
@@ -149,7 +152,7 @@ class KFAC:
             # f̄ = W mean_s(a_s) + b: gradients start from the averaged input of the last layer,
             # and a Linear layer that reaches it through an elementwise φ has the gradient
             # Σ_s ĝ_s = Wᵀr ⊙ mean_s φ′(z_s). Both cost one example, not one sample, a direction.
-            start = copies.mean(head.inputs)
+            start, mean_slopes = _averaged(recording, copies, create_graph)
             weight, bias = _constants(head.module)
             averaged = functional.linear(start, weight, bias)
             directions = self.kind.directions(likelihood, averaged, targets, generator)
@@ -166,17 +169,18 @@ class KFAC:
         if head is not None:
             shortcuts[head] = directions
             before = recording.before_head()
-            if before is not None:
-                slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
-                shortcuts[before] = cotangents * copies.mean(slopes)
+            if before is not None and mean_slopes is not None:
+                shortcuts[before] = cotangents * mean_slopes
         others = [call for call in recording.calls if call not in shortcuts]
         gradients = self._gradients(
             start, others, cotangents, copies, create_graph, directions_at_once
         )
         for call, gradient in (*zip(others, gradients, strict=True), *shortcuts.items()):
             rule = self._layers[call.layer].rule
-            reduced = rule.reduce_inputs(call.module, call.inputs, copies)
-            uses[call.layer].append(Use(start if call is head else reduced, gradient))
+            entered = (
+                start if call is head else rule.reduce_inputs(call.module, call.inputs, copies)
+            )
+            uses[call.layer].append(Use(entered, gradient))
         roots = self._roots(uses, create_graph)
         if self._diagonal:
             rows = inputs if create_graph else inputs.detach()
@@ -185,9 +189,12 @@ class KFAC:
             roots |= {n: r if create_graph else r.detach() for n, r in diagonal.items()}
         return BatchCurvature(averaged, roots)
 
-    def _record(self, inputs: Tensor) -> Recording:
+    def _record(self, inputs: Tensor, copies: int = 1) -> Recording:
         modules = {name: layer.module for name, layer in self._layers.items()}
-        return record(self.network, modules, inputs)
+        summed: list[str] = []
+        if copies > 1 and not is_plain():
+            summed = [name for name, layer in self._layers.items() if layer.rule.sums_gradients]
+        return record(self.network, modules, inputs, copies, summed)
 
     def widest_map(self, example: Tensor) -> int:
         """Numbers per row in the largest layer output that is back-propagated once a direction.
@@ -214,24 +221,28 @@ class KFAC:
         if not calls:
             return []
         parts: list[list[Tensor]] = [[] for _ in calls]
-        for chunk in cotangents.split(at_once):
-            batched = len(chunk) > 1
-            found: Sequence[Tensor | None] = torch.autograd.grad(
+        wanted = [call.output if call.shift is None else call.shift for call in calls]
+
+        def pulled(cotangent: Tensor) -> tuple[Tensor, ...]:
+            # What a layer returned and nobody uses has the gradient zero.
+            return torch.autograd.grad(
                 start,
-                [call.output for call in calls],
-                chunk if batched else chunk[0],
+                wanted,
+                cotangent,
                 retain_graph=True,
                 create_graph=create_graph,
-                is_grads_batched=batched,
-                allow_unused=True,
+                materialize_grads=True,
             )
+
+        for chunk in cotangents.split(at_once):
+            batched = len(chunk) > 1
+            found = torch.func.vmap(pulled)(chunk) if batched else pulled(chunk[0])
             for part, call, gradient in zip(parts, calls, found, strict=True):
-                if gradient is None:  # what the layer returned is not used
-                    raw = call.output.new_zeros(len(chunk), *call.output.shape)
-                else:
-                    raw = gradient if batched else gradient[None]
-                rule = self._layers[call.layer].rule
-                part.append(rule.reduce_gradient(call.module, call.inputs, raw, copies))
+                raw = gradient if batched else gradient[None]
+                if call.shift is None:
+                    rule = self._layers[call.layer].rule
+                    raw = rule.reduce_gradient(call.module, call.inputs, raw, copies)
+                part.append(raw)
         return [torch.cat(part) for part in parts]
 
     def _roots(self, uses: dict[str, list[Use]], create_graph: bool) -> dict[str, Roots]:
@@ -251,8 +262,38 @@ class KFAC:
         return roots
 
 
+def _averaged(
+    recording: Recording, copies: Copies, create_graph: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Means over copies of the head's input φ(z), and of φ′(z) if `before_head` is there."""
+    head, before = recording.head(), recording.before_head()
+    assert head is not None
+    if before is None:
+        return copies.mean(head.inputs), None
+    arguments = before_shift(before.output)
+    inputs = before.output if arguments is None else arguments[0]
+    kernels = (
+        None
+        if copies.weights is not None
+        else fused_module("isotropy.curvature.mean_slopes", inputs)
+    )
+    curve = None if kernels is None else kernels.curve_of(head.inputs)
+    if kernels is not None and curve is not None:
+        means: tuple[Tensor, Tensor] = kernels.mean_slopes(inputs, curve, copies.count)
+        return means
+    activation = activation_of(head.inputs)
+    last = len(recording.calls) == 2  # nothing is differentiated through the means
+    if activation is not None and last and copies.weights is None and not head.inputs.is_cuda:
+        return means_over_copies(before.output, activation, copies.count)
+    slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
+    return copies.mean(head.inputs), copies.mean(slopes)
+
+
 def _elementwise_slopes(values: Tensor, arguments: Tensor, create_graph: bool) -> Tensor:
     """φ′(z) where values = φ(arguments) elementwise."""
+    kept = slopes_of(values)
+    if kept is not None:
+        return kept
     (slopes,) = torch.autograd.grad(
         values, arguments, torch.ones_like(values), retain_graph=True, create_graph=create_graph
     )

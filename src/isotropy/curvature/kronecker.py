@@ -18,6 +18,11 @@ With eigenvalues λ of G, μ of A, output-curvature scale s and prior precision 
 
 Grouped convolutions have one such block a group; `groups` is the first axis everywhere.
 Eigendecompositions run in float64: in lower precision they fail on ill-conditioned factors.
+
+Where factors have changed little since they were last decomposed, eigenvectors U from then will do:
+diag(Uᵀ A U) in place of eigenvalues costs a product (`spectrum_in`). The log-determinant is then
+that of the block's diagonal in this basis, never less than the exact one (Hadamard) and equal to it
+where the eigenvectors are still the same; pullbacks are its exact gradient for fixed U.
 """
 
 from __future__ import annotations
@@ -115,6 +120,21 @@ class KroneckerFactors:
         """Eigenvalues and eigenvectors after dividing A by the number of examples."""
         return KroneckerSpectrum(*_eigh(self.outputs), *_eigh(self.inputs / count), count)
 
+    def spectrum_in(self, previous: object, count: int) -> KroneckerSpectrum:
+        """Diagonals in the eigenvectors of `previous`; decomposed if those do not fit."""
+        if not isinstance(previous, KroneckerSpectrum):
+            return self.spectrum(count)
+        if (previous.output_vectors.shape, previous.input_vectors.shape) != (
+            self.outputs.shape,
+            self.inputs.shape,
+        ):
+            return self.spectrum(count)
+        return KroneckerSpectrum(
+            *_diagonal_in(previous.output_vectors, self.outputs),
+            *_diagonal_in(previous.input_vectors, self.inputs / count),
+            count,
+        )
+
     def dense(self, count: int) -> Tensor:
         """The block written out, (groups, out·in, out·in); for small layers and tests."""
         groups, size = self.inputs.shape[0], self.inputs.shape[1] * self.outputs.shape[1]
@@ -143,6 +163,12 @@ class DenseFactors:
         del count  # a dense block is a plain sum over examples
         return DenseSpectrum(*_eigh(self.matrix))
 
+    def spectrum_in(self, previous: object, count: int) -> DenseSpectrum:
+        """The diagonal in the eigenvectors of `previous`; decomposed if those do not fit."""
+        if not isinstance(previous, DenseSpectrum) or previous.vectors.shape != self.matrix.shape:
+            return self.spectrum(count)
+        return DenseSpectrum(*_diagonal_in(previous.vectors, self.matrix))
+
     def dense(self, count: int) -> Tensor:
         del count
         return self.matrix[None]
@@ -164,6 +190,11 @@ class DiagonalFactors:
     def spectrum(self, count: int) -> DiagonalSpectrum:
         del count
         return DiagonalSpectrum(self.values.double())
+
+    def spectrum_in(self, previous: object, count: int) -> DiagonalSpectrum:
+        """`spectrum`: its basis never turns."""
+        del previous
+        return self.spectrum(count)
 
     def dense(self, count: int) -> Tensor:
         del count
@@ -259,13 +290,20 @@ class DiagonalSpectrum(Spectrum):
         return (scale / (scale * self.values + precision),)
 
 
-def all_spectra(factors: Mapping[str, Factors], count: int) -> dict[str, Spectrum]:
-    """Spectra by parameter name; what a bias shares with its weight is decomposed once."""
+def all_spectra(
+    factors: Mapping[str, Factors], count: int, basis: Mapping[str, object] | None = None
+) -> dict[str, Spectrum]:
+    """Spectra by parameter name; what a bias shares with its weight is decomposed once.
+
+    basis: earlier spectra by name, whose eigenvectors are kept (`spectrum_in`).
+    """
     found: dict[str, Spectrum] = {}
     for name, block in factors.items():
         weight = found.get(block.output_of or "") if isinstance(block, DenseFactors) else None
         if isinstance(weight, KroneckerSpectrum):
             found[name] = DenseSpectrum(weight.output_values[0], weight.output_vectors[0])
+        elif basis is not None and name in basis:
+            found[name] = block.spectrum_in(basis[name], count)
         else:
             found[name] = block.spectrum(count)
     return found
@@ -282,4 +320,10 @@ def _conjugate(vectors: Tensor, values: Tensor) -> Tensor:
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     matrix = matrix.double()
     values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    return values.clamp_min(0.0), vectors
+
+
+def _diagonal_in(vectors: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """diag(Uᵀ A U) and U, from symmetric A; rounding may leave a zero below zero."""
+    values = ((matrix.to(vectors) @ vectors) * vectors).sum(-2)
     return values.clamp_min(0.0), vectors

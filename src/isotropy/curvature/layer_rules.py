@@ -71,6 +71,11 @@ class LayerRule:
         """
         return gradient.unflatten(1, (-1, copies.count)).sum(2)
 
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether `reduce_gradient` is the sum."""
+        return type(self).reduce_gradient is LayerRule.reduce_gradient
+
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
         """Curvature roots by parameter name, from all uses of the layer in one batch."""
         raise NotImplementedError

@@ -26,14 +26,20 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+Stands = Mapping[Callable[..., Any], Callable[..., Any]]
+"""Functions of torch, and what stands in for them."""
+
 
 @contextmanager
-def plain_operations() -> Iterator[None]:
-    """Attention and normalisations by plain operations inside, torch's choice after."""
+def plain_operations(others: Stands | None = None) -> Iterator[None]:
+    """Attention and normalisations by plain operations inside, torch's choice after.
+
+    others: what stands in for more functions of torch meanwhile.
+    """
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _PlainNorms():
+        with sdpa_kernel(SDPBackend.MATH), _StandIns({**_PLAIN, **(others or {})}):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
@@ -45,7 +51,11 @@ def normalised(inputs: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     return centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
-class _PlainNorms(TorchFunctionMode):
+class _StandIns(TorchFunctionMode):
+    def __init__(self, stands: Stands) -> None:
+        super().__init__()
+        self.stands = stands
+
     def __torch_function__(
         self,
         function: Callable[..., Any],
@@ -53,7 +63,7 @@ class _PlainNorms(TorchFunctionMode):
         arguments: Sequence[Any] = (),
         named: Mapping[str, Any] | None = None,
     ) -> Any:
-        return _PLAIN.get(function, function)(*arguments, **(named or {}))
+        return self.stands.get(function, function)(*arguments, **(named or {}))
 
 
 # Each has the arguments of the function in torch.nn.functional that it stands for.

@@ -8,7 +8,7 @@ way out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,18 +18,25 @@ from torch.func import functional_call
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.attention import visible_projections
+from isotropy.curvature.lean_operations import LEAN
 from isotropy.curvature.plain_operations import plain_operations
+from isotropy.curvature.shifts import shifted
+from isotropy.fused import is_plain
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a layer: its input, and its output before anything else used it."""
+    """One call of a layer: its input, and its output before anything else used it.
+
+    shift: what the gradient is asked by to have it summed over copies (`shifts`), if anything.
+    """
 
     layer: str
     module: nn.Module
     inputs: Tensor
     output: Tensor
     version: int
+    shift: Tensor | None = None
 
     @property
     def is_plain_linear(self) -> bool:
@@ -70,22 +77,32 @@ class Recording:
         return None
 
 
-_ELEMENTWISE = {
+_ELEMENTWISE = {"_ElementwiseBackward"} | {
     f"{name}Backward0"
     for name in ("Tanh", "Relu", "Sigmoid", "Gelu", "Silu", "Elu", "LeakyRelu", "Softplus",
                  "Mish", "Hardtanh", "Sin", "Cos")
 }  # fmt: skip
 
 
-def record(network: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) -> Recording:
-    """Run `network` on constant weights and record every call of the named `layers`."""
+def record(
+    network: nn.Module,
+    layers: Mapping[str, nn.Module],
+    inputs: Tensor,
+    copies: int = 1,
+    summed: Collection[str] = (),
+) -> Recording:
+    """Run `network` on constant weights and record every call of the named `layers`.
+
+    summed: those whose gradients are only wanted summed over `copies` of each example.
+    On the reference path (`fused`) every operation is torch's own.
+    """
     calls: list[Call] = []
     constants = {name: parameter.detach() for name, parameter in network.named_parameters()}
     copy_outputs = any(getattr(module, "inplace", False) for module in network.modules())
     with (
         torch.enable_grad(),
         evaluation_mode(network),
-        _recorder(network, layers, calls, copy_outputs),
+        _recorder(network, layers, calls, copy_outputs, copies, summed),
     ):
         try:
             outputs = functional_call(network, constants, (inputs,))
@@ -117,12 +134,20 @@ def _changed_in_place(layer: str) -> CallerError:
 
 @contextmanager
 def _recorder(
-    network: nn.Module, layers: Mapping[str, nn.Module], calls: list[Call], copy_outputs: bool
+    network: nn.Module,
+    layers: Mapping[str, nn.Module],
+    calls: list[Call],
+    copy_outputs: bool,
+    copies: int,
+    summed: Collection[str],
 ) -> Iterator[None]:
     def keep(name: str, module: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
-        if not output.requires_grad:
+        shift = None
+        if name in summed and len(output) % copies == 0:
+            output, shift = shifted(output, copies)
+        elif not output.requires_grad:
             output.requires_grad_()
-        calls.append(Call(name, module, inputs, output, output._version))
+        calls.append(Call(name, module, inputs, output, output._version, shift))
         # An in-place operation must not reach the recorded output.
         return output.clone() if copy_outputs else output
 
@@ -137,7 +162,8 @@ def _recorder(
         if type(module) is not nn.MultiheadAttention
     ]
     try:
-        with plain_operations(), visible_projections(network, layers, keep):
+        stands = {} if is_plain() else LEAN
+        with plain_operations(stands), visible_projections(network, layers, keep):
             yield
     finally:
         for handle in handles:
