@@ -40,9 +40,11 @@ check: ## ruff, mypy, and which room imports which
 	$(RUN) mypy
 	$(RUN) pytest -q tests/test_architecture.py
 
-bench: ## the benchmarks, against other libraries
+bench: ## the benchmarks, into results/bench and the tables of the docs
 	@$(SETUP) bench
-	$(RUN) benchmarks $(ARGS)
+	$(RUN) benchmarks --out results/bench $(ARGS)
+	.venv/bin/python scripts/results_table.py
+	.venv/bin/python scripts/speed_table.py
 
 clean: ## remove .venv, caches and builds; what you learned, in runs, stays
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

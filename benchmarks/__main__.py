@@ -1,17 +1,21 @@
 """`python -m benchmarks [NAME …]`: the named benchmarks, or every one, one after the other.
 
-What follows the names goes to each of them: `--json`, `--rounds`.
+What follows the names goes to each of them: `--json`, `--rounds`, `--out FOLDER`.
 """
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import evidence, lie_derivative, warp
+from benchmarks import bound, evidence, first_version, lie_derivative, orbit_training, stacked, warp
 
 BENCHMARKS = {
+    "bound": bound.main,
     "evidence": evidence.main,
+    "first_version": first_version.main,
     "lie_derivative": lie_derivative.main,
+    "orbit_training": orbit_training.main,
+    "stacked": stacked.main,
     "warp": warp.main,
 }
 

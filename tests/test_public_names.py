@@ -68,6 +68,7 @@ NAMES = [
     "flip",
     "intensity",
     "learn",
+    "learn_many",
     "lie_derivative_penalty",
     "linear_action",
     "load",

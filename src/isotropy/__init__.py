@@ -52,6 +52,7 @@ from isotropy.symmetry.point_actions import points
 from isotropy.symmetry.sequence_actions import sequences
 from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
+from isotropy.workflows.learning_many import learn_many
 from isotropy.workflows.loading import load_model
 from isotropy.workflows.measuring import MeasureResult, measure, measured_actions
 from isotropy.workflows.profiling import ProfileResult, profile
@@ -114,6 +115,7 @@ __all__ = [
     "flip",
     "intensity",
     "learn",
+    "learn_many",
     "lie_derivative_penalty",
     "linear_action",
     "load",

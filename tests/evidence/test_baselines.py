@@ -297,9 +297,11 @@ def test_scores_under_both_rules_agree():
 
 def test_settings_are_read_by_the_field_they_belong_to():
     found = settings_from(["augerino_weight=1", "curvature=kfac-ef", "burn_in=3", "burn_in=4",
-                           'caps={"rotation": 90}', "distribution=correlated"])  # fmt: skip
+                           'caps={"rotation": 90}', "distribution=correlated",
+                           "captured=false"])  # fmt: skip
     assert found == {"augerino_weight": 1.0, "curvature": "kfac-ef", "burn_in": 4,
-                     "caps": {"rotation": 90}, "distribution": "correlated"}  # fmt: skip
+                     "caps": {"rotation": 90}, "distribution": "correlated",
+                     "captured": False}  # fmt: skip
     assert isinstance(found["augerino_weight"], float)
 
 
@@ -311,6 +313,8 @@ def test_settings_are_read_by_the_field_they_belong_to():
         ("augerino_weight=much", "setting augerino_weight: expected a number, got 'much'"),
         ("epochs=2.5", "setting epochs: expected a whole number, got '2.5'"),
         ("epochs=true", "setting epochs: expected a whole number, got 'true'"),
+        ("captured=no", "setting captured: expected true or false, got 'no'"),
+        ("captured=1", "setting captured: expected true or false, got '1'"),
         ("caps=3", "setting caps: expected a JSON object, got '3'"),
     ],
 )

@@ -56,7 +56,7 @@ def test_what_was_given_is_kept():
     given = LearnConfig(
         samples=5, test_samples=7, epochs=40, batch_size=16, curvature_batch=9, burn_in=0,
         gradient_batches=0, range_rate=0.01, range_rate_end=0.001, prior_rate=0.2, prior_steps=3,
-        evaluate_every=2, seed=11,
+        evaluate_every=2, precision="tf32", range_memory=0.5, bound_batch=4, bound_fits=3, seed=11,
     )  # fmt: skip
     assert resolve(given, examples=100, on_gpu=False) == given
 

@@ -400,8 +400,8 @@ def test_scores_are_those_of_the_averaged_model():
 def test_a_loss_that_is_not_a_number_stops_the_run():
     made = trainer()
     made.run_epoch()
-    made.inputs = made.inputs.clone()
-    made.inputs[3, 0, 4, 4] = float("nan")
+    made.weight_steps.inputs = made.inputs.clone()
+    made.weight_steps.inputs[3, 0, 4, 4] = float("nan")
     with pytest.raises(NotFiniteError, match=r"training loss became nan in epoch 2.*lower weight"):
         made.run_epoch()
 
@@ -473,7 +473,8 @@ def test_a_batch_in_parts_learns_the_same(objective: str, micro_batch: int):
     """Noise is drawn for the whole batch, and gradients of parts add up: rounding apart."""
     images, labels, _ = bumps()
     whole, parts = trainer(objective), trainer(objective, micro_batch=micro_batch)
-    assert whole.micro_batch == 20 and parts.micro_batch == micro_batch
+    assert whole.weight_steps.micro_batch == 20
+    assert parts.weight_steps.micro_batch == micro_batch
     for expected, found in zip(
         run(whole, (images, labels)), run(parts, (images, labels)), strict=True
     ):

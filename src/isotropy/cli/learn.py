@@ -112,7 +112,7 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
         words = ["screen"] if options["screening"] == "only" else []
         objective = options["objective"] or "laplace"
         options["out"] = options["out"] or fresh_folder("learn", options, *(words or [objective]))
-        config = _config(options)
+        config = config_from(options)
     folder = Path(options["out"])
     command = str(context.find_root().obj)
     if options["screening"] == "only":
@@ -129,10 +129,11 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
     if options["as_json"]:
         click.echo(json.dumps(plain(result.record), allow_nan=False))
     else:
-        _tell(result)
+        tell(result)
 
 
-def _config(options: dict[str, Any]) -> LearnConfig:
+def config_from(options: dict[str, Any]) -> LearnConfig:
+    """The settings that these options ask for."""
     config = LearnConfig(
         **{
             name: options[name]
@@ -187,7 +188,7 @@ def _learn(
         )
         if resolved.fallback != "refuse":
             display.say(f"layers without a curvature rule: {resolved.fallback}")
-        if too_short(resolved):
+        if too_short(resolved, len(split.train)):
             display.say(
                 f"{resolved.epochs} epochs are too few for the ranges to settle; read them as a "
                 "trend"
@@ -257,7 +258,7 @@ def _tell_screening(options: dict[str, Any], found: ScreenResult) -> None:
     click.echo(f"Report: {Path(found.record['run_folder']) / 'report.html'}")
 
 
-def _tell(result: LearnResult) -> None:
+def tell(result: LearnResult) -> None:
     """What was learned, in words, on standard output."""
     record = result.record
     for sentence in finding_sentences(record, result.config.get("truth", {})):

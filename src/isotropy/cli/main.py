@@ -16,6 +16,7 @@ import torch
 from isotropy._version import __version__
 from isotropy.checks import CallerError
 from isotropy.cli.learn import learn_command
+from isotropy.cli.learn_many import learn_many_command
 from isotropy.cli.measure import measure_command
 from isotropy.cli.profile import profile_command
 from isotropy.cli.reproduce import reproduce_command
@@ -29,6 +30,7 @@ def cli() -> None:
 
 
 cli.add_command(learn_command)
+cli.add_command(learn_many_command)
 cli.add_command(measure_command)
 cli.add_command(profile_command)
 cli.add_command(reproduce_command)

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from isotropy.experiments.runner import experiments, jobs, run_job
+from isotropy.checks import CallerError
+from isotropy.experiments.runner import Job, experiments, jobs, run_job, run_stack, stacks
 
 
 def _places(
@@ -43,6 +44,7 @@ def _places(
 )
 @click.option("--commit", help="Commit to record in place of what git says here.")
 @click.option("--again", is_flag=True, help="Run rows that have a result already.")
+@click.option("--stacked", is_flag=True, help="Seeds of a row in one process, where they can be.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def reproduce_command(
     experiment: str | None,
@@ -52,6 +54,7 @@ def reproduce_command(
     results: Path,
     commit: str | None,
     again: bool,
+    stacked: bool,
     as_json: bool,
 ) -> None:
     """Run the rows of EXPERIMENT; without one, list the experiments there are.
@@ -61,16 +64,33 @@ def reproduce_command(
     if experiment is None:
         click.echo("\n".join(experiments()))
         return
-    done: list[dict[str, Any]] = []
+    pending = []
     for job in jobs(experiment, results, rows=rows, seeds=seeds, data=data):
         if job.destination.exists() and not again:
             click.echo(f"{job.destination} is there; --again runs it again", err=True)
-            continue
-        commands = [job.first, job.arguments] if job.first else [job.arguments]
-        for arguments in commands:
-            click.echo(f"{job.row}, seed {job.seed}: isotropy {' '.join(arguments)}", err=True)
-        done.append(run_job(job, commit=commit)["result"])
+        else:
+            pending.append(job)
+    done: list[dict[str, Any]] = []
+    for stack in stacks(pending) if stacked else [[job] for job in pending]:
+        done += [record["result"] for record in _run(stack, commit)]
     if not done and not as_json:
         click.echo("nothing to run")
     if as_json:
         click.echo(json.dumps({"schema": 1, "command": "reproduce", "results": done}))
+
+
+def _run(stack: list[Job], commit: str | None) -> list[dict[str, Any]]:
+    """Jobs together where there are several and they can be stacked, else one after the other."""
+    if len(stack) > 1:
+        seeds = ", ".join(str(job.seed) for job in stack)
+        click.echo(f"{stack[0].row}, seeds {seeds}: stacked", err=True)
+        try:
+            return run_stack(stack, commit=commit)
+        except CallerError as error:
+            click.echo(f"{error}; one after the other", err=True)
+    done = []
+    for job in stack:
+        for arguments in [job.first, job.arguments] if job.first else [job.arguments]:
+            click.echo(f"{job.row}, seed {job.seed}: isotropy {' '.join(arguments)}", err=True)
+        done.append(run_job(job, commit=commit))
+    return done

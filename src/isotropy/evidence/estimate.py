@@ -6,6 +6,7 @@ Every part of a run is tried once or twice on a few examples, and multiplied:
     factors        a pass over two batches minus one over one, × batches; what is left of the one,
                    the eigenvalues of the factors, once a hyper step
     gradient       one batch with a graph to the ranges, × batches
+    bound          one estimate and its gradient, × hyper steps by a bound; factors × its passes
     scoring        the forward passes of the test data, about a third of a weight step's
 
 Nothing of the trainer is changed: no step is taken, and random streams are the run's own, which are
@@ -22,8 +23,10 @@ from dataclasses import dataclass
 
 import torch
 
+from isotropy.evidence.bound_steps import BoundSteps
 from isotropy.evidence.memory import step_bytes
-from isotropy.evidence.training import Trainer, fix_statistics
+from isotropy.evidence.training import Trainer
+from isotropy.evidence.weight_steps import fix_statistics
 
 FORWARD_SHARE = 1 / 3
 
@@ -59,7 +62,9 @@ def estimate_run(trainer: Trainer, test_examples: int = 0) -> Estimate:
     step, step_memory = _weight_step(trainer)
     weight_steps = step * math.ceil(count / config.batch_size) * epochs
     evidence = memory = 0.0
-    if trainer.recipe.evidence:
+    if trainer.bound_steps is not None:
+        evidence, memory = _by_bound(trainer, trainer.bound_steps)
+    elif trainer.recipe.evidence:
         updates = max(0, config.epochs - max(config.burn_in, trainer.epoch)) // config.update_every
         factors, spectra, gradient, memory = _evidence_batches(trainer)
         passes = math.ceil(count / config.curvature_batch)
@@ -80,9 +85,9 @@ def _weight_step(trainer: Trainer) -> tuple[float, float]:
     fix_statistics(trainer.network)
 
     def once() -> None:
-        for part in range(0, size, trainer.micro_batch):
-            own = slice(part, part + trainer.micro_batch)
-            loss, _ = trainer.loss_of(batch[own], noise[own])
+        for part in range(0, size, trainer.weight_steps.micro_batch):
+            own = slice(part, part + trainer.weight_steps.micro_batch)
+            loss, _ = trainer.weight_steps.loss_of(batch[own], noise[own])
             loss.backward()
         for parameter in (*trainer.network.parameters(), *trainer.ranges):
             parameter.grad = None
@@ -91,7 +96,7 @@ def _weight_step(trainer: Trainer) -> tuple[float, float]:
     with torch.random.fork_rng(devices=devices):
         once()  # the first time is slower than all others
         seconds, _ = _timed(trainer.device, once)
-    held = min(size, trainer.micro_batch)
+    held = min(size, trainer.weight_steps.micro_batch)
     memory = step_bytes(trainer.network, trainer.inputs, trainer.model.samples, held)
     return seconds, memory
 
@@ -118,6 +123,30 @@ def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
 
         gradient, bytes_of_gradient = _timed(place, gradients)
     return per_batch, one - per_batch, gradient, max(bytes_of_factors, bytes_of_gradient)
+
+
+def _by_bound(trainer: Trainer, steps: BoundSteps) -> tuple[float, float]:
+    """Seconds of the hyper steps by a bound that are left, with their passes; bytes on a GPU."""
+    config, count = trainer.config, len(trainer.inputs)
+    assert config.epochs is not None and config.batch_size is not None
+    assert config.curvature_batch is not None
+    inputs = [trainer.prior.log_precisions, *trainer.likelihood.parameters(), *trainer.ranges]
+
+    def once() -> None:
+        value = steps.estimate(0, graph=True).value
+        torch.autograd.grad(value, inputs, allow_unused=True)
+
+    once()
+    seconds, memory = _timed(trainer.device, once)
+    per_epoch = math.ceil(count / config.batch_size)
+    due = range(trainer.epoch * per_epoch + 1, config.epochs * per_epoch + 1)
+    total = seconds * sum(steps.step_due(step) for step in due)
+    fits = sum(steps.fit_due(epoch + 1) for epoch in range(trainer.epoch, config.epochs))
+    if fits:
+        factors, spectra, _, more = _evidence_batches(trainer)
+        total += fits * (factors * math.ceil(count / config.curvature_batch) + spectra)
+        memory = max(memory, more)
+    return total, memory
 
 
 def _timed(device: torch.device, task: Callable[[], None]) -> tuple[float, float]:

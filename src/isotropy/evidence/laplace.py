@@ -25,7 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.batches import AnyFactors, AnyRoots, AnySpectrum, Curvature, spectra_of
+from isotropy.curvature.batches import (
+    AnyFactors,
+    AnyRoots,
+    AnySpectrum,
+    BatchCurvature,
+    Curvature,
+    spectra_of,
+)
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.joint import JointSpectrum
 from isotropy.curvature.kfac import KFAC
@@ -37,13 +44,21 @@ from isotropy.likelihoods import Likelihood
 class Batch(NamedTuple):
     """Orbit rows (batch·copies, …), copies fastest, targets (batch, …), and how to average.
 
-    generator: where the Monte-Carlo Fisher draws its labels.
+    generator:  where the Monte-Carlo Fisher draws its labels
+    is_checked: the targets are known to fit the network; asking costs a wait on a GPU
     """
 
     rows: Tensor
     targets: Tensor
     copies: Copies
     generator: torch.Generator | None = None
+    is_checked: bool = False
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether there is anything to differentiate by: rows or weights that depend on it."""
+        weights = self.copies.weights
+        return self.rows.requires_grad or (weights is not None and weights.requires_grad)
 
 
 class NotFiniteError(RuntimeError):
@@ -85,40 +100,65 @@ class LaplaceEvidence:
         """As in records: `kfac-ggn`, …"""
         return self.curvature.kind.name
 
-    def fit(self, batches: Iterable[Batch]) -> LaplaceFit:
-        """Pass one: factors and likelihood statistic over all batches, then eigenvalues."""
-        factors: dict[str, AnyFactors] = {}
-        statistics: list[Tensor] = []
-        count = 0
-        for rows, targets, copies, generator in batches:
-            fixed = Copies(copies.count, _constant(copies.weights))
-            found = self.curvature.batch(
-                rows.detach(), fixed, self.likelihood, targets, generator=generator
-            )
-            for name, block in found.factors().items():
-                factors[name] = factors[name] + block if name in factors else block  # type: ignore[operator]
-            self.likelihood.check_targets(targets, found.outputs)
-            statistics.append(self.likelihood.statistic(found.outputs, targets).double())
-            count += len(targets)
-        if not count:
-            raise CallerError("evidence: expected at least one batch of data, got none")
-        statistic = torch.stack(statistics).sum()
-        for name, block in factors.items():
-            if not all(bool(torch.isfinite(t).all()) for t in block.tensors()):
-                raise NotFiniteError(
-                    f"the curvature of {name!r} is not finite: the network's outputs or their "
-                    "derivatives overflow; lower the learning rate or rescale the inputs"
-                )
+    def fit(self, batches: Iterable[Batch], basis: LaplaceFit | None = None) -> LaplaceFit:
+        """Pass one: factors and likelihood statistic over all batches, then eigenvalues.
+
+        basis: an earlier fit whose eigenvectors are kept, which saves the decompositions; the
+        log-determinant is then that of the blocks' diagonals in this basis, never smaller than
+        the exact one and equal to it as long as the eigenvectors have not turned.
+        """
+        sums = _Sums(self.likelihood)
+        for batch in batches:
+            sums.add(self._curvature_of(batch, graph=False), batch)
+        return self._fit_from(sums, basis)
+
+    def fit_with_gradient(
+        self,
+        previous: LaplaceFit,
+        batches: Iterable[Batch],
+        inputs: Sequence[Tensor],
+        basis: LaplaceFit | None = None,
+    ) -> tuple[LaplaceFit, list[Tensor]]:
+        """Both passes in one: a new fit, and the gradient with V from the `previous` one.
+
+        Batches with a graph to `inputs` are those the gradient is estimated from. Weights move
+        little between hyper steps, and V is smooth in them.
+        """
+        sums, shares = _Sums(self.likelihood), _Shares(inputs)
+        pullbacks = self._pullbacks(previous)
+        for batch in batches:
+            found = self._curvature_of(batch, graph=batch.has_graph)
+            sums.add(found, batch)
+            if batch.has_graph:
+                shares.add(self._share(found, batch, pullbacks, inputs), batch)
+        return self._fit_from(sums, basis), shares.scaled_to(sums.count)
+
+    def _curvature_of(self, batch: Batch, *, graph: bool) -> BatchCurvature:
+        rows, copies = batch.rows, batch.copies
+        if not graph:
+            rows, copies = rows.detach(), Copies(copies.count, _constant(copies.weights))
+        return self.curvature.batch(
+            rows,
+            copies,
+            self.likelihood,
+            batch.targets,
+            generator=batch.generator,
+            create_graph=graph,
+        )
+
+    def _fit_from(self, sums: _Sums, basis: LaplaceFit | None) -> LaplaceFit:
+        sums.check()
+        kept = {} if basis is None else {"basis": basis.spectra}
         parameters = dict(self.network.named_parameters())
         names = self.curvature.parameter_names
         return LaplaceFit(
-            spectra=spectra_of(factors, count),
+            spectra=spectra_of(sums.factors, sums.count, **kept),
             squared_norms={
                 name: parameters[name].detach().double().square().sum() for name in names
             },
             sizes={name: parameters[name].numel() for name in names},
-            statistic=statistic.detach(),
-            count=count,
+            statistic=torch.stack(sums.statistics).sum().detach(),
+            count=sums.count,
         )
 
     def value(self, fit: LaplaceFit) -> Tensor:
@@ -144,40 +184,44 @@ class LaplaceEvidence:
         Some of the data suffices: the sum over the batches given is scaled up to all examples,
         an unbiased estimate when they are drawn uniformly.
         """
-        with torch.no_grad():
-            precisions = self.precisions(fit)
-            scale = self.scale(fit)
-            dtype = self.network.get_parameter(self.curvature.parameter_names[0]).dtype
-            pullbacks = {
-                block: [
-                    v.to(dtype)
-                    for v in spectrum.pullback(scale, block_precision(spectrum, block, precisions))
-                ]
-                for block, spectrum in fit.spectra.items()
-            }
-        total = [torch.zeros_like(tensor) for tensor in inputs]
-        seen = 0
-        for rows, targets, copies, generator in batches:
-            found = self.curvature.batch(
-                rows, copies, self.likelihood, targets, generator=generator, create_graph=True
-            )
-            statistic = self.likelihood.statistic(found.outputs, targets)
-            outputs = [-self.likelihood.log_likelihood(statistic, len(targets))]
-            cotangents = [torch.ones_like(outputs[0])]
-            total_pullbacks = _joined(found.roots, pullbacks)
-            for name, parts in total_pullbacks.items():
-                for tensor, pullback in zip(found.roots[name].tensors(), parts, strict=True):
-                    if tensor.requires_grad:
-                        outputs.append(tensor)
-                        cotangents.append(_times(tensor.detach(), pullback))
-            part = torch.autograd.grad(
-                outputs, inputs, cotangents, allow_unused=True, materialize_grads=True
-            )
-            total = [sum_ + new for sum_, new in zip(total, part, strict=True)]
-            seen += len(targets)
-        if not seen:
-            raise CallerError("evidence gradient: expected at least one batch of data, got none")
-        return [tensor * (fit.count / seen) for tensor in total]
+        pullbacks, shares = self._pullbacks(fit), _Shares(inputs)
+        for batch in batches:
+            found = self._curvature_of(batch, graph=True)
+            shares.add(self._share(found, batch, pullbacks, inputs), batch)
+        return shares.scaled_to(fit.count)
+
+    @torch.no_grad()
+    def _pullbacks(self, fit: LaplaceFit) -> dict[str, list[Tensor]]:
+        """V by block, in the network's own type."""
+        precisions, scale = self.precisions(fit), self.scale(fit)
+        dtype = self.network.get_parameter(self.curvature.parameter_names[0]).dtype
+        return {
+            block: [
+                v.to(dtype)
+                for v in spectrum.pullback(scale, block_precision(spectrum, block, precisions))
+            ]
+            for block, spectrum in fit.spectra.items()
+        }
+
+    def _share(
+        self,
+        found: BatchCurvature,
+        batch: Batch,
+        pullbacks: dict[str, list[Tensor]],
+        inputs: Sequence[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """One batch's share of the gradient of −log Z: ⟨V, ∂ factors⟩/2 and −∂ log p."""
+        statistic = self.likelihood.statistic(found.outputs, batch.targets)
+        outputs = [-self.likelihood.log_likelihood(statistic, len(batch.targets))]
+        cotangents = [torch.ones_like(outputs[0])]
+        for name, parts in _joined(found.roots, pullbacks).items():
+            for tensor, pullback in zip(found.roots[name].tensors(), parts, strict=True):
+                if tensor.requires_grad:
+                    outputs.append(tensor)
+                    cotangents.append(_times(tensor.detach(), pullback))
+        return torch.autograd.grad(
+            outputs, inputs, cotangents, allow_unused=True, materialize_grads=True
+        )
 
     def effective_parameters(self, fit: LaplaceFit) -> dict[str, float]:
         """γ per block: how many of its parameters the data determines."""
@@ -199,6 +243,58 @@ class LaplaceEvidence:
     def scale(self, fit: LaplaceFit) -> Tensor:
         """The factor between the blocks and the curvature, from the likelihood's noise."""
         return self.curvature.kind.scale(self.likelihood).to(fit.statistic)
+
+
+class _Sums:
+    """Factors and statistics as they add up over batches."""
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        self.likelihood = likelihood
+        self.factors: dict[str, AnyFactors] = {}
+        self.statistics: list[Tensor] = []
+        self.count = 0
+
+    @torch.no_grad()
+    def add(self, found: BatchCurvature, batch: Batch) -> None:
+        """One more batch, without its graph."""
+        for name, block in found.detach().factors().items():
+            before = self.factors.get(name)
+            self.factors[name] = block if before is None else before + block  # type: ignore[operator]
+        if not batch.is_checked:
+            self.likelihood.check_targets(batch.targets, found.outputs)
+        statistic = self.likelihood.statistic(found.outputs, batch.targets)
+        self.statistics.append(statistic.double())
+        self.count += len(batch.targets)
+
+    def check(self) -> None:
+        """Raise unless there was data, and all of it finite."""
+        if not self.count:
+            raise CallerError("evidence: expected at least one batch of data, got none")
+        for name, block in self.factors.items():
+            if not all(bool(torch.isfinite(t).all()) for t in block.tensors()):
+                raise NotFiniteError(
+                    f"the curvature of {name!r} is not finite: the network's outputs or their "
+                    "derivatives overflow; lower the learning rate or rescale the inputs"
+                )
+
+
+class _Shares:
+    """The gradient as it adds up over batches."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self.total = [torch.zeros_like(tensor) for tensor in inputs]
+        self.seen = 0
+
+    def add(self, part: tuple[Tensor, ...], batch: Batch) -> None:
+        """One more batch."""
+        self.total = [total + new for total, new in zip(self.total, part, strict=True)]
+        self.seen += len(batch.targets)
+
+    def scaled_to(self, count: int) -> list[Tensor]:
+        """What the batches seen say of `count` examples."""
+        if not self.seen:
+            raise CallerError("evidence gradient: expected at least one batch of data, got none")
+        return [tensor * (count / self.seen) for tensor in self.total]
 
 
 def block_precision(spectrum: AnySpectrum, block: str, precisions: dict[str, Tensor]) -> Tensor:

@@ -83,9 +83,9 @@ class GaussianPrior(nn.Module):
 
     def penalty(self, parameters: dict[str, Tensor]) -> Tensor:
         """½ Σ_l δ_l ‖θ_l‖², differentiable in the parameters; precisions are constants."""
-        constants = dict(zip(self.groups, self.log_precisions.detach().exp().tolist(), strict=True))
+        halves = dict(zip(self.groups, self.log_precisions.detach().exp() / 2, strict=True))
         terms = [
-            constants[self.group_of[name]] / 2 * parameters[name].square().sum()
+            halves[self.group_of[name]] * parameters[name].square().sum()
             for name in self.names
             if name not in self._free
         ]

@@ -63,6 +63,7 @@ def refit(
         weight_rate=plan.weight_rate,
         prior_rate=plan.prior_rate,
         burn_in=plan.burn_in,
+        bound="none",  # verdicts compare evidences of all data
         seed=seed,
     )
     again = Trainer(

@@ -8,6 +8,9 @@ smaller. Shorter runs make larger hyper steps: a range must be able to travel it
 period twice, so  learning rate × updates ≥ 2 (π + ½), up to a rate of ¼; a run too short even for
 that is told so (`too_short`). The ranges' optimiser forgets quickly (`range_memory`): gradients are
 much larger while a range is small, and a long memory of them would stall it half way.
+
+With a `bound` there are many hyper steps an epoch, each from a few examples: they may travel three
+times as far, because much of it is to and fro, and the optimiser averages over more of them.
 """
 
 from __future__ import annotations
@@ -15,17 +18,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kfac import FALLBACKS, Fallback
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
 from isotropy.evidence.objectives import OBJECTIVES, RECIPES, Objective, objectives_with
+from isotropy.evidence.precision import PRECISIONS, Precision
 from isotropy.evidence.priors import STRUCTURES, PriorStructure
 from isotropy.likelihoods import LIKELIHOODS
 from isotropy.networks.mixtures import DISTRIBUTIONS
 
 __all__ = [
+    "BOUNDS",
     "OBJECTIVES",
     "TRAVEL",
     "LearnConfig",
@@ -39,6 +44,15 @@ __all__ = [
 
 TRAVEL = 2 * (math.pi + 0.5)
 """How far a range must be able to travel in a run, in coordinates: learning rate × updates."""
+
+NOISY_TRAVEL = 3 * TRAVEL
+"""The same where every update is an estimate from a few examples."""
+
+BOUND_FITS = 10
+"""Epochs between passes over all data for the precisions, with a bound."""
+
+Bound = Literal["none", "function-space", "parametric"]
+BOUNDS: tuple[Bound, ...] = ("none", "function-space", "parametric")
 
 
 @dataclass(frozen=True)
@@ -55,10 +69,14 @@ class LearnConfig:
     batch_size       examples a weight step
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     micro_batch      examples held at once in a weight step; the same. None: as many as fit
+    precision        of products on a GPU: float32 or tf32 (`precision`)
+    captured         weight steps as CUDA graphs on a GPU, where the network allows it (`captured`)
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
     gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
+    reuse            0: an evidence pass for V, another for the gradient. Else one for both, with
+                     the V of the hyper step before, and new eigenvectors every so many steps
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
     range_memory     decay of the squared gradients in the ranges' Adam (β₂)
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
@@ -68,6 +86,12 @@ class LearnConfig:
     prior_structure  one precision: scalar, or one per layer, or one per tensor
     ranges, caps     half-widths by generator name in reported units: given, largest allowed
     start            half-widths by name that learning starts from (others start at zero)
+    bound            none: hyper steps by the evidence of all data, between epochs. Else by a lower
+                     bound of it, function-space or parametric, between weight steps (`bound_steps`)
+    bound_batch      examples of an estimate of the bound
+    bound_every      weight steps between hyper steps by a bound
+    bound_fits       epochs between passes over all data that precisions and noise follow with a
+                     bound; 0: none, they follow the bound
     augerino_weight  the reward for width in augerino and augerino-original
     augerino_decay   weight decay of the objectives that have no evidence
     """
@@ -80,14 +104,17 @@ class LearnConfig:
     batch_size: int | None = None
     curvature_batch: int | None = None
     micro_batch: int | None = None
+    precision: Precision | None = None
+    captured: bool = True
     weight_rate: float = 5e-3
     weight_rate_end: float = 1e-6
     burn_in: int | None = None
     update_every: int = 1
     gradient_batches: int | None = None
+    reuse: int = 0
     range_rate: float | None = None
     range_rate_end: float | None = None
-    range_memory: float = 0.9
+    range_memory: float | None = None
     prior_rate: float | None = None
     prior_steps: int | None = None
     curvature: str = DEFAULT_KIND
@@ -99,6 +126,10 @@ class LearnConfig:
     ranges: Mapping[str, float] | None = None
     start: Mapping[str, float] | None = None
     caps: Mapping[str, float] | None = None
+    bound: Bound = "none"
+    bound_batch: int | None = None
+    bound_every: int = 4
+    bound_fits: int | None = None
     augerino_weight: float = 1e-2
     augerino_decay: float = 1e-4
     seed: int = 0
@@ -111,13 +142,17 @@ class LearnConfig:
         check_choice(self.distribution, DISTRIBUTIONS, what="distribution")
         check_choice(self.prior_structure, STRUCTURES, what="prior structure")
         check_choice(self.likelihood, LIKELIHOODS, what="likelihood")
+        check_choice(self.bound, BOUNDS, what="bound")
         positive = ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
-                    "micro_batch", "update_every", "prior_steps", "evaluate_every")  # fmt: skip
+                    "micro_batch", "update_every", "prior_steps", "evaluate_every",
+                    "bound_batch", "bound_every")  # fmt: skip
         for name in positive:
             value = getattr(self, name)
             if value is not None:
                 check_at_least(value, 1, what=name.replace("_", " "))
-        for name in ("burn_in", "gradient_batches"):
+        if self.precision is not None:
+            check_choice(self.precision, PRECISIONS, what="precision")
+        for name in ("burn_in", "gradient_batches", "reuse", "bound_fits"):
             value = getattr(self, name)
             if value is not None:
                 check_at_least(value, 0, what=name.replace("_", " "))
@@ -125,6 +160,15 @@ class LearnConfig:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
+        if self.range_memory is not None and not 0 <= self.range_memory < 1:
+            raise CallerError(
+                f"range memory: expected at least 0 and below 1, got {self.range_memory}"
+            )
+        if self.bound != "none" and not RECIPES[self.objective].evidence:
+            raise CallerError(
+                f"bound {self.bound}: expected an objective with an evidence, such as laplace, got "
+                f"{self.objective!r}"
+            )
         given = RECIPES[self.objective].ranges == "given"
         if given and not self.ranges:
             raise CallerError(
@@ -161,11 +205,18 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
     epochs = config.epochs or default_epochs(on_gpu)
     burn_in = config.burn_in if config.burn_in is not None else min(10, epochs // 6)
     batch_size = min(config.batch_size or default_batch(examples), examples)
+    by_bound = config.bound != "none"
+    steps = math.ceil(examples / batch_size)
+    travel, least_rate = TRAVEL, 0.05
     if recipe.ranges == "loss":  # a step on the ranges with every weight step
-        updates, least_rate = epochs * math.ceil(examples / batch_size), 0.005
+        updates, least_rate = epochs * steps, 0.005
+    elif by_bound:
+        updates = (epochs - burn_in) * steps // config.bound_every
+        travel, least_rate = NOISY_TRAVEL, 0.005
     else:
-        updates, least_rate = max(1, (epochs - burn_in) // config.update_every), 0.05
-    range_rate = config.range_rate or min(0.25, max(least_rate, TRAVEL / updates))
+        updates = (epochs - burn_in) // config.update_every
+    range_rate = config.range_rate or min(0.25, max(least_rate, travel / max(1, updates)))
+    bound_fits = _given(config.bound_fits, BOUND_FITS if by_bound else 0)
     curvature_batch = config.curvature_batch or (1000 if on_gpu else 125)
     every = config.evaluate_every or max(1, epochs // 10)
     return replace(
@@ -175,21 +226,34 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         epochs=epochs,
         batch_size=batch_size,
         curvature_batch=min(curvature_batch, examples),
+        precision=config.precision or ("tf32" if on_gpu else "float32"),
         burn_in=burn_in,
         gradient_batches=_given(config.gradient_batches, 0 if on_gpu else 5),
         range_rate=range_rate,
         range_rate_end=_given(config.range_rate_end, range_rate / 10),
-        prior_rate=config.prior_rate or range_rate,
-        prior_steps=config.prior_steps or 1,
+        range_memory=_given(config.range_memory, 0.99 if by_bound else 0.9),
+        prior_rate=config.prior_rate or (0.1 if by_bound else range_rate),
+        prior_steps=config.prior_steps or (20 if bound_fits else 1),
+        # An eighth of a weight step's examples costs about as much as the step.
+        bound_batch=min(config.bound_batch or max(6, min(16, batch_size // 8)), examples),
+        bound_fits=bound_fits,
         evaluate_every=every,
     )
 
 
-def too_short(config: LearnConfig) -> bool:
-    """Whether a resolved run that learns ranges ends before they can settle."""
+def too_short(config: LearnConfig, examples: int = 0) -> bool:
+    """Whether a resolved run that learns ranges ends before they can settle.
+
+    examples: how many there are; with a bound hyper steps depend on them, and without their number
+    an epoch is taken to have one weight step.
+    """
     assert config.epochs is not None and config.burn_in is not None
-    assert config.range_rate is not None
-    updates = max(0, config.epochs - config.burn_in) // config.update_every
+    assert config.range_rate is not None and config.batch_size is not None
+    updates = max(0, config.epochs - config.burn_in)
+    if config.bound == "none":
+        updates //= config.update_every
+    else:
+        updates = updates * max(1, math.ceil(examples / config.batch_size)) // config.bound_every
     return config.objective == "laplace" and config.range_rate * updates < TRAVEL * (1 - 1e-9)
 
 

@@ -16,6 +16,7 @@ from isotropy.evidence.schedule import LearnConfig
 
 KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
+    "bool": (bool,),
     "float": (float,),
     "Mapping": (dict,),
 }
@@ -42,8 +43,13 @@ def settings_from(texts: Iterable[str]) -> dict[str, Any]:
         value: Any = written if kinds == (str,) else _read(written)
         if kinds == (float,) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            wanted = {int: "a whole number", float: "a number", dict: "a JSON object"}[kinds[0]]
+        if not isinstance(value, kinds) or isinstance(value, bool) != (kinds == (bool,)):
+            wanted = {
+                int: "a whole number",
+                bool: "true or false",
+                float: "a number",
+                dict: "a JSON object",
+            }[kinds[0]]
             raise CallerError(f"setting {name}: expected {wanted}, got {written!r}")
         found[name] = value
     return found

@@ -16,7 +16,7 @@ from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import kind_named
 from isotropy.evidence.schedule import LearnConfig
 
-CACHE_BYTES = 4e6
+CACHE_BYTES = 8e6
 GPU_BYTES = 8e9
 JACOBIAN_BYTES = 1e9
 GRAPH_COPIES = 60

@@ -31,11 +31,13 @@ directions are split. Monte-Carlo directions (`sampled_root`) would not do: the 
 determinant lies below on average, and the evidence above.
 
 Immer, van der Ouderaa, van der Wilk, Rätsch, Schölkopf (2023), "Stochastic marginal likelihood
-gradients using neural tangent kernels". Oracle: tests/oracles/function_space.py.
+gradients using neural tangent kernels". Oracle: tests/oracles/function_space.py. The same split
+over the parameters is `parametric_bound`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -72,8 +74,58 @@ class BoundEstimate:
         return self.log_likelihood - (self.penalty + self.log_determinant) / 2
 
 
-class FunctionSpaceBound:
-    """Lower bound of the evidence of `network` from mini-batches.
+class EvidenceBound(ABC):
+    """A lower bound of the evidence of `network` from mini-batches."""
+
+    def __init__(self, network: nn.Module, likelihood: Likelihood, prior: GaussianPrior) -> None:
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
+
+    @abstractmethod
+    def estimate(self, batch: Batch, count: int) -> BoundEstimate:
+        """The bound for `count` examples by those of `batch`, unbiased if drawn uniformly.
+
+        Differentiable in whatever rows and weights of copies depend on, in the prior's precisions
+        and in the likelihood's noise; the network's weights are constants.
+        """
+
+    @torch.no_grad()
+    def value(self, batches: Iterable[Batch]) -> Tensor:
+        """The bound itself, over batches that hold every example once; without a graph."""
+        parts = [self.estimate(batch, len(batch.targets)) for batch in batches]
+        if not parts:
+            raise CallerError("bound: expected at least one batch of data, got none")
+        fit = torch.stack([part.log_likelihood - part.log_determinant / 2 for part in parts])
+        return fit.sum() - parts[0].penalty / 2
+
+    def _check_size(self, batch: Batch, count: int) -> int:
+        """Examples of the batch."""
+        size = len(batch.targets)
+        if not 1 <= size <= count:
+            raise CallerError(
+                f"bound: expected a batch of 1 to {count} examples, of {count} in all, got {size}; "
+                "give as count the number of training examples"
+            )
+        if len(batch.rows) != size * batch.copies.count:
+            raise CallerError(
+                f"bound: expected one target for every {batch.copies.count} rows, got "
+                f"{len(batch.rows)} rows and {size} targets"
+            )
+        return size
+
+    def _prior_terms(self) -> tuple[dict[str, Tensor], Tensor]:
+        """δ by parameter name and Σ_l δ_l ‖θ_l‖²."""
+        weights = {name: self.network.get_parameter(name).detach() for name in self.prior.names}
+        norms = {name: weight.double().square().sum() for name, weight in weights.items()}
+        sizes = {name: weight.numel() for name, weight in weights.items()}
+        precisions = self.prior.precisions_at(norms, sizes)
+        penalty = torch.stack([precisions[name] * norms[name] for name in self.prior.names]).sum()
+        return precisions, penalty
+
+
+class FunctionSpaceBound(EvidenceBound):
+    """Lower bound of the evidence by the whole Gauss–Newton matrix, seen from the outputs.
 
     splitting: what becomes of the directions of the output curvature: joint, each, one.
     The parameters that count are those with a prior, `prior.names`.
@@ -90,25 +142,16 @@ class FunctionSpaceBound:
         prior: GaussianPrior,
         splitting: Splitting = "joint",
     ) -> None:
-        self.network = network
-        self.likelihood = likelihood
-        self.prior = prior
+        super().__init__(network, likelihood, prior)
         check_choice(splitting, SPLITTINGS, what="splitting")
         self.splitting = splitting
 
     def estimate(self, batch: Batch, count: int, conditioned: int = 0) -> BoundEstimate:
         """The bound for `count` examples by those of `batch`, its first `conditioned` being c.
 
-        Differentiable in whatever rows and weights of copies depend on, in the prior's precisions
-        and in the likelihood's noise; the network's weights are constants. `one` draws from the
-        batch's generator.
+        `one` draws from the batch's generator.
         """
-        size = len(batch.targets)
-        if not 1 <= size <= count:
-            raise CallerError(
-                f"bound: expected a batch of 1 to {count} examples, of {count} in all, got {size}; "
-                "give as count the number of training examples"
-            )
+        size = self._check_size(batch, count)
         if not 0 <= conditioned < size:
             raise CallerError(
                 f"bound: expected 0 to {size - 1} examples to condition on, of a batch of {size}, "
@@ -118,7 +161,8 @@ class FunctionSpaceBound:
 
         def directions(outputs: Tensor) -> Tensor:
             nonlocal drawn
-            self.likelihood.check_targets(batch.targets, outputs)
+            if not batch.is_checked:
+                self.likelihood.check_targets(batch.targets, outputs)
             root = self.likelihood.curvature_root(outputs)
             if self.splitting != "one":
                 return root
@@ -136,11 +180,6 @@ class FunctionSpaceBound:
             directions,
             joint=self.splitting == "joint",
         )
-        if len(outputs) != size:
-            raise CallerError(
-                f"bound: expected one target for every {batch.copies.count} rows, got "
-                f"{len(batch.rows)} rows and {size} targets"
-            )
         statistic = self.likelihood.statistic(outputs, batch.targets).double()
         precisions, penalty = self._prior_terms()
         first = next(iter(kernels.values()))
@@ -159,24 +198,6 @@ class FunctionSpaceBound:
             penalty=penalty,
             log_determinant=drawn * determinant,
         )
-
-    @torch.no_grad()
-    def value(self, batches: Iterable[Batch]) -> Tensor:
-        """The bound itself, over batches that hold every example once; without a graph."""
-        parts = [self.estimate(batch, len(batch.targets)) for batch in batches]
-        if not parts:
-            raise CallerError("bound: expected at least one batch of data, got none")
-        fit = torch.stack([part.log_likelihood - part.log_determinant / 2 for part in parts])
-        return fit.sum() - parts[0].penalty / 2
-
-    def _prior_terms(self) -> tuple[dict[str, Tensor], Tensor]:
-        """δ by parameter name and Σ_l δ_l ‖θ_l‖²."""
-        weights = {name: self.network.get_parameter(name).detach() for name in self.prior.names}
-        norms = {name: weight.double().square().sum() for name, weight in weights.items()}
-        sizes = {name: weight.numel() for name, weight in weights.items()}
-        precisions = self.prior.precisions_at(norms, sizes)
-        penalty = torch.stack([precisions[name] * norms[name] for name in self.prior.names]).sum()
-        return precisions, penalty
 
 
 def log_determinant_above_one(kernel: Tensor) -> Tensor:

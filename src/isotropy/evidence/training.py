@@ -19,22 +19,24 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isotropy.checks import CallerError
 from isotropy.curvature.choice import make_curvature
 from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
-from isotropy.evidence.baselines import average_of_losses, reward_for_width
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
+from isotropy.evidence.bound_steps import BoundSteps
+from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
 from isotropy.evidence.memory import fitting_micro_batch
 from isotropy.evidence.objectives import RECIPES
+from isotropy.evidence.precision import multiplying_in
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.schedule import LearnConfig, cosine
+from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.scoring import Scores, score
 from isotropy.evidence.streams import stream
 from isotropy.evidence.values import EvidenceValue
+from isotropy.evidence.weight_steps import WeightSteps, adam, range_rate, set_rate
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.invariant_model import InvariantModel
 
@@ -44,6 +46,8 @@ class EpochRecord:
     """What is known after an epoch; None where it was not computed then.
 
     own_test_…: scores by the objective's own rule, where it has one (`objectives`)
+    bound:      mean of the epoch's estimates of a lower bound of the evidence, in nats, where hyper
+                steps follow one (`bound_steps`); weights and ranges moved between them
     """
 
     epoch: int
@@ -60,6 +64,7 @@ class EpochRecord:
     seconds: float
     own_test_accuracy: float | None = None
     own_test_log_likelihood: float | None = None
+    bound: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -102,22 +107,34 @@ class Trainer:
         self.ranges = model.augmentation.learnable()
         for parameter in self.ranges:
             parameter.requires_grad_(self.recipe.learns)
-        trainable = [p for p in self.network.parameters() if p.requires_grad]
-        decay = 0.0 if self.recipe.evidence else config.augerino_decay
         self.optimisers: dict[str, torch.optim.Optimizer] = {
-            "weights": torch.optim.Adam(trainable, lr=config.weight_rate, weight_decay=decay),
-            "prior": torch.optim.Adam(
+            "prior": adam(
                 [self.prior.log_precisions, *likelihood.parameters()],
-                lr=_number(config.prior_rate),
+                rate=_number(config.prior_rate),
             ),
         }
         if self.ranges:
-            self.optimisers["ranges"] = torch.optim.Adam(
-                self.ranges, lr=_number(config.range_rate), betas=(0.9, config.range_memory)
+            self.optimisers["ranges"] = adam(
+                self.ranges,
+                rate=_number(config.range_rate),
+                betas=(0.9, _number(config.range_memory)),
             )
-        self.micro_batch = config.micro_batch or fitting_micro_batch(
-            self.network, inputs, model.samples, _whole(config.batch_size)
+        self.weight_steps = WeightSteps(
+            model,
+            likelihood,
+            self.prior,
+            config,
+            (inputs, targets),
+            micro_batch=config.micro_batch
+            or fitting_micro_batch(self.network, inputs, model.samples, _whole(config.batch_size)),
+            ranges=self.optimisers.get("ranges"),
         )
+        self.optimisers["weights"] = self.weight_steps.optimiser
+        self.bound_steps: BoundSteps | None = None
+        if config.bound != "none":
+            data = (inputs, targets)
+            self.bound_steps = BoundSteps(config, model, self.evidence, data, self.optimisers)
+        self.previous_fit: LaplaceFit | None = None
         self.epoch = 0
         self.seconds = 0.0
 
@@ -140,12 +157,32 @@ class Trainer:
 
     def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> EpochRecord:
         """One pass of weight steps, a hyper step when due, and scores on `test` when due."""
+        with multiplying_in(_word(self.config.precision), self.device):
+            return self._run_epoch(test)
+
+    def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> EpochRecord:
         started = time.perf_counter()
         self.epoch += 1
-        loss, correct = self._weight_steps()
-        log_likelihood, log_evidence = None, None
-        if self._hyper_step_due():
-            log_likelihood, log_evidence = self._hyper_step()
+        by_bound = self.bound_steps
+        after_step = None if by_bound is None else by_bound.after_step
+        loss, correct = self.weight_steps.epoch(self.epoch, after_step)
+        self._check_finite(loss, "training loss")
+        hyper = self._hyper_step() if self._hyper_step_due() else (None, None)
+        self.seconds += time.perf_counter() - started
+        return self.end_epoch((loss, correct), hyper, test)
+
+    def end_epoch(
+        self,
+        trained: tuple[float, float | None],
+        hyper: tuple[float | None, float | None],
+        test: tuple[Tensor, Tensor] | None,
+    ) -> EpochRecord:
+        """Scores on `test` when due, and the record of the epoch.
+
+        trained: mean loss and accuracy; hyper: log likelihood and evidence of its hyper step
+        """
+        started = time.perf_counter()
+        (loss, correct), (log_likelihood, log_evidence) = trained, hyper
         last = self.epoch == self.config.epochs
         due = last or self.epoch % _whole(self.config.evaluate_every) == 0
         scores = self.score(*test) if test is not None and due else None
@@ -167,130 +204,99 @@ class Trainer:
             seconds=self.seconds,
             own_test_accuracy=None if own is None else own.accuracy,
             own_test_log_likelihood=None if own is None else own.log_likelihood,
+            bound=None if self.bound_steps is None else self.bound_steps.mean_estimate(),
         )
 
     def _hyper_step_due(self) -> bool:
+        if self.bound_steps is not None:
+            return self.bound_steps.fit_due(self.epoch)
         after = self.epoch - _whole(self.config.burn_in)
         return self.recipe.evidence and after > 0 and after % self.config.update_every == 0
-
-    def _weight_steps(self) -> tuple[float, float | None]:
-        config, count = self.config, len(self.inputs)
-        follows_loss = self.recipe.ranges == "loss"
-        order = torch.randperm(count, generator=stream(config.seed, "order", self.epoch))
-        batches = order.to(self.device).split(_whole(config.batch_size))
-        noise_stream = stream(config.seed, "noise", self.epoch, self.device)
-        fix_statistics(self.network)
-        weights, ranges = self.optimisers["weights"], self.optimisers.get("ranges")
-        losses: list[Tensor] = []
-        hits: list[Tensor] = []
-        for index, batch in enumerate(batches):
-            progress = (self.epoch - 1 + index / len(batches)) / _whole(config.epochs)
-            _set_rate(weights, cosine(config.weight_rate, config.weight_rate_end, progress))
-            noise = self.model.noise(len(batch), generator=noise_stream)
-            for optimiser in (weights, ranges):
-                if optimiser is not None:
-                    optimiser.zero_grad(set_to_none=True)
-            # Gradients of parts of the batch add up to those of the whole.
-            for part in range(0, len(batch), self.micro_batch):
-                own = batch[part : part + self.micro_batch]
-                targets = self.targets[own]
-                loss, outputs = self.loss_of(own, noise[part : part + self.micro_batch])
-                losses.append(loss.detach() * len(own))
-                if len(own) < len(batch):
-                    loss = loss * (len(own) / len(batch))
-                if part == 0:
-                    loss = self._with_penalties(loss)
-                loss.backward()
-                if targets.ndim == 1:
-                    hits.append((outputs.detach().argmax(1) == targets).sum())
-            weights.step()
-            if follows_loss and ranges is not None:
-                _set_rate(ranges, self._range_rate(progress))
-                ranges.step()
-                self.model.augmentation.project()
-        mean_loss = float(torch.stack(losses).sum()) / count
-        self._check_finite(mean_loss, "training loss")
-        accuracy = float(torch.stack(hits).sum()) / count if hits else None
-        return mean_loss, accuracy
-
-    def loss_of(self, examples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss of some examples with their noise, and their averaged outputs."""
-        with torch.set_grad_enabled(self.recipe.ranges == "loss"):
-            rows = self.model.orbit(self.inputs[examples], noise)
-            copies = self.model.augmentation.copies(noise.shape[1])
-        targets, moved = self.targets[examples], self.network(rows)
-        outputs = copies.mean(moved)
-        if self.recipe.averaged == "losses":
-            return average_of_losses(self.likelihood, moved, targets, copies), outputs
-        return self.likelihood.training_loss(outputs, targets), outputs
-
-    def _with_penalties(self, loss: Tensor) -> Tensor:
-        """The loss with what does not depend on the batch: the prior, the reward for width."""
-        if self.recipe.evidence:
-            penalty = self.prior.penalty(dict(self.network.named_parameters()))
-            loss = loss + penalty / len(self.inputs)
-        if self.recipe.ranges == "loss":
-            weight = self.config.augerino_weight
-            loss = loss - weight * reward_for_width(self.model.augmentation)
-        return loss
 
     # -- the evidence ----------------------------------------------------------------------
 
     def orbit_batches(
-        self, purpose: str, *, limit: int = 0, graph: bool = False
+        self, purpose: str, *, limit: int = 0, graph: bool | int = False
     ) -> Iterator[Batch]:
         """Batches for an evidence pass, in the epoch's own order and noise for this purpose.
 
         limit: at most so many examples, drawn at random (0: all data in order).
+        graph: whether rows can be differentiated by the ranges; a number: so many examples drawn at
+               random come first and can, the others cannot
         """
         seed, size = self.config.seed, _whole(self.config.curvature_batch)
-        order = torch.arange(len(self.inputs))
-        if limit:
-            order = torch.randperm(
-                len(self.inputs), generator=stream(seed, purpose + " order", self.epoch)
-            )[:limit]
+        count = len(self.inputs)
+        order = torch.arange(count)
+        with_graph = count if graph is True else int(graph)
+        if limit or 0 < with_graph < count:
+            generator = stream(seed, purpose + " order", self.epoch)
+            order = torch.randperm(count, generator=generator)[: limit or count]
         noise_stream = stream(seed, purpose, self.epoch, self.device)
         label_stream = stream(seed, purpose + " labels", self.epoch, self.device)
-        for batch in order.to(self.device).split(size):
-            noise = self.model.noise(len(batch), generator=noise_stream)
-            with torch.set_grad_enabled(graph):
-                rows = self.model.orbit(self.inputs[batch], noise)
-                copies = self.model.augmentation.copies(noise.shape[1])
-            yield Batch(rows, self.targets[batch], copies, label_stream)
+        parts = order.to(self.device).tensor_split([with_graph])
+        for has_graph, part in zip((True, False), parts, strict=True):
+            for batch in part.split(size) if len(part) else ():
+                noise = self.model.noise(len(batch), generator=noise_stream)
+                with torch.set_grad_enabled(has_graph):
+                    rows = self.model.orbit(self.inputs[batch], noise)
+                    copies = self.model.augmentation.copies(noise.shape[1])
+                yield Batch(rows, self.targets[batch], copies, label_stream, is_checked=True)
 
     def _hyper_step(self) -> tuple[float, float]:
-        """Precisions and noise, then ranges; returns log likelihood and evidence before."""
+        """Precisions and noise, then ranges; returns log likelihood and evidence before.
+
+        Where a bound moves the ranges they are left alone.
+        """
         config = self.config
-        fit = self.evidence.fit(self.orbit_batches("factors"))
+        limit = _whole(config.gradient_batches) * _whole(config.batch_size)
+        learns = self.recipe.ranges == "evidence" and bool(self.ranges) and not self.bound_steps
+        gradients: list[Tensor] | None = None
+        previous = self.previous_fit
+        basis = previous if self._keeps_basis() else None
+        if previous is not None and learns:
+            batches = self.orbit_batches("factors", graph=limit or True)
+            fit, gradients = self.evidence.fit_with_gradient(previous, batches, self.ranges, basis)
+        else:
+            fit = self.evidence.fit(self.orbit_batches("factors"), basis)
         with torch.no_grad():
             log_likelihood = float(self.likelihood.log_likelihood(fit.statistic, fit.count))
-        prior = self.optimisers["prior"]
-        start = _whole(config.burn_in)
-        progress = (self.epoch - start) / max(1, _whole(config.epochs) - start)
-        before: Tensor | None = None
-        for _ in range(_whole(config.prior_steps)):
-            prior.zero_grad(set_to_none=True)
+        log_evidence = self._precision_steps(fit)
+        if learns:
+            if gradients is None:
+                batches = self.orbit_batches("ranges", limit=limit, graph=True)
+                gradients = self.evidence.gradient(fit, batches, self.ranges)
+            self._range_step(gradients)
+        self.previous_fit = fit if config.reuse else None
+        return log_likelihood, log_evidence
+
+    def _keeps_basis(self) -> bool:
+        """With `reuse` new eigenvectors are found every so many hyper steps."""
+        number = (self.epoch - _whole(self.config.burn_in)) // self.config.update_every - 1
+        return bool(self.config.reuse and number % self.config.reuse)
+
+    def _precision_steps(self, fit: LaplaceFit) -> float:
+        """A few steps on log precisions and noise; returns the evidence before them."""
+        optimiser, before = self.optimisers["prior"], float("nan")
+        for step in range(_whole(self.config.prior_steps)):
+            optimiser.zero_grad(set_to_none=True)
             value = self.evidence.value(fit)
-            before = value.detach() if before is None else before
+            if step == 0:
+                before = float(value.detach())
+                self._check_finite(before, "log evidence")
             (-value).backward()
-            prior.step()
-        assert before is not None
-        self._check_finite(float(before), "log evidence")
-        if self.recipe.ranges == "evidence":
-            batches = self.orbit_batches(
-                "ranges",
-                limit=_whole(config.gradient_batches) * _whole(config.batch_size),
-                graph=True,
-            )
-            gradients = self.evidence.gradient(fit, batches, self.ranges)
-            for parameter, gradient in zip(self.ranges, gradients, strict=True):
-                self._check_finite(float(gradient.sum()), "gradient of the evidence by the ranges")
-                parameter.grad = gradient
-            ranges = self.optimisers["ranges"]
-            _set_rate(ranges, self._range_rate(progress))
-            ranges.step()
-            self.model.augmentation.project()
-        return log_likelihood, float(before)
+            optimiser.step()
+        return before
+
+    def _range_step(self, gradients: list[Tensor]) -> None:
+        """One step on the ranges along these gradients of −log Z."""
+        for parameter, gradient in zip(self.ranges, gradients, strict=True):
+            self._check_finite(float(gradient.sum()), "gradient of the evidence by the ranges")
+            parameter.grad = gradient
+        start = _whole(self.config.burn_in)
+        progress = (self.epoch - start) / max(1, _whole(self.config.epochs) - start)
+        set_rate(self.optimisers["ranges"], range_rate(self.config, progress))
+        self.optimisers["ranges"].step()
+        self.model.augmentation.project()
 
     def final_evidence(self) -> EvidenceValue | None:
         """log Z of the model as it stands (None for objectives that have no prior)."""
@@ -299,7 +305,8 @@ class Trainer:
     @torch.no_grad()
     def evidence_value(self, purpose: str) -> EvidenceValue:
         """log Z with the noise of this purpose and epoch, and what it depends on."""
-        value = self.evidence.value(self.evidence.fit(self.orbit_batches(purpose)))
+        with multiplying_in(_word(self.config.precision), self.device):
+            value = self.evidence.value(self.evidence.fit(self.orbit_batches(purpose)))
         return EvidenceValue(
             nats=float(value),
             examples=len(self.inputs),
@@ -307,11 +314,6 @@ class Trainer:
             samples=self.model.samples,
             prior_structure=self.prior.structure,
             noise_seed=f"{self.config.seed}/{purpose}/{self.epoch}",
-        )
-
-    def _range_rate(self, progress: float) -> float:
-        return cosine(
-            _number(self.config.range_rate), _number(self.config.range_rate_end), progress
         )
 
     def _check_finite(self, value: float, what: str) -> None:
@@ -345,23 +347,12 @@ class Trainer:
         )
 
 
-def fix_statistics(network: nn.Module) -> None:
-    """Put every BatchNorm into evaluation mode: its statistics are constants of the model.
-
-    With statistics of the batch a prediction would depend on its neighbours, and weights in front
-    would have no posterior mode.
-    """
-    for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval()
-
-
-def _set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate
-
-
 def _whole(value: int | None) -> int:
+    assert value is not None, "the configuration must be resolved first"
+    return value
+
+
+def _word(value: str | None) -> str:
     assert value is not None, "the configuration must be resolved first"
     return value
 

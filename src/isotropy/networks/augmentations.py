@@ -93,6 +93,19 @@ class Augmentation(nn.Module):
     def is_identity(self) -> bool:
         """True when nothing is transformed at all."""
 
+    def leaves_alone(self, data: Tensor) -> bool:
+        """Whether copies of data need not be made at all, being the data themselves.
+
+        What is being learned is differentiated also where it is zero. On a GPU, where one would
+        wait for the answer, it is taken to move the data, as is everything in a CUDA graph.
+        """
+        learnable = any(parameter.requires_grad for parameter in self.parameters())
+        if learnable and (torch.is_grad_enabled() or data.is_cuda):
+            return False
+        if data.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+        return self.is_identity
+
     @abstractmethod
     def symmetries(self) -> list[Symmetry]:
         """What the parameters mean, in the units users read."""
@@ -143,8 +156,7 @@ class Ranges(Augmentation):
 
     def forward(self, data: Tensor, noise: Tensor) -> Tensor:
         self.action.check_coordinates(noise, data)
-        learning = torch.is_grad_enabled() and self.learnable()[0].requires_grad
-        if not learning and self.is_identity:
+        if self.leaves_alone(data):
             return data[:, None].expand(-1, noise.shape[1], *data.shape[1:])
         return self.action.act(self.coordinates(noise), data)
 

@@ -24,14 +24,11 @@ from torch import nn
 
 from isotropy.checkpoint import (
     AUGMENTATION,
-    CHECKPOINT,
     CONFIG,
     REPORT,
     RESULT,
     check_unused,
-    load_trainer,
     make_folder,
-    read_json,
     save_trainer,
     unwritable,
     write_bytes,
@@ -42,8 +39,7 @@ from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.calibration import calibration
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive
-from isotropy.evidence.schedule import LearnConfig, Objective, resolve, too_short
-from isotropy.evidence.sizing import fit_curvature_batch
+from isotropy.evidence.schedule import LearnConfig, Objective, too_short
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import judge
@@ -51,20 +47,16 @@ from isotropy.networks.augmentations import Augmentation, Symmetry
 from isotropy.networks.correlated import CorrelatedRanges
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import Mixture
-from isotropy.networks.specification import NetworkSpecification, specification_of
+from isotropy.networks.specification import NetworkSpecification
 from isotropy.report.learn_report import learn_page
 from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
-from isotropy.symmetry.image_actions import affine
 from isotropy.workflows.illustration import Illustration, illustrate
-from isotropy.workflows.preparing import Actions, device_of, make_trainer, read_split
+from isotropy.workflows.prepared_run import PreparedRun, in_folder, prepare_run
+from isotropy.workflows.preparing import Actions, read_split
 from isotropy.workflows.provenance import provenance
-from isotropy.workflows.same_run import check_same_run, fingerprint
 
 CALIBRATION_EXAMPLES = 500
 """Test examples whose calibration is scored: each needs its own Jacobian."""
-
-SCREENING = "screening.json"
-"""The file of a run folder that keeps the screening the run started from."""
 
 CHECKPOINT_SECONDS = 5.0
 """A run folder's checkpoint is never older than this and one epoch."""
@@ -186,97 +178,81 @@ def learn(
         settings = replace(settings, objective=objective)
     if folder is not None and not resume:
         check_unused(Path(folder))
-    split = read_split(train, test, settings.seed)
-    place = torch.device(device) if device is not None else device_of(model)
-    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
-    if settings.curvature_batch is None:
-        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1])
-    actions = affine() if actions is None else actions
-    trainer = make_trainer(model, split.train, actions, resolved, place)
-    run_config: dict[str, Any] = {
-        "schema": 1,
-        "objective": resolved.objective,
-        "schedule": resolved.as_dict(),
-        "network": (network or specification_of(model)).as_dict(),
-        "generators": [symmetry.name for symmetry in trainer.model.symmetries()],
-        "data": {
-            "name": split.train.name,
-            "train_examples": len(split.train),
-            "test_examples": None if split.test is None else len(split.test),
-            "shape": list(split.train.inputs.shape[1:]),
-            "outputs": split.train.num_outputs,
-            "classes": None if split.train.classes is None else list(split.train.classes),
-            "fingerprint": fingerprint(split.train),
-        },
-        "truth": {},
-        **(describe or {}),
-    }
-    path = make_folder(Path(folder)) if folder is not None else None
-    history: list[dict[str, Any]] = []
-    if path is not None and resume and (path / CHECKPOINT).exists():
-        before = read_json(path / CONFIG)
-        check_same_run(path, before, run_config)
-        run_config = before
-        history = load_trainer(path, trainer)
-        screening = read_json(path / SCREENING) if (path / SCREENING).exists() else screening
-    elif path is not None:
-        write_json(path / CONFIG, run_config)
-        if screening is not None:
-            write_json(path / SCREENING, screening)
-        save_trainer(path, trainer, history)
+    run = prepare_run(
+        model,
+        read_split(train, test, settings.seed),
+        settings,
+        actions=actions,
+        device=device,
+        network=network,
+        describe=describe,
+    )
+    run = in_folder(run, folder, resume=resume, screening=screening)
+    trainer, tested = run.trainer, run.split.test
     if started is not None:
-        started(resolved, trainer.epoch)
-    if remark is not None and trainer.epoch < (resolved.epochs or 0):
-        remark(f"{estimate_run(trainer, 0 if split.test is None else len(split.test)).text} to go")
+        started(trainer.config, trainer.epoch)
+    if remark is not None and trainer.epoch < (trainer.config.epochs or 0):
+        remark(f"{estimate_run(trainer, 0 if tested is None else len(tested)).text} to go")
     begun, seconds_before = time.monotonic(), trainer.seconds
-    _run(trainer, split.test, history, path, progress)
-    if path is not None:  # before the verdicts, so that they can be interrupted
-        save_trainer(path, trainer, history)
-    result = _result(trainer, split, history, run_config, path)
-    extras: dict[str, Any] = {"screening": screening}
-    if verdicts and resolved.objective == "laplace":
-        found = judge(trainer, repeats=verdicts, progress=remark)
-        extras["verdicts"] = [verdict.as_dict() for verdict in found]
-    if calibrate and split.test is not None:
-        if remark is not None:
-            remark("scoring the posterior predictive")
-        extras["calibration"] = calibration_of(result, split.test)
-    seconds = seconds_before + time.monotonic() - begun
-    result.record.update({**extras, "seconds": seconds})
-    if path is not None:
-        _write_outcome(path, result)
+    _run(run, progress)
+    run.save()  # before the verdicts, so that they can be interrupted
+    result = outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
+    result.record["seconds"] = seconds_before + time.monotonic() - begun
+    write_outcome(run, result)
     return result
 
 
-def _run(
-    trainer: Trainer,
-    test: LabelledData | None,
-    history: list[dict[str, Any]],
-    folder: Path | None,
-    progress: Callable[[LearnProgress], None] | None,
-) -> None:
-    """Epochs until the schedule ends; appends to `history`, saves and tells as it goes."""
+def _run(run: PreparedRun, progress: Callable[[LearnProgress], None] | None) -> None:
+    """Epochs until the schedule ends; appends to the history, saves and tells as it goes."""
+    trainer, history, scored = run.trainer, run.history, run.scored()
     assert trainer.config.epochs is not None
-    scored = None
-    if test is not None:
-        like = trainer.targets
-        scored = (test.inputs.to(trainer.inputs), test.targets.to(like.device, like.dtype))
     saved = time.monotonic()
     while trainer.epoch < trainer.config.epochs:
         row = trainer.run_epoch(scored)
         history.append(row.as_dict())
-        if folder is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-            save_trainer(folder, trainer, history)
+        if time.monotonic() - saved > CHECKPOINT_SECONDS:
+            run.save()
             saved = time.monotonic()
         if progress is not None:
-            progress(
-                LearnProgress(
-                    trainer.config,
-                    row,
-                    _latest(history, "log_evidence_per_example"),
-                    _latest(history, "test_accuracy"),
-                )
-            )
+            progress(progress_of(run, row))
+
+
+def progress_of(run: PreparedRun, row: EpochRecord) -> LearnProgress:
+    """What a caller is told after an epoch."""
+    return LearnProgress(
+        run.trainer.config,
+        row,
+        _latest(run.history, "log_evidence_per_example"),
+        _latest(run.history, "test_accuracy"),
+    )
+
+
+def outcome(
+    run: PreparedRun,
+    *,
+    verdicts: int = 0,
+    calibrate: bool = False,
+    remark: Callable[[str], None] | None = None,
+) -> LearnResult:
+    """The result of a run that has ended, with verdicts and calibration where they are wanted."""
+    trainer, test = run.trainer, run.split.test
+    result = _result(trainer, run.split, run.history, run.config, run.folder)
+    extras: dict[str, Any] = {"screening": run.screening}
+    if verdicts and trainer.config.objective == "laplace":
+        found = judge(trainer, repeats=verdicts, progress=remark)
+        extras["verdicts"] = [verdict.as_dict() for verdict in found]
+    if calibrate and test is not None:
+        if remark is not None:
+            remark("scoring the posterior predictive")
+        extras["calibration"] = calibration_of(result, test)
+    result.record.update(extras)
+    return result
+
+
+def write_outcome(run: PreparedRun, result: LearnResult) -> None:
+    """Result, ranges, pictures and report into the run's folder, where there is one."""
+    if run.folder is not None:
+        _write_outcome(run.folder, result)
 
 
 def _result(
@@ -308,7 +284,7 @@ def _result(
         "samples": settings.samples,
         "test_samples": settings.test_samples,
         "epochs": settings.epochs,
-        "settled": not too_short(settings),
+        "settled": not too_short(settings, count),
         "train_examples": count,
         "test_examples": None if split.test is None else len(split.test),
         "distribution": settings.distribution,

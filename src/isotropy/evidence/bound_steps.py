@@ -1,0 +1,143 @@
+"""Hyper steps between weight steps, each from one estimate of a lower bound of the evidence.
+
+A hyper step by the evidence itself needs a pass over all data. A bound (`stochastic`,
+`parametric_bound`) has an unbiased estimate from a few examples. After every `bound_every` weight
+steps one such estimate, from `bound_batch` examples, gives the gradients by precisions, noise and
+ranges at once, at about the cost of a weight step:
+
+    function-space   joint directions; the first half of the batch is conditioned on
+    parametric       the run's own curvature, each batch by itself
+
+Precisions and noise step from the beginning, ranges after the burn-in. The bound counts whatever
+examples share once a batch instead of once, so that the precisions that maximise it are too large
+and the network too stiff. With `bound_fits`, precisions and noise follow the evidence of all data
+instead, in passes that many epochs apart, and the bound moves the ranges alone.
+
+Draws come from streams named by the number of the weight step: nothing here has a state of its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
+from isotropy.evidence.objectives import RECIPES
+from isotropy.evidence.parametric_bound import ParametricBound
+from isotropy.evidence.schedule import LearnConfig
+from isotropy.evidence.stochastic import BoundEstimate, FunctionSpaceBound
+from isotropy.evidence.streams import stream
+from isotropy.evidence.weight_steps import range_rate, set_rate
+from isotropy.networks.invariant_model import InvariantModel
+
+
+class BoundSteps:
+    """The hyper steps of a run by a bound; config is resolved and names one.
+
+    evidence: whose network, likelihood, prior and curvature the bound has
+    data: inputs (examples, …) and targets on the model's device
+    optimisers: "prior", and "ranges" where there are any
+    """
+
+    def __init__(
+        self,
+        config: LearnConfig,
+        model: InvariantModel,
+        evidence: LaplaceEvidence,
+        data: tuple[Tensor, Tensor],
+        optimisers: dict[str, torch.optim.Optimizer],
+    ) -> None:
+        assert config.bound_batch and config.batch_size and config.epochs
+        assert config.burn_in is not None and config.bound_fits is not None
+        self.config, self.model, self.evidence = config, model, evidence
+        self.inputs, self.targets = data
+        self.optimisers = optimisers
+        self.size = config.bound_batch
+        per_epoch = math.ceil(len(self.inputs) / config.batch_size)
+        self._burn_in, self._steps = config.burn_in * per_epoch, config.epochs * per_epoch
+        self._learns = RECIPES[config.objective].ranges == "evidence" and "ranges" in optimisers
+        self._follows_fits = config.bound_fits > 0
+        parts = (evidence.network, evidence.likelihood, evidence.prior)
+        self.function_space = FunctionSpaceBound(*parts)
+        self.parametric = ParametricBound(*parts, evidence.curvature)
+        self._values: list[Tensor] = []
+
+    def after_step(self, step: int, progress: float) -> None:
+        """A hyper step, if one is due after the run's weight step of this number, from 1."""
+        del progress
+        if self.step_due(step):
+            self._hyper_step(step, self._moves(step))
+
+    def step_due(self, step: int) -> bool:
+        """Whether there is a hyper step after this weight step, from 1."""
+        due = step % self.config.bound_every == 0
+        return due and (self._moves(step) or not self._follows_fits)
+
+    def _moves(self, step: int) -> bool:
+        """Whether ranges move at this step."""
+        return self._learns and step > self._burn_in
+
+    def fit_due(self, epoch: int) -> bool:
+        """Whether precisions and noise get a pass over all data after this epoch, from 1.
+
+        The first one is at the end of the burn-in, before any range moves.
+        """
+        fits, first = self.config.bound_fits or 0, max(1, self.config.burn_in or 0)
+        return fits > 0 and epoch >= first and (epoch - first) % fits == 0
+
+    def mean_estimate(self) -> float | None:
+        """Mean of the estimates since this was last asked, in nats; None without a step."""
+        values, self._values = self._values, []
+        return float(torch.stack(values).mean()) if values else None
+
+    def estimate(self, step: int, graph: bool) -> BoundEstimate:
+        """The bound from the examples and the noise of this step; graph: to the ranges too."""
+        seed, count, device = self.config.seed, len(self.inputs), self.inputs.device
+        drawn = torch.randperm(count, generator=stream(seed, "bound order", step))
+        examples = drawn[: self.size].to(device)
+        noise_stream = stream(seed, "bound", step, device)
+        noise = self.model.noise(len(examples), generator=noise_stream)
+        with torch.set_grad_enabled(graph):
+            rows = self.model.orbit(self.inputs[examples], noise)
+            copies = self.model.augmentation.copies(noise.shape[1])
+        labels = stream(seed, "bound labels", step, device)
+        batch = Batch(rows, self.targets[examples], copies, labels, is_checked=True)
+        if self.config.bound == "function-space":
+            return self.function_space.estimate(batch, count, len(examples) // 2)
+        return self.parametric.estimate(batch, count)
+
+    def _hyper_step(self, step: int, moves: bool) -> None:
+        for name in ("prior", "ranges"):
+            if name in self.optimisers:
+                self.optimisers[name].zero_grad(set_to_none=True)
+        value = self.estimate(step, moves).value
+        self._values.append(value.detach())
+        (-value).backward()
+        self._check(step, value)
+        if not self._follows_fits:
+            self.optimisers["prior"].step()
+        if moves:
+            ranges = self.optimisers["ranges"]
+            done = (step - self._burn_in) / max(1, self._steps - self._burn_in)
+            set_rate(ranges, range_rate(self.config, done))
+            ranges.step()
+            self.model.augmentation.project()
+
+    def _check(self, step: int, value: Tensor) -> None:
+        gradients = [
+            parameter.grad.sum()
+            for name in ("prior", "ranges")
+            if name in self.optimisers
+            for group in self.optimisers[name].param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        total = torch.stack([value.detach(), *(gradient.to(value) for gradient in gradients)])
+        if not bool(torch.isfinite(total).all()):
+            raise NotFiniteError(
+                f"the bound of the evidence or its gradient became not finite at weight step "
+                f"{step}; the last good state is kept; try a lower weight rate, or rescale inputs "
+                "that are far from unit size"
+            )

@@ -1,0 +1,124 @@
+"""A run before its first epoch: settings resolved, trainer built, run folder begun or read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checkpoint import (
+    CHECKPOINT,
+    CONFIG,
+    load_trainer,
+    make_folder,
+    read_json,
+    save_trainer,
+    write_json,
+)
+from isotropy.data.labelled import Split
+from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.sizing import fit_curvature_batch
+from isotropy.evidence.training import Trainer
+from isotropy.networks.specification import NetworkSpecification, specification_of
+from isotropy.symmetry.image_actions import affine
+from isotropy.workflows.preparing import Actions, device_of, make_trainer
+from isotropy.workflows.same_run import check_same_run, fingerprint
+
+SCREENING = "screening.json"
+"""The file of a run folder that keeps the screening the run started from."""
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """All that a run needs to go on.
+
+    config: what its folder records; history: its epochs so far; folder: None if nothing is kept
+    """
+
+    trainer: Trainer
+    split: Split
+    config: dict[str, Any]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    folder: Path | None = None
+    screening: Mapping[str, Any] | None = None
+
+    def save(self) -> None:
+        """Write the checkpoint, where there is a folder."""
+        if self.folder is not None:
+            save_trainer(self.folder, self.trainer, self.history)
+
+    def scored(self) -> tuple[Tensor, Tensor] | None:
+        """Test inputs and targets as the trainer scores them; None without test data."""
+        test, like = self.split.test, self.trainer.targets
+        if test is None:
+            return None
+        return test.inputs.to(self.trainer.inputs), test.targets.to(like.device, like.dtype)
+
+
+def prepare_run(
+    model: nn.Module,
+    split: Split,
+    settings: LearnConfig,
+    *,
+    actions: Actions | None = None,
+    device: str | torch.device | None = None,
+    network: NetworkSpecification | None = None,
+    describe: Mapping[str, Any] | None = None,
+) -> PreparedRun:
+    """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
+    place = torch.device(device) if device is not None else device_of(model)
+    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    if settings.curvature_batch is None:
+        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1])
+    actions = affine() if actions is None else actions
+    trainer = make_trainer(model, split.train, actions, resolved, place)
+    config: dict[str, Any] = {
+        "schema": 1,
+        "objective": resolved.objective,
+        "schedule": resolved.as_dict(),
+        "network": (network or specification_of(model)).as_dict(),
+        "generators": [symmetry.name for symmetry in trainer.model.symmetries()],
+        "data": {
+            "name": split.train.name,
+            "train_examples": len(split.train),
+            "test_examples": None if split.test is None else len(split.test),
+            "shape": list(split.train.inputs.shape[1:]),
+            "outputs": split.train.num_outputs,
+            "classes": None if split.train.classes is None else list(split.train.classes),
+            "fingerprint": fingerprint(split.train),
+        },
+        "truth": {},
+        **(describe or {}),
+    }
+    return PreparedRun(trainer, split, config)
+
+
+def in_folder(
+    run: PreparedRun,
+    folder: str | Path | None,
+    *,
+    resume: bool = False,
+    screening: Mapping[str, Any] | None = None,
+) -> PreparedRun:
+    """The run kept in a folder, begun there, or with `resume` continued from what it holds.
+
+    screening: the record of a screening that the run starts from
+    """
+    if folder is None:
+        return replace(run, screening=screening)
+    path = make_folder(Path(folder))
+    if resume and (path / CHECKPOINT).exists():
+        config = read_json(path / CONFIG)
+        check_same_run(path, config, run.config)
+        history = load_trainer(path, run.trainer)
+        screening = read_json(path / SCREENING) if (path / SCREENING).exists() else screening
+        return replace(run, config=config, history=history, folder=path, screening=screening)
+    write_json(path / CONFIG, run.config)
+    if screening is not None:
+        write_json(path / SCREENING, screening)
+    save_trainer(path, run.trainer, run.history)
+    return replace(run, folder=path, screening=screening)
