@@ -8,10 +8,11 @@ from torch import nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.evidence import sizing
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.schedule import LearnConfig, resolve
-from isotropy.evidence.sizing import CACHE_BYTES, JACOBIAN_BYTES, fit_curvature_batch
+from isotropy.evidence.sizing import CACHE_BYTES, GPU_BYTES, JACOBIAN_BYTES, fit_curvature_batch
 from isotropy.likelihoods import Categorical
 from isotropy.networks.backbones import cnn, mlp
 
@@ -37,6 +38,22 @@ def test_large_maps_lower_the_batch() -> None:
     assert KFAC(network).widest_map(torch.zeros(1, *SHAPE)) == widest
     assert sized(network) == int(CACHE_BYTES / (widest * 16 * 4)) < 125
     assert sized(network, samples=1000) == 4
+
+
+def test_a_gpu_holds_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a pass is launched batch by batch, and the larger the better."""
+    config = resolve(LearnConfig(samples=31), examples=60_000, on_gpu=True)
+    place, example = torch.device("cuda"), torch.zeros(1, *SHAPE)
+
+    def batch(network: nn.Module, free: float) -> int | None:
+        monkeypatch.setattr(sizing, "free_bytes", lambda _: int(free))
+        return fit_curvature_batch(config, network, example, place).curvature_batch
+
+    assert batch(mlp(SHAPE, 10), 100e9) == 4000
+    assert 1000 < (batch(mlp(SHAPE, 10), 2e9) or 0) < 2000
+    large, small = batch(cnn(SHAPE, 10), 100e9), batch(cnn(SHAPE, 10), 2e9)
+    assert large is not None and small is not None
+    assert 400 < large < 2000 and small == pytest.approx(large * 1e9 / GPU_BYTES, abs=1)
 
 
 def test_a_network_that_does_not_fit_is_left_to_the_trainer() -> None:

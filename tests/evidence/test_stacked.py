@@ -132,7 +132,7 @@ def check_records(got: Sequence[EpochRecord], expected: Sequence[EpochRecord]) -
     for own, other in zip(got, expected, strict=True):
         left, right = flat(own), flat(other)
         assert left.keys() == right.keys()
-        assert left == pytest.approx(right, rel=1e-7, abs=1e-7)
+        assert left == pytest.approx(right, rel=1e-6, abs=1e-7)
 
 
 def flat(record: EpochRecord) -> dict[str, float]:

@@ -42,8 +42,8 @@ class Tiles:
     strip: int = 0
 
 
-_VALUE_TILES = Tiles(positions=128, warps=4)
-_WEIGHT_TILES = Tiles(positions=64, warps=2)
+_VALUE_TILES = Tiles(positions=64, warps=2)
+_WEIGHT_TILES = Tiles(positions=32, warps=1)
 # Plain sums have all products of a tile in registers.
 _DOUBLE_TILES = Tiles(positions=32, warps=4, chunk=16)
 _DOUBLE_WEIGHT_TILES = Tiles(positions=16, warps=8)
@@ -145,8 +145,8 @@ def value_plan(
     strip = tiles.strip or min(range(1, longest + 1), key=cost)
     each = group(strip)
     rows, inner = _padded(maps * strip), geometry.inner(strip, each)
-    # Without matrix units both factors of a chunk are in registers.
-    chunk = tiles.chunk or (16 if precision == "ieee" else 32 if inner <= 32 else 64)
+    # Without matrix units both factors of a chunk are in registers; longer chunks spill.
+    chunk = tiles.chunk or (16 if precision == "ieee" else 32)
     constants = geometry.constants(strip, channels, maps, tiles)
     constants |= {"GROUP": each, "GROUPS": channels // each}
     constants |= {"ROWS": rows, "CHUNK": chunk, "CHUNKS": -(-inner // chunk)}

@@ -112,9 +112,7 @@ def max_pool2d(
     if return_indices or input.ndim != 4 or not needs_own_derivative(input):
         plain: Any = functional.max_pool2d
         return plain(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-    if stride is None or (not isinstance(stride, int) and len(stride) == 0):
-        stride = kernel_size
-    windows = (_pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation), ceil_mode)
+    windows = _windows(kernel_size, stride, padding, dilation, ceil_mode)
     behind = before_monotone(input)
     if behind is None:
         return _selected(input, windows)
@@ -135,6 +133,30 @@ def _selected(images: Tensor, windows: Windows) -> Tensor:
     values, positions = _largest(images, windows)
     values = _Select.apply(images, values, positions, windows)
     return values if shifted is None else _SelectShifted.apply(values, shift, positions)
+
+
+def windows_side_by_side(
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None,
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    ceil_mode: bool,
+) -> tuple[int, int] | None:
+    """The windows' size, if they touch and do not overlap and all are whole; else None."""
+    windows = _windows(kernel_size, stride, padding, dilation, ceil_mode)
+    return _pair(windows[0]) if _side_by_side(windows) else None
+
+
+def _windows(
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None,
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    ceil_mode: bool,
+) -> Windows:
+    if stride is None or (not isinstance(stride, int) and len(stride) == 0):
+        stride = kernel_size
+    return _pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation), ceil_mode
 
 
 def _side_by_side(windows: Windows) -> bool:

@@ -39,7 +39,7 @@ def plain_operations(others: Stands | None = None) -> Iterator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _StandIns({**_PLAIN, **(others or {})}):
+        with sdpa_kernel(SDPBackend.MATH), StandIns({**_PLAIN, **(others or {})}):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
@@ -51,7 +51,9 @@ def normalised(inputs: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     return centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
-class _StandIns(TorchFunctionMode):
+class StandIns(TorchFunctionMode):
+    """A context in which other functions stand in for some of torch's."""
+
     def __init__(self, stands: Stands) -> None:
         super().__init__()
         self.stands = stands

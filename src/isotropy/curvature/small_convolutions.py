@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from isotropy.curvature.convolution_plans import output_size
+from isotropy.fused import is_plain
 
 __all__ = ["covers_input", "is_small", "small_convolution"]
 
@@ -55,14 +56,17 @@ def is_small(
 ) -> bool:
     """Whether `small_convolution` is the better choice: two axes, float32 on a GPU, few channels.
 
-    Or a kernel that covers its whole image, of any size. Not within an export or a compilation.
+    Or a kernel that covers its whole image, of any size. Not within an export, a
+    compilation or a transform of torch.func.
     """
     if not (images.is_cuda and weight.is_cuda and images.dtype == weight.dtype == torch.float32):
         return False
     if images.ndim != 4 or weight.ndim != 4 or groups != 1 or _pair(dilation) != (1, 1):
         return False
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"):
+    if is_plain() or torch.is_autocast_enabled("cuda"):
         return False
+    if torch._C._are_functorch_transforms_active():
+        return False  # a weight for each of several runs, for one
     if isinstance(padding, str):
         return False
     if covers_input(images, weight, padding):
@@ -103,6 +107,18 @@ def small_convolution(
         return functional.conv2d(images, weight, bias, shape.stride, shape.padding)
     found: Tensor = _Value.apply(images, weight, bias, shape)
     return found
+
+
+def transposed_convolution(
+    maps: Tensor, weight: Tensor, size: Sequence[int], stride: _Sides, padding: _Sides
+) -> Tensor:
+    """The gradient of `small_convolution` by images (n, channels, *size), where its own is `maps`.
+
+    A constant of autograd: what is differentiable calls it from within.
+    """
+    height, width = size
+    shape = _Shape((height, width), _pair(weight.shape[2:]), _pair(stride), _pair(padding))
+    return shape.to_images(maps, weight)
 
 
 def _as_matrix(

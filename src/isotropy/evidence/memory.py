@@ -35,7 +35,7 @@ def kept_bytes(network: nn.Module, rows: Tensor) -> int:
         place = tensor.untyped_storage()
         if place.data_ptr() not in parameters:
             seen[place.data_ptr()] = place.nbytes()
-        return tensor
+        return tensor.detach()  # itself, it would hold its own graph for ever
 
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
     devices = [rows.device] if rows.is_cuda else []

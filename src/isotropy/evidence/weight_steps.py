@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
+from isotropy.curvature.swift_operations import swift_operations
 from isotropy.evidence.baselines import average_of_losses, reward_for_width
 from isotropy.evidence.captured import CapturedFunction, can_capture
 from isotropy.evidence.objectives import RECIPES
@@ -101,7 +102,8 @@ class WeightSteps:
         # Gradients of parts of the batch add up to those of the whole.
         for part in range(0, len(batch), self.micro_batch):
             own = batch[part : part + self.micro_batch]
-            loss, outputs = self.loss_of(own, noise[part : part + self.micro_batch])
+            with swift_operations(self.device):
+                loss, outputs = self.loss_of(own, noise[part : part + self.micro_batch])
             self._sums[0] += loss.detach() * len(own)
             if len(own) < len(batch):
                 loss = loss * (len(own) / len(batch))

@@ -73,7 +73,7 @@ def prepare_run(
     place = torch.device(device) if device is not None else device_of(model)
     resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
     if settings.curvature_batch is None:
-        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1])
+        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
     actions = affine() if actions is None else actions
     trainer = make_trainer(model, split.train, actions, resolved, place)
     config: dict[str, Any] = {

@@ -172,7 +172,7 @@ def _refit(
     config = replace(settings, curvature=kind, ranges={generator: amount})
     resolved = resolve(config, examples=len(split.train), on_gpu=place.type == "cuda")
     if settings.curvature_batch is None:
-        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1])
+        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
     trainer: Trainer = make_trainer(copy.deepcopy(model), split.train, actions, resolved, place)
     assert resolved.epochs is not None
     for _ in range(resolved.epochs):

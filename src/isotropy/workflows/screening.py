@@ -91,7 +91,7 @@ def screen(
     actions = affine() if actions is None else actions
     resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
     if settings.curvature_batch is None:
-        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1])
+        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
     started = time.monotonic()
     trainer = make_trainer(model, split.train, actions, resolved, place)
     augmentation = augmentation_over(
