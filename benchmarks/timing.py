@@ -90,6 +90,7 @@ def options_of(description: str | None, *, rounds: int) -> argparse.ArgumentPars
     parser.add_argument(
         "--out", type=Path, help="also write the JSON here: a file, or a folder to name one in"
     )
+    parser.add_argument("--commit", help="recorded for a copy of the source without its history")
     return parser
 
 
@@ -101,6 +102,8 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def publish(report: Mapping[str, Any], options: argparse.Namespace, table: str) -> None:
     """Print a report as `--json` or as a table, and write it where `--out` says."""
+    if getattr(options, "commit", None):
+        report = {**report, "commit": options.commit}
     text = json.dumps(report, indent=2)
     if options.out:
         path = options.out if options.out.suffix else options.out / file_name(report)

@@ -44,6 +44,11 @@ def is_plain() -> bool:
     return _only_reference.get() or torch.compiler.is_compiling()
 
 
+def is_capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being recorded where `tensor` is: nothing can be waited for then."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def fused_module(name: str, *tensors: Tensor) -> ModuleType | None:
     """The module of this name if its kernels can take these tensors, None if not."""
     first = tensors[0]

@@ -14,6 +14,7 @@ from isotropy.checkpoint import load_trainer, save_trainer
 from isotropy.checks import CallerError
 from isotropy.data.embedded import digits
 from isotropy.data.variants import apply_variant
+from isotropy.evidence.bound_steps import FEW, distinct
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.laplace import LaplaceEvidence, NotFiniteError
 from isotropy.evidence.refitting import plan_for, refit
@@ -29,7 +30,7 @@ GENERATORS = ("rotation", "translation_x", "scale_x")
 
 
 def made(bound: str = "function-space", count: int = 40, size: int = 14, likelihood: Likelihood
-         | None = None, **settings: object) -> Trainer:  # fmt: skip
+         | None = None, device: str = "cpu", **settings: object) -> Trainer:  # fmt: skip
     """A small network on rotated digits of few pixels."""
     data = apply_variant(digits().train, "rotated", seed=0)
     images = nn.functional.adaptive_avg_pool2d(data.inputs[:count], size)
@@ -43,8 +44,9 @@ def made(bound: str = "function-space", count: int = 40, size: int = 14, likelih
     chosen = {"bound": bound, "epochs": 4, "samples": 4, "batch_size": 10, "burn_in": 1,
               "bound_batch": 6, "bound_every": 2, "bound_fits": 0, **settings}  # fmt: skip
     config = resolve(LearnConfig(**chosen), examples=count, on_gpu=False)  # type: ignore[arg-type]
-    model = InvariantModel(network, UniformRanges(affine(GENERATORS)), config.samples)
-    return Trainer(model, likelihood, config, images, targets)
+    model = InvariantModel(network, UniformRanges(affine(GENERATORS)), config.samples).to(device)
+    place = torch.device(device)
+    return Trainer(model, likelihood.to(place), config, images.to(place), targets.to(place))
 
 
 def run(trainer: Trainer, epochs: int | None = None) -> list[EpochRecord]:
@@ -171,13 +173,13 @@ def counted(function, calls: dict[str, int], name: str):  # type: ignore[no-unty
 def test_a_hyper_step_after_so_many_weight_steps(every: int) -> None:
     trainer = made(bound_every=every, epochs=3, burn_in=0)  # four weight steps an epoch
     steps: list[int] = []
-    estimate = trainer.bound_steps.estimate
+    drawn = trainer.bound_steps._drawn
 
-    def noted(step: int, graph: bool):  # type: ignore[no-untyped-def]
+    def noted(step: int):  # type: ignore[no-untyped-def]
         steps.append(step)
-        return estimate(step, graph)
+        return drawn(step)
 
-    with mock.patch.object(trainer.bound_steps, "estimate", noted):
+    with mock.patch.object(trainer.bound_steps, "_drawn", noted):
         run(trainer)
     assert steps == list(range(every, 13, every))
 
@@ -185,14 +187,14 @@ def test_a_hyper_step_after_so_many_weight_steps(every: int) -> None:
 def test_an_epoch_s_bound_is_the_mean_of_its_estimates() -> None:
     trainer = made(epochs=1, burn_in=0)
     values: list[float] = []
-    estimate = trainer.bound_steps.estimate
+    estimate = trainer.bound_steps._estimate
 
-    def noted(step: int, graph: bool):  # type: ignore[no-untyped-def]
-        found = estimate(step, graph)
+    def noted(*arguments):  # type: ignore[no-untyped-def]
+        found = estimate(*arguments)
         values.append(float(found.value.detach()))
         return found
 
-    with mock.patch.object(trainer.bound_steps, "estimate", noted):
+    with mock.patch.object(trainer.bound_steps, "_estimate", noted):
         (record,) = run(trainer)
     assert len(values) == 2 and values[0] != values[1]
     assert record.bound == pytest.approx(sum(values) / 2, rel=1e-12)
@@ -306,3 +308,37 @@ def test_the_estimate_counts_the_steps_that_are_made() -> None:
         with_fits = estimate_run(made(bound_fits=2)).evidence
     # three epochs of ranges; passes after epochs 1 and 3, one batch each and its spectra
     assert with_fits == pytest.approx(6.0 + 2 * 1.0)
+
+
+# --- a few of many --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [20, FEW, FEW + 1, 60_000])
+def test_examples_are_drawn_once_each(count: int) -> None:
+    draws = [distinct(count, 16, torch.Generator().manual_seed(seed)) for seed in range(50)]
+    assert all(len(set(drawn.tolist())) == 16 for drawn in draws)
+    every = torch.cat(draws)
+    assert every.min() >= 0 and every.max() < count
+    assert every.double().mean() == pytest.approx((count - 1) / 2, rel=0.1)
+
+
+def test_a_draw_with_a_repetition_is_drawn_again() -> None:
+    """Of 5,001 numbers some 100 of 120 are rarely all different."""
+    for seed in range(5):
+        drawn = distinct(FEW + 1, 120, torch.Generator().manual_seed(seed))
+        assert len(drawn.unique()) == 120
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_hyper_step_is_the_hyper_step() -> None:
+    moved = {}
+    for captured in (False, True):
+        trainer = made(epochs=6, burn_in=1, captured=captured, device="cuda")
+        run(trainer)
+        assert trainer.bound_steps is not None
+        if captured:
+            function = trainer.bound_steps._captured
+            assert function is not None and function.failure is None
+            assert function._graph is not None
+        moved[captured] = torch.cat([each.detach().flatten() for each in trainer.ranges])
+    torch.testing.assert_close(moved[True], moved[False], rtol=1e-5, atol=1e-7)

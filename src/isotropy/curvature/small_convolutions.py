@@ -61,7 +61,9 @@ def is_small(
     """
     if not (images.is_cuda and weight.is_cuda and images.dtype == weight.dtype == torch.float32):
         return False
-    if images.ndim != 4 or weight.ndim != 4 or groups != 1 or _pair(dilation) != (1, 1):
+    if images.ndim != 4 or weight.ndim != 4 or groups != 1:
+        return False
+    if _pair(dilation) != (1, 1) or _pair(stride) != (1, 1):
         return False
     if is_plain() or torch.is_autocast_enabled("cuda"):
         return False

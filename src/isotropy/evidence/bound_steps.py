@@ -19,18 +19,23 @@ Draws come from streams named by the number of the weight step: nothing here has
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from isotropy.evidence.captured import CapturedFunction, can_capture
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.objectives import RECIPES
 from isotropy.evidence.parametric_bound import ParametricBound
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.stochastic import BoundEstimate, FunctionSpaceBound
 from isotropy.evidence.streams import stream
-from isotropy.evidence.weight_steps import range_rate, set_rate
+from isotropy.evidence.weight_steps import held_by, range_rate, set_rate
 from isotropy.networks.invariant_model import InvariantModel
+
+FEW = 5000
+"""Up to so many examples all are shuffled; of more, a few are drawn."""
 
 
 class BoundSteps:
@@ -62,7 +67,13 @@ class BoundSteps:
         parts = (evidence.network, evidence.likelihood, evidence.prior)
         self.function_space = FunctionSpaceBound(*parts)
         self.parametric = ParametricBound(*parts, evidence.curvature)
-        self._values: list[Tensor] = []
+        self._total = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
+        self._count = 0
+        # Labels that are drawn would be the same ones in every replay.
+        self._captured: CapturedFunction | None = None
+        may_capture = config.captured and can_capture(evidence.network, self.inputs.device)
+        if may_capture and config.bound == "function-space":
+            self._captured = CapturedFunction(self._take, self._state)
 
     def after_step(self, step: int, progress: float) -> None:
         """A hyper step, if one is due after the run's weight step of this number, from 1."""
@@ -89,43 +100,59 @@ class BoundSteps:
 
     def mean_estimate(self) -> float | None:
         """Mean of the estimates since this was last asked, in nats; None without a step."""
-        values, self._values = self._values, []
-        return float(torch.stack(values).mean()) if values else None
+        if not self._count:
+            return None
+        mean = float(self._total) / self._count
+        self._check(mean)
+        self._total.zero_()
+        self._count = 0
+        return mean
 
     def estimate(self, step: int, graph: bool) -> BoundEstimate:
         """The bound from the examples and the noise of this step; graph: to the ranges too."""
-        seed, count, device = self.config.seed, len(self.inputs), self.inputs.device
-        drawn = torch.randperm(count, generator=stream(seed, "bound order", step))
-        examples = drawn[: self.size].to(device)
+        return self._estimate(*self._drawn(step), graph, step)
+
+    def _drawn(self, step: int) -> tuple[Tensor, Tensor]:
+        """Numbers of the examples of this step, and their noise."""
+        seed, device = self.config.seed, self.inputs.device
+        order = stream(seed, "bound order", step)
+        examples = distinct(len(self.inputs), self.size, order).to(device)
         noise_stream = stream(seed, "bound", step, device)
-        noise = self.model.noise(len(examples), generator=noise_stream)
+        return examples, self.model.noise(len(examples), generator=noise_stream)
+
+    def _estimate(
+        self, examples: Tensor, noise: Tensor, graph: bool, step: int | None = None
+    ) -> BoundEstimate:
+        seed, device = self.config.seed, self.inputs.device
         with torch.set_grad_enabled(graph):
             rows = self.model.orbit(self.inputs[examples], noise)
             copies = self.model.augmentation.copies(noise.shape[1])
-        labels = stream(seed, "bound labels", step, device)
+        labels = None if step is None else stream(seed, "bound labels", step, device)
         batch = Batch(rows, self.targets[examples], copies, labels, is_checked=True)
         if self.config.bound == "function-space":
-            return self.function_space.estimate(batch, count, len(examples) // 2)
-        return self.parametric.estimate(batch, count)
+            return self.function_space.estimate(batch, len(self.inputs), len(examples) // 2)
+        return self.parametric.estimate(batch, len(self.inputs))
 
     def _hyper_step(self, step: int, moves: bool) -> None:
+        if moves:
+            done = (step - self._burn_in) / max(1, self._steps - self._burn_in)
+            set_rate(self.optimisers["ranges"], range_rate(self.config, done))
+        self._count += 1
+        if moves and self._captured is not None:
+            self._captured.refresh()
+            self._captured(*self._drawn(step))
+        else:
+            self._take(*self._drawn(step), moves=moves, step=step)
+
+    def _take(
+        self, examples: Tensor, noise: Tensor, moves: bool = True, step: int | None = None
+    ) -> None:
+        """One step on what the bound moves; adds to the sum of estimates, where NaN stays."""
         for name in ("prior", "ranges"):
             if name in self.optimisers:
                 self.optimisers[name].zero_grad(set_to_none=True)
-        value = self.estimate(step, moves).value
-        self._values.append(value.detach())
+        value = self._estimate(examples, noise, moves, step).value
         (-value).backward()
-        self._check(step, value)
-        if not self._follows_fits:
-            self.optimisers["prior"].step()
-        if moves:
-            ranges = self.optimisers["ranges"]
-            done = (step - self._burn_in) / max(1, self._steps - self._burn_in)
-            set_rate(ranges, range_rate(self.config, done))
-            ranges.step()
-            self.model.augmentation.project()
-
-    def _check(self, step: int, value: Tensor) -> None:
         gradients = [
             parameter.grad.sum()
             for name in ("prior", "ranges")
@@ -134,10 +161,43 @@ class BoundSteps:
             for parameter in group["params"]
             if parameter.grad is not None
         ]
-        total = torch.stack([value.detach(), *(gradient.to(value) for gradient in gradients)])
-        if not bool(torch.isfinite(total).all()):
+        seen = torch.stack([value.detach(), *(gradient.to(value) for gradient in gradients)])
+        self._total += torch.where(torch.isfinite(seen).all(), value.detach(), torch.nan)
+        if not self._total.is_cuda:  # elsewhere one would wait for it; see `mean_estimate`
+            self._check(float(self._total), step)
+        if not self._follows_fits:
+            self.optimisers["prior"].step()
+        if moves:
+            self.optimisers["ranges"].step()
+            self.model.augmentation.project()
+
+    def _state(self) -> Iterator[Tensor]:
+        """What a captured step reads beside its arguments."""
+        yield from (self.inputs, self.targets, self._total)
+        parts = (self.evidence.network, self.evidence.likelihood, self.evidence.prior)
+        for module in (*parts, self.model.augmentation):
+            yield from module.parameters()
+            yield from module.buffers()
+        for name in ("prior", "ranges"):
+            if name in self.optimisers:
+                yield from held_by(self.optimisers[name])
+
+    def _check(self, value: float, step: int | None = None) -> None:
+        if not math.isfinite(value):
+            where = "in this epoch" if step is None else f"at weight step {step}"
             raise NotFiniteError(
-                f"the bound of the evidence or its gradient became not finite at weight step "
-                f"{step}; the last good state is kept; try a lower weight rate, or rescale inputs "
-                "that are far from unit size"
+                f"the bound of the evidence or its gradient became not finite {where}; the last "
+                "good state is kept; try a lower weight rate, or rescale inputs that are far from "
+                "unit size"
             )
+
+
+def distinct(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """`size` of the numbers below `count`, each as likely, none twice."""
+    if count <= FEW:
+        return torch.randperm(count, generator=generator)[:size]
+    # Rarely is any drawn twice, and then all are drawn again.
+    while True:
+        drawn = torch.randint(count, (size,), generator=generator)
+        if len(drawn.unique()) == size:
+            return drawn

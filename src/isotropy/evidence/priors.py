@@ -91,6 +91,28 @@ class GaussianPrior(nn.Module):
         ]
         return torch.stack(terms).sum() if terms else self.log_precisions.new_zeros(())
 
+    @torch.no_grad()
+    def add_penalty_gradients(self, parameters: Mapping[str, Tensor], share: float) -> None:
+        """Add the gradient of share · penalty, share · δ_l θ_l, to the parameters' gradients.
+
+        Two operations for all tensors of a group, where autograd would take several for each.
+        """
+        precisions = (self.log_precisions.detach().exp() * share).unbind()
+        for group, precision in zip(self.groups, precisions, strict=True):
+            own = [
+                parameters[name]
+                for name in self.names
+                if self.group_of[name] == group and name not in self._free
+            ]
+            gradients = [
+                torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in own
+            ]
+            if own:
+                pulls = torch._foreach_mul(own, precision.to(own[0].dtype))
+                torch._foreach_add_(gradients, list(pulls))
+            for tensor, gradient in zip(own, gradients, strict=True):
+                tensor.grad = gradient  # new for a weight that the loss does not depend on
+
 
 def _groups(
     network: nn.Module, names: tuple[str, ...], structure: PriorStructure

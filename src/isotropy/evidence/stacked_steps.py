@@ -131,7 +131,7 @@ class StackedWeightSteps:
         def losses(rows: Tensor, copies: Copies, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             loss, outputs = steps.loss_on(rows, copies, targets)
             total = loss * (own / size) if own < size else loss
-            return steps.with_penalties(total) if first else total, loss, outputs
+            return total + steps.penalty() if first else total, loss, outputs
 
         def of_run(state: dict[str, Tensor], *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return with_state(self._parts, state, losses, *given)

@@ -49,6 +49,7 @@ from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.tangent_kernel import tangent_kernels
 from isotropy.evidence.laplace import Batch, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior
+from isotropy.fused import is_capturing
 from isotropy.likelihoods import Likelihood
 
 Splitting = Literal["joint", "each", "one"]
@@ -190,8 +191,9 @@ class FunctionSpaceBound(EvidenceBound):
         batches = (count - conditioned) / (size - conditioned)
         determinant = batches * log_determinant_above_one(kernel)
         if conditioned:  # rows are ordered by direction, then example
-            given = torch.arange(kernel.shape[-1], device=kernel.device) % size < conditioned
-            of_given = log_determinant_above_one(kernel[:, given][:, :, given])
+            by_example = kernel.unflatten(-1, (-1, size)).unflatten(1, (-1, size))
+            given = by_example[:, :, :conditioned, :, :conditioned].flatten(3).flatten(1, 2)
+            of_given = log_determinant_above_one(given)
             determinant = determinant - (batches - 1) * of_given
         return BoundEstimate(
             log_likelihood=count / size * self.likelihood.log_likelihood(statistic, size),
@@ -201,15 +203,22 @@ class FunctionSpaceBound(EvidenceBound):
 
 
 def log_determinant_above_one(kernel: Tensor) -> Tensor:
-    """Σ over blocks of log|I + K|, K (blocks, rows, rows) positive semi-definite, in float64."""
+    """Σ over blocks of log|I + K|, K (blocks, rows, rows) positive semi-definite, in float64.
+
+    Raises NotFiniteError where it cannot be told; NaN while a CUDA graph is recorded.
+    """
     matrix = (kernel + kernel.mT) / 2 + torch.eye(
         kernel.shape[-1], dtype=kernel.dtype, device=kernel.device
     )
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    if bool(failed.any()) or not bool(torch.isfinite(factor).all()):
+    total = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
+    is_bad = failed.any() | ~torch.isfinite(total)
+    if is_capturing(kernel):
+        return torch.where(is_bad, torch.nan, total)
+    if bool(is_bad):
         raise NotFiniteError(
             "the tangent kernel of a batch is not finite, or too large to be told from a singular "
             "one in the network's precision; lower the learning rate, rescale the inputs, or use "
             "float64"
         )
-    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
+    return total

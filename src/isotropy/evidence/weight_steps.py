@@ -107,11 +107,15 @@ class WeightSteps:
             self._sums[0] += loss.detach() * len(own)
             if len(own) < len(batch):
                 loss = loss * (len(own) / len(batch))
-            if part == 0:
-                loss = self.with_penalties(loss)
+            if part == 0 and self.recipe.ranges == "loss":
+                reward = reward_for_width(self.model.augmentation)
+                loss = loss - self.config.augerino_weight * reward
             loss.backward()
             if self.targets.ndim == 1:
                 self._sums[1] += (outputs.detach().argmax(1) == self.targets[own]).sum()
+        if self.recipe.evidence:
+            parameters = dict(self.network.named_parameters())
+            self.prior.add_penalty_gradients(parameters, 1 / len(self.inputs))
         self.optimiser.step()
         if self.ranges is not None:
             self.ranges.step()
@@ -132,15 +136,11 @@ class WeightSteps:
             return average_of_losses(self.likelihood, moved, targets, copies), outputs
         return self.likelihood.training_loss(outputs, targets), outputs
 
-    def with_penalties(self, loss: Tensor) -> Tensor:
-        """The loss with what does not depend on the batch: the prior, the reward for width."""
-        if self.recipe.evidence:
-            penalty = self.prior.penalty(dict(self.network.named_parameters()))
-            loss = loss + penalty / len(self.inputs)
-        if self.recipe.ranges == "loss":
-            weight = self.config.augerino_weight
-            loss = loss - weight * reward_for_width(self.model.augmentation)
-        return loss
+    def penalty(self) -> Tensor:
+        """(1/2N) Σ δ‖θ‖², by whose gradient a step differs from one on the mean loss alone."""
+        if not self.recipe.evidence:
+            return self._sums.new_zeros(())
+        return self.prior.penalty(dict(self.network.named_parameters())) / len(self.inputs)
 
     def _state(self) -> Iterator[Tensor]:
         """What a captured step reads beside its arguments."""
@@ -148,10 +148,16 @@ class WeightSteps:
         for module in (self.network, self.prior, self.likelihood, self.model.augmentation):
             yield from module.parameters()
             yield from module.buffers()
-        for group in self.optimiser.param_groups:
+        yield from held_by(self.optimiser)
+
+
+def held_by(optimiser: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """The rates and moments that an optimiser keeps on a GPU."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
             yield group["lr"]
-        for moments in self.optimiser.state.values():
-            yield from moments.values()
+    for moments in optimiser.state.values():
+        yield from moments.values()
 
 
 def fix_statistics(network: nn.Module) -> None:

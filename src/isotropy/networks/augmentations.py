@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.copies import Copies
+from isotropy.fused import is_capturing
 from isotropy.symmetry.actions import Action, Composition
 
 START = 0.05
@@ -102,9 +103,7 @@ class Augmentation(nn.Module):
         learnable = any(parameter.requires_grad for parameter in self.parameters())
         if learnable and (torch.is_grad_enabled() or data.is_cuda):
             return False
-        if data.is_cuda and torch.cuda.is_current_stream_capturing():
-            return False
-        return self.is_identity
+        return not is_capturing(data) and self.is_identity
 
     @abstractmethod
     def symmetries(self) -> list[Symmetry]:
