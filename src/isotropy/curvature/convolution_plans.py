@@ -145,8 +145,9 @@ def value_plan(
     strip = tiles.strip or min(range(1, longest + 1), key=cost)
     each = group(strip)
     rows, inner = _padded(maps * strip), geometry.inner(strip, each)
-    # Without matrix units both factors of a chunk are in registers; longer chunks spill.
-    chunk = tiles.chunk or (16 if precision == "ieee" else 32)
+    # Without matrix units both factors of a chunk are in registers. Longer chunks than these are
+    # slower, and in full float32 compiled wrongly (Triton 3.6, sm_90: numbers never written).
+    chunk = min(tiles.chunk or 32, 16 if precision == "ieee" else 32)
     constants = geometry.constants(strip, channels, maps, tiles)
     constants |= {"GROUP": each, "GROUPS": channels // each}
     constants |= {"ROWS": rows, "CHUNK": chunk, "CHUNKS": -(-inner // chunk)}

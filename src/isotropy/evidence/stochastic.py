@@ -184,7 +184,7 @@ class FunctionSpaceBound(EvidenceBound):
         statistic = self.likelihood.statistic(outputs, batch.targets).double()
         precisions, penalty = self._prior_terms()
         first = next(iter(kernels.values()))
-        scale = self.likelihood.curvature_scale().to(first.device)
+        scale = self.likelihood.curvature_scale()  # a number, wherever it is
         kernel = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
         for name, own in kernels.items():
             kernel = kernel + own.double() * (scale / precisions[name])
