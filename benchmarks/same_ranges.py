@@ -39,7 +39,7 @@ def run(
     device: torch.device,
     *,
     examples: int = 5000,
-    epochs: int = 80,
+    epochs: int = 40,
     seeds: Sequence[int] = (0, 1, 2),
     network: str = "mlp",
     samples: int = 31,
