@@ -257,11 +257,11 @@ def test_what_a_bound_leaves_open_is_filled_in() -> None:
         for bound in ("none", "parametric")
     )
     assert (plain.range_memory, plain.bound_fits, plain.prior_steps) == (0.9, 0, 1)
-    assert (chosen.range_memory, chosen.bound_batch, chosen.bound_every) == (0.99, 12, 4)
+    assert (chosen.range_memory, chosen.bound_batch, chosen.bound_every) == (0.99, 8, 4)
     assert chosen.bound_fits and chosen.prior_steps and chosen.prior_steps > 1
     updates = (80 - 10) * 20 // 4
     assert chosen.range_rate == pytest.approx(NOISY_TRAVEL / updates)
-    for examples, size in ((5, 5), (100, 6), (20_000, 16)):
+    for examples, size in ((3, 3), (100, 4), (20_000, 16)):
         assert resolve(LearnConfig(), examples=examples, on_gpu=False).bound_batch == size
 
 

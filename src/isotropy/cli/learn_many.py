@@ -1,4 +1,4 @@
-"""`isotropy learn-many`: `isotropy learn` for several seeds in one process, at the pace of one."""
+"""`isotropy learn-many`: `isotropy learn` for several seeds in one process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _seeds(context: click.Context, parameter: click.Parameter, text: str) -> lis
 
 @click.pass_context
 def _learn_many(context: click.Context, /, seeds: list[int], **options: Any) -> None:
-    """Learn with several seeds together, which on a GPU takes a small network hardly longer.
+    """Learn with several seeds together, which a small MLP on a GPU does faster than in turn.
 
     Options are those of `isotropy learn`. Each seed has a run folder of its own, OUT/seedN, with
     the numbers it would have alone, up to rounding; `isotropy learn --resume OUT/seedN` continues

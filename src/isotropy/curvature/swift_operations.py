@@ -4,9 +4,9 @@
     max_pool2d   windows that lie side by side                        `pooling`
 
 and in a Sequential a maximum before a φ that never falls, max φ(z) = φ(max z), which leaves φ a
-fraction of the work. torch's own are made for many channels and for windows that overlap. Values and derivatives are the
-same up to rounding, and everything else stays torch's. On a CPU and on the reference path (`fused`)
-nothing is changed.
+fraction of the work. torch's own are made for many channels and for windows that overlap. Values
+and derivatives are the same up to rounding, and everything else stays torch's. On a CPU and on the
+reference path (`fused`) nothing is changed.
 """
 
 from __future__ import annotations

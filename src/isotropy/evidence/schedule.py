@@ -235,7 +235,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         prior_rate=config.prior_rate or (0.1 if by_bound else range_rate),
         prior_steps=config.prior_steps or (20 if bound_fits else 1),
         # An eighth of a weight step's examples costs about as much as the step.
-        bound_batch=min(config.bound_batch or max(6, min(16, batch_size // 8)), examples),
+        bound_batch=min(config.bound_batch or max(4, min(16, batch_size // 12)), examples),
         bound_fits=bound_fits,
         evaluate_every=every,
     )

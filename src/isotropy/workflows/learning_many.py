@@ -1,4 +1,4 @@
-"""`isotropy.learn_many`: several runs of one small network in one process, at the pace of one.
+"""`isotropy.learn_many`: several runs of one small network in one process.
 
     configs = [LearnConfig(seed=seed) for seed in range(5)]
     results = isotropy.learn_many(network, (images, labels), configs=configs)
