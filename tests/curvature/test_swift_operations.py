@@ -82,7 +82,8 @@ def test_maxima_are_taken_first_where_nobody_looks(monkeypatch: pytest.MonkeyPat
     def network() -> nn.Sequential:
         return nn.Sequential(
             nn.Conv2d(1, 2, 3), nn.Tanh(), nn.MaxPool2d(2),
-            nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)), nn.GELU(), nn.MaxPool2d(2), Noted(), nn.Flatten(),
+            nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)), nn.GELU(), nn.MaxPool2d(2), Noted(),
+            nn.Flatten(),
         )  # fmt: skip
 
     images = torch.rand(3, 1, 24, 24)
