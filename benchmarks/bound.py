@@ -65,7 +65,12 @@ class Setup(NamedTuple):
         return f"N {self.examples}, batch {self.batch_size}, S {self.samples}"
 
 
-SETUPS = (Setup(2000, 100, 16), Setup(1000, 50, 31), Setup(5000, 1000, 31))
+SETUPS = (
+    Setup(2000, 100, 16),
+    Setup(1000, 50, 16),
+    Setup(1000, 50, 31),
+    Setup(5000, 1000, 31),
+)
 
 
 def trainer_of(

@@ -25,6 +25,7 @@ from isotropy.curvature.convolution_plans import (
     weight_plan,
 )
 from isotropy.curvature.small_convolutions import covers_input, is_small, small_convolution
+from isotropy.fused import imported
 
 ON_CUDA = torch.cuda.is_available()
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -349,7 +350,7 @@ def test_without_triton_it_is_torch(monkeypatch):
     for module in ("triton", "triton.language"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, "isotropy.curvature.convolution_kernels", raising=False)
-    assert small_convolutions._kernels.__wrapped__() is None
+    assert imported.__wrapped__("isotropy.curvature.convolution_kernels") is None
     monkeypatch.setattr(small_convolutions, "_kernels", lambda: None)
     inputs = drawn(CASES["padded"])
     ours = small_convolution(*inputs, padding=1)

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from isotropy.curvature.convolution_plans import output_size
-from isotropy.fused import is_plain
+from isotropy.fused import imported, is_plain
 
 __all__ = ["covers_input", "is_small", "small_convolution"]
 
@@ -132,13 +130,9 @@ def _as_matrix(
     return functional.linear(images.flatten(1), weight.flatten(1), bias)[:, :, None, None]
 
 
-@cache
 def _kernels() -> ModuleType | None:
     """The kernels, or None where Triton is missing."""
-    try:
-        return import_module("isotropy.curvature.convolution_kernels")
-    except ImportError:
-        return None
+    return imported("isotropy.curvature.convolution_kernels")
 
 
 def _pair(value: _Sides) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from isotropy.evidence.parametric_bound import ParametricBound
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.stochastic import BoundEstimate, FunctionSpaceBound
 from isotropy.evidence.streams import stream
-from isotropy.evidence.weight_steps import held_by, range_rate, set_rate
+from isotropy.evidence.weight_steps import held_by, range_rate, set_rate, tensors_of
 from isotropy.networks.invariant_model import InvariantModel
 
 FEW = 5000
@@ -174,10 +174,7 @@ class BoundSteps:
     def _state(self) -> Iterator[Tensor]:
         """What a captured step reads beside its arguments."""
         yield from (self.inputs, self.targets, self._total)
-        parts = (self.evidence.network, self.evidence.likelihood, self.evidence.prior)
-        for module in (*parts, self.model.augmentation):
-            yield from module.parameters()
-            yield from module.buffers()
+        yield from tensors_of(self.model, self.evidence.prior, self.evidence.likelihood)
         for name in ("prior", "ranges"):
             if name in self.optimisers:
                 yield from held_by(self.optimisers[name])

@@ -145,10 +145,15 @@ class WeightSteps:
     def _state(self) -> Iterator[Tensor]:
         """What a captured step reads beside its arguments."""
         yield from (self.inputs, self.targets, self._sums)
-        for module in (self.network, self.prior, self.likelihood, self.model.augmentation):
-            yield from module.parameters()
-            yield from module.buffers()
+        yield from tensors_of(self.model, self.prior, self.likelihood)
         yield from held_by(self.optimiser)
+
+
+def tensors_of(*modules: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers."""
+    for module in modules:
+        yield from module.parameters()
+        yield from module.buffers()
 
 
 def held_by(optimiser: torch.optim.Optimizer) -> Iterator[Tensor]:
