@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles.affine_oracle import exponential, exponential_derivative
 
-from isotropy.symmetry.affine_exponential import affine_exponential
+from isotropy.fused import reference_path
+from isotropy.symmetry import affine_exponential as module
+from isotropy.symmetry.affine_exponential import FEW
+from isotropy.symmetry.affine_exponential import reference_exponential as affine_exponential
 
 # Relative to the size of the exponential, or one, and growing with the block's norm squared:
 # that is scipy's own rounding (against 60 digits ours stays below 1e-15 where its is 1e-12).
@@ -283,11 +286,46 @@ def test_what_the_first_use_was_does_not_matter(first):
     copy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copy)
     block, translation = torch.full((2, 2, 2), 0.1).double(), torch.ones(2, 2).double()
-    FIRST_USES[first](copy.affine_exponential, block, translation)
+    FIRST_USES[first](copy.reference_exponential, block, translation)
     right = torch.func.jacfwd(affine_exponential)(block, translation)
     torch.testing.assert_close(
-        torch.func.jacfwd(copy.affine_exponential)(block, translation), right
+        torch.func.jacfwd(copy.reference_exponential)(block, translation), right
     )
-    _, shift = copy.affine_exponential(block.requires_grad_(), translation)
+    _, shift = copy.reference_exponential(block.requires_grad_(), translation)
     (gradient,) = torch.autograd.grad(shift.sum(), block)
     torch.testing.assert_close(gradient, right[1].sum((0, 1)))
+
+
+# --- few elements -------------------------------------------------------------------------
+
+
+def by_either(path, point: str, dtype: torch.dtype):
+    """The value and a gradient at one point."""
+    block = double(POINTS[point]).to(dtype).requires_grad_()
+    linear, shift = path(block, double(TRANSLATION).to(dtype))
+    (gradient,) = torch.autograd.grad(linear.sum() + shift.sum(), block)
+    return linear.detach(), shift.detach(), gradient
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("point", POINTS)
+def test_few_elements_are_the_same_by_torchs_exponential(point, dtype):
+    found = by_either(module.affine_exponential, point, dtype)
+    wanted = by_either(affine_exponential, point, dtype)
+    norm = max(1.0, float(double(POINTS[point]).norm()))
+    for ours, right in zip(found, wanted, strict=True):
+        size = max(1.0, float(right.abs().max()))
+        assert (ours - right).abs().max() <= 2 * TOLERANCE[dtype] * norm**2 * size
+
+
+def test_torch_is_asked_for_few_elements_only(monkeypatch):
+    asked = []
+    real = torch.linalg.matrix_exp
+    monkeypatch.setattr(torch.linalg, "matrix_exp", lambda x: asked.append(len(x)) or real(x))
+    for count in (0, 1, FEW, FEW + 1):
+        linear, shift = module.affine_exponential(torch.zeros(count, 2, 2), torch.ones(count, 2))
+        assert torch.equal(linear, torch.eye(2).expand(count, 2, 2))
+        torch.testing.assert_close(shift, torch.ones(count, 2))
+    with reference_path():
+        module.affine_exponential(torch.zeros(3, 2, 2), torch.ones(3, 2))
+    assert asked == [0, 1, FEW]

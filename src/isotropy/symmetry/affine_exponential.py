@@ -21,8 +21,9 @@ so three are used, each where it is well conditioned, in value and in gradient:
 Every branch is elementary, so reverse mode, forward mode and higher derivatives work at
 0, at equal eigenvalues and at large angles (oracle: `torch.linalg.matrix_exp`).
 
-That is some hundred operations on a few numbers each; on a GPU one kernel does all of it, by
-another method (`exponential_triton`; `fused` says when).
+That is some hundred operations on a few numbers each. On a GPU one kernel does all of it, by
+another method (`exponential_triton`; `fused` says when); on a CPU torch's own exponential is
+faster up to some hundred elements, where the number of operations counts and not their size.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from isotropy.fused import fused_module
+from isotropy.fused import fused_module, is_plain
+
+FEW = 512
+"""Elements up to which torch's exponential is faster on a CPU, gradient included."""
 
 _DELTA_SMALL = 0.1
 _TAU_SMALL = 0.5
@@ -47,10 +51,13 @@ def affine_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tens
     The affine map x ↦ e^B x + V b is the flow of x ↦ B x + b at time one.
     """
     fused = fused_module("isotropy.symmetry.exponential_triton", block, translation)
-    if fused is None:
-        return reference_exponential(block, translation)
-    linear, shift = fused.fused_exponential(block, translation)
-    return linear, shift
+    if fused is not None:
+        linear, shift = fused.fused_exponential(block, translation)
+        return linear, shift
+    few = block.device.type == "cpu" and translation[..., 0].numel() <= FEW
+    if few and block.dtype in (torch.float32, torch.float64) and not is_plain():
+        return _whole_exponential(block, translation)
+    return reference_exponential(block, translation)
 
 
 def reference_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,6 +71,13 @@ def reference_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, T
     exponential = _combine(growth * cosh, growth * sinhc, difference_half, b, c)
     integral = _combine(*_integral(trace_half, delta, growth, cosh, sinhc), difference_half, b, c)
     return exponential, (integral @ translation[..., None])[..., 0]
+
+
+def _whole_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tensor]:
+    """`affine_exponential` from the 3×3 matrix, by torch."""
+    upper = torch.cat([block, translation[..., None]], dim=-1)
+    whole = torch.linalg.matrix_exp(torch.nn.functional.pad(upper, (0, 0, 0, 1)))
+    return whole[..., :2, :2], whole[..., :2, 2]
 
 
 def _combine(identity: Tensor, traceless: Tensor, half: Tensor, b: Tensor, c: Tensor) -> Tensor:
