@@ -23,9 +23,8 @@ def test_it_is_known_by_name() -> None:
 
 def test_a_report_on_a_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound, "SHAPE", (1, 8, 8))
-    monkeypatch.setattr(bound, "NETWORK", "mlp:8")
     monkeypatch.setattr(bound, "SIZES", (4, 10))
-    setup = bound.Setup(40, 20, 2)
+    setup = bound.Setup(40, 20, 2, "mlp:8")
     report = bound.run(0, CPU, (setup,), examples=40, epochs=4)
     assert json.loads(json.dumps(report)) == report
     row = report["weight_steps"][setup.name]

@@ -21,6 +21,7 @@ from isotropy.curvature.kronecker import (
     all_factors,
     all_spectra,
 )
+from isotropy.fused import reference_path
 
 COUNT = 5
 
@@ -286,3 +287,28 @@ def test_spectra_in_a_basis_by_name() -> None:
     assert torch.equal(followed.values, kept.output_values[0])
     exact = after["gain"].spectrum(COUNT).eigenvalues()
     assert torch.equal(found["gain"].eigenvalues(), exact)
+
+
+@pytest.mark.parametrize("size", [513, 700])
+def test_a_large_gram_matrix_is_formed_by_halves(size: int) -> None:
+    """The same in strips, exactly symmetric; anything differentiable or mapped goes in one piece."""
+    rows = numbers(2, 600, size)
+    found = KroneckerRoots(rows, rows).factors().inputs
+    with reference_path():
+        expected = KroneckerRoots(rows, rows).factors().inputs
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(found, found.mT)
+    mapped = torch.func.vmap(lambda each: DenseRoots(each).factors().matrix)(rows)
+    torch.testing.assert_close(mapped, expected)
+    assert DenseRoots(rows[0].requires_grad_()).factors().matrix.requires_grad
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_a_pullback_in_single_precision(name: str) -> None:
+    spectrum = ROOTS[name].factors().spectrum(COUNT)
+    one = torch.ones((), dtype=torch.float64)
+    for single, double in zip(
+        spectrum.pullback(one, one, torch.float32), spectrum.pullback(one, one), strict=True
+    ):
+        assert single.dtype == torch.float32
+        torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-6)

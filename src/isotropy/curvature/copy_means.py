@@ -2,10 +2,11 @@
 
     a = (1/S) Σ_s φ(z_s)     b = (1/S) Σ_s φ′(z_s)     dz = (1/S) (φ′(z) ∂a + φ″(z) ∂b)
 
-A network that ends Linear → φ → Linear needs no more of its hidden layer than a and b (`kfac`). On
-a CPU all of this is bound by memory: a few examples at a time stay in the cache, and φ is computed
-anew for the gradient. For networks with no other layer before these, since the gradient cannot be
-differentiated again. Axes: z (batch·copies, features), copies fastest. Oracle: torch's derivatives.
+A network that ends Linear → φ → Linear needs no more of its hidden layer than a and b (`kfac`),
+and y = φ(z) is there already. On a CPU all of this is bound by memory: a few examples at a time
+stay in the cache, and slopes are formed anew for the gradient. For networks with no other layer
+before these, since the gradient cannot be differentiated again. Axes: z, y (batch·copies,
+features), copies fastest. Oracle: torch's derivatives.
 """
 
 from __future__ import annotations
@@ -26,43 +27,47 @@ CHUNK = 1 << 18
 class _Means(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, activation: Activation, copies: int
+        ctx: Any, inputs: Tensor, values: Tensor, activation: Activation, copies: int
     ) -> tuple[Tensor, Tensor]:
         ctx.activation, ctx.copies = activation, copies
-        ctx.save_for_backward(inputs)
-        values, slopes = inputs.new_empty(2, len(inputs) // copies, inputs.shape[1])
+        ctx.save_for_backward(inputs, values)
+        mean_values, mean_slopes = inputs.new_empty(2, len(inputs) // copies, inputs.shape[1])
         for here in _chunks(inputs, copies):
-            part = inputs[_rows(here, copies)]
-            value = activation.value(part)
-            slope = activation.slope(part, value)
-            torch.sum(value.unflatten(0, (-1, copies)), 1, out=values[here])
-            torch.sum(slope.unflatten(0, (-1, copies)), 1, out=slopes[here])
-        return values.mul_(1 / copies), slopes.mul_(1 / copies)
+            rows = _rows(here, copies)
+            value = values[rows]
+            slope = activation.slope(inputs[rows], value)
+            torch.sum(value.unflatten(0, (-1, copies)), 1, out=mean_values[here])
+            torch.sum(slope.unflatten(0, (-1, copies)), 1, out=mean_slopes[here])
+        return mean_values.mul_(1 / copies), mean_slopes.mul_(1 / copies)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_values: Tensor, of_slopes: Tensor) -> tuple[Tensor, None, None]:
-        (inputs,) = ctx.saved_tensors
+    def backward(
+        ctx: Any, of_values: Tensor, of_slopes: Tensor
+    ) -> tuple[Tensor, None, None, None]:
+        inputs, values = ctx.saved_tensors
         activation, copies = ctx.activation, ctx.copies
         found = torch.empty_like(inputs)
         for here in _chunks(inputs, copies):
             rows = _rows(here, copies)
             part = inputs[rows].unflatten(0, (-1, copies))
-            value = activation.value(part)
+            value = values[rows].unflatten(0, (-1, copies))
             slope = activation.slope(part, value)
             to_value, to_slope = (of[here, None] / copies for of in (of_values, of_slopes))
             spread = found[rows].unflatten(0, (-1, copies))
             if activation.bent is None:
                 torch.mul(to_value, slope, out=spread)
             else:
-                spread.copy_(activation.bent(to_value, to_slope, part, value, slope))
-        return found, None, None
+                activation.bent(to_value, to_slope, part, value, slope, out=spread)
+        return found, None, None, None
 
 
-def means_over_copies(inputs: Tensor, activation: Activation, copies: int) -> tuple[Tensor, Tensor]:
-    """a and b (batch, features) of z (batch·copies, features); differentiable once."""
-    values, slopes = _Means.apply(inputs, activation, copies)
-    return values, slopes
+def means_over_copies(
+    inputs: Tensor, values: Tensor, activation: Activation, copies: int
+) -> tuple[Tensor, Tensor]:
+    """a and b (batch, features) of z and φ(z) (batch·copies, features); differentiable once."""
+    mean_values, mean_slopes = _Means.apply(inputs, values.detach(), activation, copies)
+    return mean_values, mean_slopes
 
 
 def _chunks(inputs: Tensor, copies: int) -> Iterator[slice]:

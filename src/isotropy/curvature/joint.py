@@ -85,10 +85,12 @@ class JointSpectrum:
         factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
         return 2 * factor.diagonal().log().sum()
 
-    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
-        """s (s H + diag(δ))⁻¹, the derivative of the log-determinant by H."""
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        """s (s H + diag(δ))⁻¹, the derivative of the log-determinant by H, in `dtype`."""
         factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
-        return (scale * torch.cholesky_inverse(factor),)
+        return ((scale * torch.cholesky_inverse(factor)).to(dtype),)
 
     def effective_parameters(self, scale: Tensor, precision: Tensor) -> Tensor:
         """γ = tr[s H (s H + diag(δ))⁻¹]: how many parameters the data determines."""

@@ -284,7 +284,7 @@ def _averaged(
     activation = activation_of(head.inputs)
     last = len(recording.calls) == 2  # nothing is differentiated through the means
     if activation is not None and last and copies.weights is None and not head.inputs.is_cuda:
-        return means_over_copies(before.output, activation, copies.count)
+        return means_over_copies(before.output, head.inputs, activation, copies.count)
     slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
     return copies.mean(head.inputs), copies.mean(slopes)
 

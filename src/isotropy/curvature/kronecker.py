@@ -34,6 +34,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isotropy.fused import is_plain
+
 
 @dataclass(frozen=True)
 class KroneckerRoots:
@@ -224,11 +226,14 @@ class Spectrum(ABC):
         """All eigenvalues of the block, one axis, float64, none negative."""
 
     @abstractmethod
-    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
         """∂ log|scale·H + precision·I| by each factor, in the order of `Roots.tensors()`.
 
         Contracted with one batch's factors these give that batch's share of the gradient. One
-        axis a parameter (parameters,) for a diagonal block, else square matrices.
+        axis a parameter (parameters,) for a diagonal block, else square matrices; in `dtype`,
+        eigenvalues of them in float64 all the same.
         """
 
     def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
@@ -254,12 +259,15 @@ class KroneckerSpectrum(Spectrum):
     def eigenvalues(self) -> Tensor:
         return (self.output_values[:, :, None] * self.input_values[:, None, :]).flatten()
 
-    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
         outer = self.output_values[:, :, None]
         inner = self.input_values[:, None, :]
         inverse = scale / (scale * outer * inner + precision)
-        for_outputs = _conjugate(self.output_vectors, (inner * inverse).sum(2))
-        for_inputs = _conjugate(self.input_vectors, (outer * inverse).sum(1) / self.count)
+        for_outputs = _conjugate(self.output_vectors, (inner * inverse).sum(2), dtype)
+        weights = (outer * inverse).sum(1) / self.count
+        for_inputs = _conjugate(self.input_vectors, weights, dtype)
         return for_inputs, for_outputs
 
 
@@ -273,8 +281,10 @@ class DenseSpectrum(Spectrum):
     def eigenvalues(self) -> Tensor:
         return self.values
 
-    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
-        return (_conjugate(self.vectors, scale / (scale * self.values + precision)),)
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        return (_conjugate(self.vectors, scale / (scale * self.values + precision), dtype),)
 
 
 @dataclass(frozen=True)
@@ -286,8 +296,10 @@ class DiagonalSpectrum(Spectrum):
     def eigenvalues(self) -> Tensor:
         return self.values
 
-    def pullback(self, scale: Tensor, precision: Tensor) -> tuple[Tensor, ...]:
-        return (scale / (scale * self.values + precision),)
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        return ((scale / (scale * self.values + precision)).to(dtype),)
 
 
 def all_spectra(
@@ -309,12 +321,34 @@ def all_spectra(
     return found
 
 
+STRIP = 256
+"""Columns of a Gram matrix at a time, where it is formed by halves."""
+
+
 def _gram(root: Tensor) -> Tensor:
-    return root.mT @ root
+    """XᵀX; on a CPU large ones strip by strip, each from the diagonal on, and mirrored."""
+    size = root.shape[-1]
+    in_parts = (
+        root.device.type == "cpu"
+        and min(root.shape[-2:]) > 2 * STRIP
+        and not (root.requires_grad and torch.is_grad_enabled())
+        and not torch._C._are_functorch_transforms_active()
+        and not is_plain()
+    )
+    if not in_parts:
+        return root.mT @ root
+    found = root.new_empty(*root.shape[:-2], size, size)
+    for first in range(0, size, STRIP):
+        last = min(first + STRIP, size)
+        strip = root[..., first:last].mT @ root[..., first:]
+        found[..., first:last, first:] = strip
+        found[..., last:, first:last] = strip[..., last - first :].mT
+    return found
 
 
-def _conjugate(vectors: Tensor, values: Tensor) -> Tensor:
-    return (vectors * values[..., None, :]) @ vectors.mT
+def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
+    vectors = vectors.to(dtype)
+    return (vectors * values.to(dtype)[..., None, :]) @ vectors.mT
 
 
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -196,10 +196,9 @@ class LaplaceEvidence:
         precisions, scale = self.precisions(fit), self.scale(fit)
         dtype = self.network.get_parameter(self.curvature.parameter_names[0]).dtype
         return {
-            block: [
-                v.to(dtype)
-                for v in spectrum.pullback(scale, block_precision(spectrum, block, precisions))
-            ]
+            block: list(
+                spectrum.pullback(scale, block_precision(spectrum, block, precisions), dtype)
+            )
             for block, spectrum in fit.spectra.items()
         }
 
