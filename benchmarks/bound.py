@@ -95,10 +95,9 @@ def cost(setup: Setup, device: torch.device, rounds: int) -> dict[str, float]:
     images = torch.rand((setup.examples, *SHAPE), generator=generator)
     labels = torch.randint(10, (setup.examples,), generator=generator)
     settings = {"batch_size": setup.batch_size, "samples": setup.samples}
+    network = parse_network(setup.network)
     runs = {
-        bound: trainer_of(
-            parse_network(setup.network).build(SHAPE, 10), images, labels, device, bound=bound, **settings
-        )
+        bound: trainer_of(network.build(SHAPE, 10), images, labels, device, bound=bound, **settings)
         for bound in ("none", "function-space", "parametric")
     }
     plain, config = runs["none"], runs["function-space"].config

@@ -291,7 +291,7 @@ def test_spectra_in_a_basis_by_name() -> None:
 
 @pytest.mark.parametrize("size", [513, 700])
 def test_a_large_gram_matrix_is_formed_by_halves(size: int) -> None:
-    """The same in strips, exactly symmetric; anything differentiable or mapped goes in one piece."""
+    """The same in strips, exactly symmetric; what is differentiated or mapped is one piece."""
     rows = numbers(2, 600, size)
     found = KroneckerRoots(rows, rows).factors().inputs
     with reference_path():

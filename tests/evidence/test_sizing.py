@@ -29,7 +29,7 @@ def sized(network: nn.Module, samples: int = 16) -> int:
 def test_one_hidden_layer_is_served_by_shortcuts() -> None:
     network = mlp(SHAPE, 10)
     assert KFAC(network).widest_map(torch.zeros(1, *SHAPE)) == 0
-    assert sized(network) == 250
+    assert sized(network) == 125
 
 
 def test_large_maps_lower_the_batch() -> None:
@@ -57,7 +57,7 @@ def test_a_gpu_holds_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_network_that_does_not_fit_is_left_to_the_trainer() -> None:
-    assert sized(nn.Sequential(nn.Flatten(), nn.Linear(5, 2))) == 250
+    assert sized(nn.Sequential(nn.Flatten(), nn.Linear(5, 2))) == 125
 
 
 @pytest.mark.parametrize("structure", ("diagonal", "full", "last-layer"))
@@ -69,7 +69,7 @@ def test_gradients_of_every_example_must_fit(structure: str) -> None:
     numbers = 784 * 100 + 100 + 100 * 10 + 10
     assert found == int(JACOBIAN_BYTES / (40 * numbers * 4)) < 125
     small = mlp((4,), 3, hidden=5)
-    assert fit_curvature_batch(config, small, torch.zeros(1, 4)).curvature_batch == 250
+    assert fit_curvature_batch(config, small, torch.zeros(1, 4)).curvature_batch == 125
 
 
 @pytest.mark.parametrize("batch", (1, 3, 8))

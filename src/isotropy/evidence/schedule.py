@@ -217,7 +217,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         updates = (epochs - burn_in) // config.update_every
     range_rate = config.range_rate or min(0.25, max(least_rate, travel / max(1, updates)))
     bound_fits = _given(config.bound_fits, BOUND_FITS if by_bound else 0)
-    curvature_batch = config.curvature_batch or (4000 if on_gpu else 250)
+    curvature_batch = config.curvature_batch or (4000 if on_gpu else 125)
     every = config.evaluate_every or max(1, epochs // 10)
     return replace(
         config,

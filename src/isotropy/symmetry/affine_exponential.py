@@ -39,6 +39,7 @@ from isotropy.fused import fused_module, is_plain
 FEW = 512
 """Elements up to which torch's exponential is faster on a CPU, gradient included."""
 
+_WHOLE = (torch.float32, torch.float64)
 _DELTA_SMALL = 0.1
 _TAU_SMALL = 0.5
 _TAU_TERMS = 16
@@ -54,10 +55,10 @@ def affine_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tens
     if fused is not None:
         linear, shift = fused.fused_exponential(block, translation)
         return linear, shift
-    few = block.device.type == "cpu" and translation[..., 0].numel() <= FEW
-    if few and block.dtype in (torch.float32, torch.float64) and not is_plain():
-        return _whole_exponential(block, translation)
-    return reference_exponential(block, translation)
+    if is_plain() or block.device.type != "cpu" or block.dtype not in _WHOLE:
+        return reference_exponential(block, translation)
+    few = translation[..., 0].numel() <= FEW
+    return (_whole_exponential if few else reference_exponential)(block, translation)
 
 
 def reference_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tensor]:
