@@ -1,7 +1,7 @@
 """The map of the house, enforced: who imports whom, and what library code leaves alone.
 
-`checks` → `fused` → `likelihoods` → `symmetry` · `curvature` → `networks` · `data` → `evidence` ·
-`equivariance` · `bounds` → `checkpoint` → `report` → `workflows` → `experiments` → `cli`: a
+`checks` → `fused` → `likelihoods` → `symmetry` · `curvature` → `bases` → `networks` · `data` →
+`evidence` · `equivariance` · `bounds` → `checkpoint` → `report` → `workflows` → `experiments` → `cli`: a
 file may import from its own room and from rooms to the left of an arrow; rooms joined by · do
 not import each other. The package's own `__init__` may import everything, and nothing within
 imports it.
@@ -27,6 +27,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("fused",),
     ("likelihoods",),
     ("symmetry", "curvature"),
+    ("bases",),
     ("networks", "data"),
     ("evidence", "equivariance", "bounds"),
     ("checkpoint",),

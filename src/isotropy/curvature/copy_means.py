@@ -42,9 +42,7 @@ class _Means(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, of_values: Tensor, of_slopes: Tensor
-    ) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, of_values: Tensor, of_slopes: Tensor) -> tuple[Tensor, None, None, None]:
         inputs, values = ctx.saved_tensors
         activation, copies = ctx.activation, ctx.copies
         found = torch.empty_like(inputs)

@@ -1,0 +1,1 @@
+"""Every equivariant linear map of a representation, by whichever method its structure allows."""
