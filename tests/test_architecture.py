@@ -1,9 +1,9 @@
 """The map of the house, enforced: who imports whom, and what library code leaves alone.
 
 `checks` → `fused` → `likelihoods` → `symmetry` · `curvature` → `bases` → `networks` · `data` →
-`evidence` · `equivariance` · `bounds` → `checkpoint` → `report` → `workflows` → `experiments` → `cli`: a
-file may import from its own room and from rooms to the left of an arrow; rooms joined by · do
-not import each other. The package's own `__init__` may import everything, and nothing within
+`evidence` · `equivariance` · `bounds` → `checkpoint` → `report` → `workflows` → `experiments` →
+`cli`: a file may import from its own room and from rooms to the left of an arrow; rooms joined by ·
+do not import each other. The package's own `__init__` may import everything, and nothing within
 imports it.
 Each rule is a function from a folder of sources to a list of complaints, and is tried on a
 planted offence as well as on the package.

@@ -5,14 +5,13 @@ They run on a CUDA device, or on a CPU if Triton interprets (`TRITON_INTERPRET=1
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from triton_cases import CAN_RUN, DEVICE, needs_triton
 
 from isotropy import fused
 from isotropy.curvature.activations import gelu, relu, sigmoid, silu, tanh
@@ -20,19 +19,13 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical
 
-ON_CUDA = torch.cuda.is_available()
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-CAN_RUN = HAS_TRITON and (ON_CUDA or os.environ.get("TRITON_INTERPRET") == "1")
-DEVICE = torch.device("cuda" if ON_CUDA else "cpu")
 if CAN_RUN:
     from isotropy.curvature import mean_slopes as mean_slopes_module
     from isotropy.curvature import slope_kernels
     from isotropy.curvature.mean_slopes import curve_of, mean_slopes
     from isotropy.curvature.slope_kernels import value_and_slope
 
-pytestmark = pytest.mark.skipif(
-    not CAN_RUN, reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1"
-)
+pytestmark = needs_triton
 
 CURVES: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

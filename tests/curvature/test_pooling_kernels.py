@@ -5,30 +5,22 @@ They run on a CUDA device, or on a CPU if Triton interprets (`TRITON_INTERPRET=1
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from triton_cases import CAN_RUN, DEVICE, needs_triton
 
 from isotropy import fused
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical
 
-ON_CUDA = torch.cuda.is_available()
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-CAN_RUN = HAS_TRITON and (ON_CUDA or os.environ.get("TRITON_INTERPRET") == "1")
-DEVICE = torch.device("cuda" if ON_CUDA else "cpu")
 if CAN_RUN:
     from isotropy.curvature import pooling
     from isotropy.curvature.pooling import can_pool, pool
 
-pytestmark = pytest.mark.skipif(
-    not CAN_RUN, reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1"
-)
+pytestmark = needs_triton
 
 # rows, channels, height, width, and the window
 CASES = {

@@ -6,8 +6,6 @@ and small images.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +13,7 @@ from functools import partial
 import pytest
 import torch
 from torch.nn.functional import conv2d
+from triton_cases import CAN_RUN, DEVICE, ON_CUDA, needs_cuda, needs_triton
 
 from isotropy.curvature import convolution_plans, small_convolutions
 from isotropy.curvature.convolution_plans import (
@@ -27,17 +26,8 @@ from isotropy.curvature.convolution_plans import (
 from isotropy.curvature.small_convolutions import covers_input, is_small, small_convolution
 from isotropy.fused import imported
 
-ON_CUDA = torch.cuda.is_available()
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-CAN_RUN = HAS_TRITON and (ON_CUDA or os.environ.get("TRITON_INTERPRET") == "1")
-DEVICE = torch.device("cuda" if ON_CUDA else "cpu")
 if CAN_RUN:
     from isotropy.curvature import convolution_kernels
-
-needs_triton = pytest.mark.skipif(
-    not CAN_RUN, reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1"
-)
-needs_cuda = pytest.mark.skipif(not (CAN_RUN and ON_CUDA), reason="needs Triton and a CUDA device")
 
 
 @dataclass(frozen=True)

@@ -6,29 +6,20 @@ points are in one batch.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
 
 import pytest
 import torch
+from triton_cases import CAN_RUN, DEVICE, needs_cuda, needs_triton
 
 from isotropy import fused
 from isotropy.fused import reference_path
 from isotropy.symmetry.affine_exponential import affine_exponential, reference_exponential
 from isotropy.symmetry.image_actions import affine
 
-ON_CUDA = torch.cuda.is_available()
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-CAN_RUN = HAS_TRITON and (ON_CUDA or os.environ.get("TRITON_INTERPRET") == "1")
-DEVICE = torch.device("cuda" if ON_CUDA else "cpu")
 if CAN_RUN:
     from isotropy.symmetry.exponential_triton import fused_exponential
 
-needs_triton = pytest.mark.skipif(
-    not CAN_RUN, reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1"
-)
-needs_cuda = pytest.mark.skipif(not (CAN_RUN and ON_CUDA), reason="needs Triton and a CUDA device")
 
 SPECIAL = [
     [[0.0, 0.0], [0.0, 0.0]],

@@ -6,29 +6,20 @@ sizes are tiny. What chooses between the paths is tested everywhere.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import os
 import sys
 
 import pytest
 import torch
+from triton_cases import CAN_RUN, DEVICE, ON_CUDA, needs_cuda, needs_triton
 
 from isotropy import fused
 from isotropy.fused import reference_path
 from isotropy.symmetry.warp import affine_warp, grid_sample, reference_warp
 
-ON_CUDA = torch.cuda.is_available()
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-CAN_RUN = HAS_TRITON and (ON_CUDA or os.environ.get("TRITON_INTERPRET") == "1")
-DEVICE = torch.device("cuda" if ON_CUDA else "cpu")
 if CAN_RUN:
     from isotropy.symmetry.warp_triton import fused_warp
 
-needs_triton = pytest.mark.skipif(
-    not CAN_RUN, reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1"
-)
-needs_cuda = pytest.mark.skipif(not (CAN_RUN and ON_CUDA), reason="needs Triton and a CUDA device")
 
 OPTIONS = {
     f"{interpolation}, {padding}, {'corners' if corners else 'edges'}": {
