@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import bound, evidence, first_version, lie_derivative, orbit_training, stacked, warp
+from benchmarks import (
+    basis,
+    bound,
+    evidence,
+    first_version,
+    lie_derivative,
+    orbit_training,
+    stacked,
+    warp,
+)
 
 BENCHMARKS = {
+    "basis": basis.main,
     "bound": bound.main,
     "evidence": evidence.main,
     "first_version": first_version.main,

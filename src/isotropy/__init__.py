@@ -45,11 +45,13 @@ from isotropy.symmetry.finite_actions import (
     reversal,
     sign_change,
 )
+from isotropy.symmetry.groups import Group
 from isotropy.symmetry.image_actions import AffineAction, affine
 from isotropy.symmetry.intensity_actions import intensity
 from isotropy.symmetry.linear_actions import LinearAction, linear_action, matrix_elements
 from isotropy.symmetry.point_actions import points
 from isotropy.symmetry.sequence_actions import sequences
+from isotropy.workflows.basis import BasisResult, equivariant_basis
 from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
 from isotropy.workflows.learning_many import learn_many
@@ -62,6 +64,7 @@ __all__ = [
     "Action",
     "AffineAction",
     "Augmentation",
+    "BasisResult",
     "Calibration",
     "CallerError",
     "Copies",
@@ -74,6 +77,7 @@ __all__ = [
     "Follows",
     "Generator",
     "Grid",
+    "Group",
     "Invariant",
     "InvariantClassifier",
     "InvariantModel",
@@ -111,6 +115,7 @@ __all__ = [
     "calibration",
     "channel_permutations",
     "compose",
+    "equivariant_basis",
     "export_model",
     "flip",
     "intensity",

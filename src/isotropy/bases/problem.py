@@ -3,27 +3,32 @@
     dρ(A_i) v = 0   for all i        ρ(h_k) v = v   for all k             (Finzi 2023, 2.4, 2.5)
 
 with ρ = ρ_1 ⊗ … ⊗ ρ_m of the product's atoms, slowest index first, v row-major. A constraint is
-applied one factor at a time, so that ρ itself is never formed.
+applied one factor at a time, so that ρ itself is never formed. Every constraint is measured
+against the size of its own generator, so that units of generators do not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Product
+from isotropy.symmetry.atoms import Product
+from isotropy.symmetry.groups import Group, signed_permutation
 
 Matrix: TypeAlias = Any
 """A sparse matrix, `scipy.sparse.csr_array`."""
 Columns: TypeAlias = Any
 """Vectors (size, rank), one a column: `numpy.ndarray` or `scipy.sparse.csc_array`."""
+
+AT_ONCE = 4_000_000
+"""Nonzeros of sparse columns that are put into a constraint at once."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,14 @@ class Problem:
         """Entries of v."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def is_complex(self) -> bool:
-        return self.group.is_complex
+        """Whether v is: the group's own matrices are, or those of an atom."""
+        return self.group.is_complex or any(
+            np.iscomplexobj(factor.data)
+            for factors in (*self.algebra, *self.discrete)
+            for factor in factors
+        )
 
     @property
     def dtype(self) -> np.dtype:
@@ -67,6 +77,21 @@ class Problem:
             tuple(by_atom[atom][k] for atom in self.atoms) for k in range(len(self.group.discrete))
         ]
 
+    @cached_property
+    def sizes(self) -> list[float]:
+        """What each constraint is divided by, algebra first: the largest ‖dρ_j(A_i)‖, and
+        ‖ρ_1(h_k)‖ … ‖ρ_m(h_k)‖ where that is above 1."""
+        matrices = {
+            id(factor): factor for factors in (*self.algebra, *self.discrete) for factor in factors
+        }
+        norms = {name: _norm(factor) for name, factor in matrices.items()}
+        return [
+            *(max((norms[id(f)] for f in factors), default=0.0) or 1.0 for factors in self.algebra),
+            *(prod(max(norms[id(f)], 1.0) for f in factors) for factors in self.discrete),
+        ]
+
+    # -- on dense vectors ----------------------------------------------------------------------
+
     def constraints(self, vectors: np.ndarray) -> list[np.ndarray]:
         """dρ(A_i) v and ρ(h_k) v − v of every generator, for vectors (size, count)."""
         return [
@@ -74,99 +99,203 @@ class Problem:
             *(self.moved(factors, vectors) - vectors for factors in self.discrete),
         ]
 
+    def normal(self, vectors: np.ndarray) -> np.ndarray:
+        """CᴴC v, where C has all constraints, each divided by its size, one below another."""
+        found = np.zeros(vectors.shape, np.result_type(vectors, self.dtype))
+        count = len(self.algebra)
+        for size, factors in zip(self.sizes[:count], self.algebra, strict=True):
+            left = self.infinitesimal(factors, vectors)
+            found += self.infinitesimal(_adjoint(factors), left) / size**2
+        for size, factors in zip(self.sizes[count:], self.discrete, strict=True):
+            left = self.moved(factors, vectors) - vectors
+            found += (self.moved(_adjoint(factors), left) - left) / size**2
+        return found
+
     def infinitesimal(self, factors: Sequence[Matrix], vectors: np.ndarray) -> np.ndarray:
         """(Σ_j 1 ⊗ … dρ_j … ⊗ 1) v."""
         found = np.zeros(vectors.shape, np.result_type(vectors, self.dtype))
         for axis, factor in enumerate(factors):
             if factor.nnz:
-                found += self._along(axis, factor, vectors)
+                found += along(self.shape, axis, factor, vectors)
         return found
 
     def moved(self, factors: Sequence[Matrix], vectors: np.ndarray) -> np.ndarray:
         """(ρ_1 ⊗ … ⊗ ρ_m) v."""
         for axis, factor in enumerate(factors):
-            vectors = self._along(axis, factor, vectors)
+            vectors = along(self.shape, axis, factor, vectors)
         return vectors
 
-    def _along(self, axis: int, factor: Matrix, vectors: np.ndarray) -> np.ndarray:
-        """One factor applied to one axis."""
-        before, size = prod(self.shape[:axis]), self.shape[axis]
-        tensor = vectors.reshape(before, size, -1)
-        if before == 1:
-            return np.asarray(factor @ tensor[0]).reshape(vectors.shape)
-        turned = np.moveaxis(tensor, 1, 0).reshape(size, -1)
-        result = np.asarray(factor @ turned).reshape(size, before, -1)
-        return np.moveaxis(result, 0, 1).reshape(vectors.shape)
+    @cached_property
+    def nonzeros(self) -> float:
+        """About how many nonzeros C has, for one column of it."""
+        shares = [[f.nnz / f.shape[0] for f in factors] for factors in self.algebra]
+        moved = [[f.nnz / f.shape[0] for f in factors] for factors in self.discrete]
+        return float(sum(map(sum, shares)) + sum(prod(each) + 1 for each in moved))
+
+    # -- on sparse vectors ---------------------------------------------------------------------
+
+    def written_out(self, columns: sparse.csc_array | None = None) -> sparse.csr_array:
+        """C, each constraint divided by its size, or C times sparse columns (size, count)."""
+        if columns is None:
+            columns = sparse.identity(self.size, dtype=self.dtype, format="csc")
+        parts = [
+            *(kronecker_sum_times(self.shape, factors, columns) for factors in self.algebra),
+            *(kronecker_times(self.shape, each, columns) - columns for each in self.discrete),
+        ]
+        if not parts:
+            return sparse.csr_array((0, columns.shape[1]), dtype=self.dtype)
+        scaled = [part / size for part, size in zip(parts, self.sizes, strict=True)]
+        return sparse.csr_array(sparse.vstack(scaled))
+
+    # -- the check -----------------------------------------------------------------------------
 
     def residual(self, columns: Columns, at_once: int = 16) -> float:
-        """The largest ‖constraint‖ of any column and generator, relative to ‖v‖ and the generator.
+        """The largest ‖constraint‖ of any column and generator, relative to ‖v‖ and `sizes`.
 
         For sparse columns the constraints are applied to sparse matrices and nothing is written
-        out densely.
+        out densely. A column that is zero or not finite gives NaN.
         """
         if columns.shape[1] == 0:
             return 0.0
         if sparse.issparse(columns):
             return self._sparse_residual(columns)
-        worst = 0.0
-        sizes = [max(_norm(factors), 1.0) for factors in (*self.algebra, *self.discrete)]
+        worst = [0.0]
         for start in range(0, columns.shape[1], at_once):
             part = np.ascontiguousarray(columns[:, start : start + at_once])
             norms = np.linalg.norm(part, axis=0)
-            for size, left in zip(sizes, self.constraints(part), strict=True):
-                worst = max(worst, float((np.linalg.norm(left, axis=0) / norms).max() / size))
-        return worst
+            if not norms.all():
+                return float("nan")
+            for size, left in zip(self.sizes, self.constraints(part), strict=True):
+                worst.append(float((np.linalg.norm(left, axis=0) / norms).max() / size))
+        return float(np.max(worst))
 
     def _sparse_residual(self, columns: sparse.csc_array) -> float:
-        norms = np.sqrt(np.asarray(columns.multiply(columns.conj()).sum(0)).real.ravel())
-        worst = 0.0
-        for is_algebra, generators in ((True, self.algebra), (False, self.discrete)):
-            for factors in generators:
-                left = (
-                    self._sparse_infinitesimal(factors, columns)
-                    if is_algebra
-                    else self._sparse_moved(factors, columns) - columns
-                )
-                found = np.sqrt(np.asarray(left.multiply(left.conj()).sum(0)).real.ravel())
-                worst = max(worst, float((found / norms).max()) / max(_norm(factors), 1.0))
-        return worst
+        columns = sparse.csc_array(columns)
+        norms = _column_norms(columns)
+        if not norms.all():
+            return float("nan")
+        worst, count = [0.0], len(self.algebra)
+        for size, factors in zip(self.sizes[:count], self.algebra, strict=True):
+            for part, part_norms in _parts(columns, norms):
+                left = kronecker_sum_times(self.shape, factors, part)
+                worst.append(float((_column_norms(left) / part_norms).max()) / size)
+        rows = sparse.csr_array(columns) if self.discrete else None
+        for size, factors in zip(self.sizes[count:], self.discrete, strict=True):
+            signed = [signed_permutation(each) for each in factors]
+            if all(each is not None for each in signed):
+                left_norms = _permuted_difference(self.shape, [s for s in signed if s], rows)
+                worst.append(float((left_norms / norms).max()) / size)
+                continue
+            for part, part_norms in _parts(columns, norms):
+                left = kronecker_times(self.shape, factors, part) - part
+                worst.append(float((_column_norms(left) / part_norms).max()) / size)
+        return float(np.max(worst))
 
-    def _sparse_infinitesimal(
-        self, factors: Sequence[Matrix], columns: sparse.csc_array
-    ) -> sparse.csc_array:
-        found = sparse.csc_array(columns.shape, dtype=self.dtype)
-        for axis, factor in enumerate(factors):
-            found = found + self._sparse_along(axis, factor, columns)
-        return found
 
-    def _sparse_moved(
-        self, factors: Sequence[Matrix], columns: sparse.csc_array
-    ) -> sparse.csc_array:
-        for axis, factor in enumerate(factors):
-            columns = self._sparse_along(axis, factor, columns)
-        return columns
+def along(shape: Sequence[int], axis: int, factor: Matrix, vectors: np.ndarray) -> np.ndarray:
+    """One factor applied to one axis of vectors (prod(shape), count)."""
+    before, size = prod(shape[:axis]), shape[axis]
+    tensor = vectors.reshape(before, size, -1)
+    if before == 1:
+        return np.asarray(factor @ tensor[0]).reshape(vectors.shape)
+    turned = np.moveaxis(tensor, 1, 0).reshape(size, -1)
+    result = np.asarray(factor @ turned).reshape(size, before, -1)
+    return np.moveaxis(result, 0, 1).reshape(vectors.shape)
 
-    def _sparse_along(
-        self, axis: int, factor: Matrix, columns: sparse.csc_array
-    ) -> sparse.csc_array:
-        """One factor applied to one axis: its index becomes the row of a matrix, and back."""
+
+def kronecker_sum_times(
+    shape: Sequence[int], factors: Sequence[Matrix], columns: sparse.csc_array
+) -> sparse.csc_array:
+    """(Σ_j 1 ⊗ … factor_j … ⊗ 1) v for sparse columns."""
+    entries = columns.tocoo()
+    start = (entries.row.astype(np.int64), entries.col, entries.data)
+    parts = [_spread(shape, axis, factor, *start) for axis, factor in enumerate(factors)]
+    if not parts:
+        return sparse.csc_array(columns.shape, dtype=columns.dtype)
+    rows, places, data = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return sparse.csc_array((data, (rows, places)), columns.shape)
+
+
+def kronecker_times(
+    shape: Sequence[int], factors: Sequence[Matrix], columns: sparse.csc_array
+) -> sparse.csc_array:
+    """(factor_1 ⊗ … ⊗ factor_m) v for sparse columns."""
+    for axis, factor in enumerate(factors):
         entries = columns.tocoo()
-        after = prod(self.shape[axis + 1 :])
-        size, count = self.shape[axis], columns.shape[1]
-        high, rest = np.divmod(entries.row.astype(np.int64), size * after)
-        index, low = np.divmod(rest, after)
-        others = prod(self.shape[:axis]) * after
-        place = (high * after + low) * count + entries.col
-        used, place = np.unique(place, return_inverse=True)
-        turned = sparse.csr_array((entries.data, (index, place)), (size, len(used)))
-        result = (factor @ turned).tocoo()
-        assert used.max(initial=0) < others * count
-        high_low, column = np.divmod(used[result.col], count)
-        high, low = np.divmod(high_low, after)
-        rows = (high * size + result.row) * after + low
-        return sparse.csc_array((result.data, (rows, column)), columns.shape)
+        rows, places, data = _spread(
+            shape, axis, factor, entries.row.astype(np.int64), entries.col, entries.data
+        )
+        columns = sparse.csc_array((data, (rows, places)), columns.shape)
+    return columns
 
 
-def _norm(factors: Sequence[Matrix]) -> float:
-    """The largest Frobenius norm among one generator's factors."""
-    return max((float(np.linalg.norm(factor.data)) for factor in factors), default=1.0)
+def _spread(
+    shape: Sequence[int],
+    axis: int,
+    factor: Matrix,
+    rows: np.ndarray,
+    places: np.ndarray,
+    data: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every entry goes to where the factor's column at its index on the axis has nonzeros."""
+    factor = sparse.csc_array(factor)
+    after = prod(shape[axis + 1 :])
+    index = rows // after % shape[axis]
+    starts = factor.indptr.astype(np.int64)
+    counts = (starts[1:] - starts[:-1])[index]
+    source = np.repeat(np.arange(len(rows)), counts)
+    first = starts[index] - (np.cumsum(counts) - counts)
+    place = np.arange(len(source)) + first[source]
+    moved = rows[source] + (factor.indices[place] - index[source]) * after
+    return moved, places[source], data[source] * factor.data[place]
+
+
+def _permuted_difference(
+    shape: Sequence[int],
+    factors: Sequence[tuple[np.ndarray, np.ndarray]],
+    rows: sparse.csr_array,
+) -> np.ndarray:
+    """‖ρ(h) v − v‖ of every column where ρ(h) = ⊗ of signed permutations (places, signs)."""
+    image, sign = np.zeros(1, np.int64), np.ones(1)
+    for size, (places, signs) in zip(shape, factors, strict=True):
+        image = np.add.outer(image * size, places).ravel()
+        sign = np.multiply.outer(sign, signs).ravel()
+    origin = np.empty_like(image)
+    origin[image] = np.arange(len(image))
+    sign = sign[origin]
+    if np.array_equal(rows.indptr, np.arange(len(image) + 1)):  # disjoint columns: no matrices
+        column = rows.indices[origin]
+        if np.array_equal(column, rows.indices):
+            change = np.abs(rows.data[origin] * sign - rows.data) ** 2
+            return np.sqrt(np.bincount(column, change, rows.shape[1]))
+    moved = rows[origin]
+    moved.data = moved.data * np.repeat(sign, np.diff(moved.indptr))
+    return _column_norms((moved - rows).tocsc())
+
+
+def _parts(
+    columns: sparse.csc_array, norms: np.ndarray
+) -> Iterator[tuple[sparse.csc_array, np.ndarray]]:
+    """Neighbouring columns with about AT_ONCE nonzeros, and their norms."""
+    breaks = np.searchsorted(columns.indptr, np.arange(AT_ONCE, columns.nnz, AT_ONCE))
+    edges = np.unique([0, *breaks, columns.shape[1]])
+    for start, end in pairwise(edges):
+        yield columns[:, start:end], norms[start:end]
+
+
+def _column_norms(columns: sparse.csc_array) -> np.ndarray:
+    column = np.repeat(np.arange(columns.shape[1]), np.diff(columns.indptr))
+    return np.sqrt(np.bincount(column, np.abs(columns.data) ** 2, columns.shape[1]))
+
+
+def _adjoint(factors: Sequence[Matrix]) -> tuple[Matrix, ...]:
+    return tuple(factor.conj().T for factor in factors)
+
+
+def _norm(factor: Matrix) -> float:
+    """The spectral norm; of matrices of over 200 rows only a bound, exact for permutations."""
+    sizes = abs(factor)
+    bound = float(np.sqrt(sizes.sum(0).max(initial=0.0) * sizes.sum(1).max(initial=0.0)))
+    if factor.shape[0] > 200 or bound in (0.0, 1.0):
+        return bound
+    return float(np.linalg.norm(factor.toarray(), 2))

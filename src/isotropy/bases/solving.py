@@ -6,8 +6,9 @@ Methods, in the order in which they are tried; each returns None where it does n
     signed       signed permutations: components of the double cover
     product      direct products: Kronecker products of the factors' bases
     invariants   O, SO, Sp, SU, SL, GL on tensors of V: first fundamental theorem
-    dense        small products: singular values of all constraints
     weights      other Lie groups: columns of weight zero under a Cartan subalgebra
+    blocks       coordinates that no generator mixes: one small problem a word of blocks
+    dense        small products: singular values of all constraints
     krylov       anything else: an iteration that needs only products with the constraints
 
 Every basis is put back into the constraints: a residual above `TOLERANCE` is an error, so that no
@@ -19,12 +20,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
+from isotropy.bases.blocks import block_basis, block_rank
 from isotropy.bases.dense import LARGEST, dense_null_space
+from isotropy.bases.invariants import invariant_basis, invariant_rank
+from isotropy.bases.krylov import krylov_basis
+from isotropy.bases.orbits import orbit_basis, orbit_rank
 from isotropy.bases.problem import Columns, Problem
+from isotropy.bases.products import product_basis, product_rank
+from isotropy.bases.signed_orbits import signed_orbit_basis, signed_orbit_rank
 from isotropy.bases.solution import Basis
-from isotropy.checks import CallerError
+from isotropy.bases.store import Store, solution_key
+from isotropy.bases.weights import weight_basis
+from isotropy.checks import CallerError, check_choice
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import Product
 
@@ -43,36 +53,32 @@ def _dense(problem: Problem) -> Columns | None:
     return dense_null_space(problem) if problem.size <= LARGEST else None
 
 
-METHODS: dict[str, Method] = {"dense": Method(_dense)}
-
-_known: dict[tuple[str, Product], Basis] = {}
-
-
-def solve(group: Group, atoms: Product, *, method: str | None = None) -> Basis:
+def solve(
+    group: Group, atoms: Product, *, method: str | None = None, store: Store | None = None
+) -> Basis:
     """The basis of the invariant vectors of one product.
 
     method: one of METHODS, to insist on it; the first that applies otherwise
+    store:  solutions on disk, looked up before solving and added to
     """
-    key = (group.key, atoms)
+    key = (group.key, tuple(atom.key(group) for atom in atoms))
     if method is None and key in _known:
         return replace(_known[key], seconds=0.0)
     problem = Problem(group, atoms)
-    started = time.perf_counter()
-    for name, each in METHODS.items():
-        columns = each.basis(problem) if method in (None, name) else None
-        if columns is not None:
-            break
-    else:
-        raise _unsolved(problem, method)
-    seconds = time.perf_counter() - started
-    residual = problem.residual(columns)
-    if not residual <= TOLERANCE:
-        raise CallerError(
-            f"the basis of {'*'.join(map(str, atoms))} of {group} by {name!r} violates its "
-            f"constraints by {residual:.1e}, more than {TOLERANCE:.0e}; are the generators a "
-            "representation of the group?"
-        )
-    found = Basis(columns.shape[1], problem.size, problem.shape, name, residual, seconds, columns)
+    found = _stored(problem, store) if method is None else None
+    if found is None:
+        name, columns, seconds = _solved(problem, method)
+        residual = problem.residual(columns)
+        if not residual <= TOLERANCE:
+            raise CallerError(
+                f"the basis of {_words(atoms)} of {group} by {name!r} violates its constraints by "
+                f"{residual:.1e}, more than {TOLERANCE:.0e}; are the generators a representation "
+                "of the group?"
+            )
+        rank, size, shape = columns.shape[1], problem.size, problem.shape
+        found = Basis(rank, size, shape, name, residual, seconds, columns)
+        if store is not None and method is None:
+            store.save(solution_key(problem), found)
     if method is None:
         _known[key] = found
     return found
@@ -84,20 +90,65 @@ def rank(group: Group, atoms: Product, *, method: str | None = None) -> Basis:
     The residual is then None: there is nothing to put into the constraints.
     """
     problem = Problem(group, atoms)
-    for name, each in METHODS.items():
-        if each.rank is None or method not in (None, name):
-            continue
+    for name, each in _methods(method).items():
         started = time.perf_counter()
-        found = each.rank(problem)
+        found = None if each.rank is None else each.rank(problem)
         if found is not None:
             seconds = time.perf_counter() - started
             return Basis(found, problem.size, problem.shape, name, None, seconds)
     return solve(group, atoms, method=method)
 
 
-def _unsolved(problem: Problem, method: str | None) -> CallerError:
+METHODS: dict[str, Method] = {
+    "orbits": Method(orbit_basis, orbit_rank),
+    "signed": Method(signed_orbit_basis, signed_orbit_rank),
+    "product": Method(partial(product_basis, solve=solve), partial(product_rank, rank=rank)),
+    "invariants": Method(invariant_basis, invariant_rank),
+    "blocks": Method(partial(block_basis, solve=solve), partial(block_rank, rank=rank)),
+    "dense": Method(_dense),
+    "weights": Method(weight_basis),
+    "krylov": Method(krylov_basis),
+}
+
+_known: dict[tuple[str, tuple[str, ...]], Basis] = {}
+
+
+def forget() -> None:
+    """Drop what is kept in memory."""
+    _known.clear()
+
+
+def _methods(method: str | None) -> dict[str, Method]:
+    if method is None:
+        return METHODS
+    return {method: METHODS[check_choice(method, METHODS, what="method")]}
+
+
+def _solved(problem: Problem, method: str | None) -> tuple[str, Columns, float]:
+    started = time.perf_counter()
+    for name, each in _methods(method).items():
+        columns = each.basis(problem)
+        if columns is not None:
+            return name, columns, time.perf_counter() - started
     by = f" by {method!r}" if method else ""
-    what = "*".join(map(str, problem.atoms)) or "Scalar"
-    return CallerError(
-        f"no method finds the basis of {what} of {problem.group}{by}: {problem.size:,} entries"
+    raise CallerError(
+        f"no method finds the basis of {_words(problem.atoms)} of {problem.group}{by}: "
+        f"{problem.size:,} entries"
     )
+
+
+def _stored(problem: Problem, store: Store | None) -> Basis | None:
+    """What the store has, if it satisfies the constraints."""
+    if store is None:
+        return None
+    started = time.perf_counter()
+    found = store.load(solution_key(problem), problem.shape)
+    if found is None or found.columns is None:
+        return None
+    seconds = time.perf_counter() - started
+    residual = problem.residual(found.columns)
+    return replace(found, residual=residual, seconds=seconds) if residual <= TOLERANCE else None
+
+
+def _words(atoms: Product) -> str:
+    return "*".join(map(str, atoms)) or "Scalar"

@@ -15,6 +15,7 @@ import torch
 
 from isotropy._version import __version__
 from isotropy.checks import CallerError
+from isotropy.cli.basis import basis_command
 from isotropy.cli.learn import learn_command
 from isotropy.cli.learn_many import learn_many_command
 from isotropy.cli.measure import measure_command
@@ -29,6 +30,7 @@ def cli() -> None:
     """Find out which symmetries your data has, how much, and build exactly that in."""
 
 
+cli.add_command(basis_command)
 cli.add_command(learn_command)
 cli.add_command(learn_many_command)
 cli.add_command(measure_command)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from isotropy.checks import CallerError
+from isotropy.cli.reproduce_series import SERIES, reproduce_series
 from isotropy.experiments.runner import Job, experiments, jobs, run_job, run_stack, stacks
 
 
@@ -46,7 +47,13 @@ def _places(
 @click.option("--again", is_flag=True, help="Run rows that have a result already.")
 @click.option("--stacked", is_flag=True, help="Seeds of a row in one process, where they can be.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@click.option("--device", default="auto", show_default=True, help="Of a series: auto, cpu or cuda.")
+@click.option("--workers", default=1, show_default=True, help="Of a series: processes.")
+@click.option("--limit", type=float, help="Of a series: seconds after which no row starts.")
+@click.option("--quick", is_flag=True, help="Of a series: a minute on a CPU instead of all of it.")
+@click.pass_context
 def reproduce_command(
+    context: click.Context,
     experiment: str | None,
     rows: tuple[str, ...],
     seeds: tuple[int, ...],
@@ -56,13 +63,25 @@ def reproduce_command(
     again: bool,
     stacked: bool,
     as_json: bool,
+    device: str,
+    workers: int,
+    limit: float | None,
+    quick: bool,
 ) -> None:
     """Run the rows of EXPERIMENT; without one, list the experiments there are.
 
     A row that has a result already is left alone, so an interrupted series can be called again.
+    Short rows (convergence, data-efficiency, dynamics) are run in --workers processes that stay.
     """
     if experiment is None:
-        click.echo("\n".join(experiments()))
+        click.echo("\n".join([*experiments(), *SERIES]))
+        return
+    if experiment in SERIES:
+        reproduce_series(
+            experiment, results, rows=rows, seeds=seeds, device=device, workers=workers,
+            limit=limit, quick=quick, again=again, commit=commit, as_json=as_json,
+            command=str(context.find_root().obj),
+        )  # fmt: skip
         return
     pending = []
     for job in jobs(experiment, results, rows=rows, seeds=seeds, data=data):

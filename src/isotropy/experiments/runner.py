@@ -54,9 +54,16 @@ class Job:
 
 
 def experiments() -> dict[str, Path]:
-    """The experiments that come with the package, by name (with hyphens)."""
+    """The experiments of commands that come with the package, by name (with hyphens).
+
+    Tables with `series` in them belong to `isotropy.experiments.series`.
+    """
     folder = Path(str(resources.files("isotropy.experiments")))
-    return {path.stem.replace("_", "-"): path for path in sorted(folder.glob("*.toml"))}
+    return {
+        path.stem.replace("_", "-"): path
+        for path in sorted(folder.glob("*.toml"))
+        if "series" not in tomllib.loads(path.read_text(encoding="utf-8"))
+    }
 
 
 def read_experiment(name: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ representation is made of V (`representations`).
     >>> quarter_turn = Group("C(4)", discrete=[[[0, -1], [1, 0]]])
     >>> screw = Group("screw", algebra=[[[0, -1, 0], [1, 0, 0], [0, 0, 0]]], discrete=[[0, 2, 1]])
 
-Named groups are in `group_catalogue`, products of groups in `group_products`.
+Named groups are in `group_catalogue`, products of groups in `group_products`, the forms in which
+generators may be given in `generators`.
 """
 
 from __future__ import annotations
@@ -27,22 +28,31 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sparse
 import torch
-from scipy.linalg import expm
-from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from isotropy.checks import CallerError
+from isotropy.symmetry.generators import (
+    ROUNDING,
+    Span,
+    as_matrix,
+    is_singular,
+    permutation_matrix,
+    realified,
+    signed_permutation,
+)
 
-ROUNDING = 1e-9
-"""Relative size below which a number that should be zero is."""
+__all__ = ["Classical", "Group", "check_classical", "permutation_matrix", "signed_permutation"]
+
+LARGEST_PART = 10_000_000
+"""Entries of brackets that are looked at together."""
 
 
 @dataclass(frozen=True)
 class Classical:
     """Which classical group this is, for the first fundamental theorem.
 
-    kind: "O" and "SO" keep the symmetric form, "Sp" the alternating form; "SU", "SL", "GL", "U"
-    form: the matrix B of the form, x ↦ xᵀ B x, kept by every element: gᵀ B g = B (O, SO, Sp)
+    kind: "O" and "SO" keep a symmetric form, "Sp" an alternating form; "SU", "SL", "GL", "U"
+    form: the matrix B of the form (x, y) ↦ xᵀ B y, kept by every element: gᵀ B g = B (O, SO, Sp)
     """
 
     kind: Literal["O", "SO", "Sp", "SU", "SL", "GL", "U"]
@@ -56,7 +66,7 @@ class Group:
     algebra:  matrices A_i (d, d) that span the Lie algebra; closed under the bracket
     discrete: invertible matrices h_k (d, d), permutations, or operators
     dimension: d, needed where there are no generators
-    classical: which classical group it is, if one (it is believed; the residual check would tell)
+    classical: which classical group it is, if one; checked against the generators
     factors:  the groups of which this is the direct product, on V₁ ⊗ V₂ ⊗ …
     """
 
@@ -73,8 +83,8 @@ class Group:
         self.name = name
         self.classical = classical
         self.factors = factors
-        self.algebra = tuple(_as_matrix(each, f"group {name}, algebra") for each in algebra)
-        self.discrete = tuple(_as_matrix(each, f"group {name}, discrete") for each in discrete)
+        self.algebra = tuple(as_matrix(each, f"group {name}, algebra") for each in algebra)
+        self.discrete = tuple(as_matrix(each, f"group {name}, discrete") for each in discrete)
         sizes = {each.shape[0] for each in (*self.algebra, *self.discrete)}
         if dimension is not None:
             sizes.add(dimension)
@@ -82,6 +92,8 @@ class Group:
             what = f"sizes {sorted(sizes)}" if sizes else "neither generators nor a dimension"
             raise CallerError(f"group {name}: expected generators of one size (d, d), got {what}")
         self.dimension: int = sizes.pop()
+        if self.dimension < 1:
+            raise CallerError(f"group {name}: expected at least 1 dimension, got {self.dimension}")
         self._check()
 
     # -- what it is ----------------------------------------------------------------------------
@@ -156,43 +168,65 @@ class Group:
         return torch.complex128 if self.is_complex else torch.float64
 
     def sample(
-        self, count: int, generator: torch.Generator, *, largest: float | None = None
+        self,
+        count: int,
+        generator: torch.Generator,
+        *,
+        largest: float | None = None,
+        spread: Sequence[float] | None = None,
     ) -> Tensor:
         """`count` elements (count, d, d): exp(Σ z_i A_i), z normal, times powers of every h_k.
 
-        Three rounds of all discrete generators in random order, each to a power in −5 … 4. Every
-        component is met, but not with the invariant measure.
+        Three rounds of all discrete generators, each round in a random order of its own, each
+        generator to a power in −5 … 4. Spread over the group, but not with the invariant measure.
         largest: the Frobenius norm beyond which Σ z_i A_i is scaled down; boosts and scalings
                  grow exponentially with it
+        spread:  the standard deviation of every z_i, 1 if not given
+        On the device of `generator`, float64 or complex128.
         """
-        dimension, elements = self.dimension, []
-        algebra, discrete = self.algebra_tensor().numpy(), self.discrete_tensor().numpy()
-        for _ in range(count):
-            element = np.eye(dimension, dtype=algebra.dtype)
-            if len(algebra):
-                weights = torch.randn(len(algebra), generator=generator, dtype=torch.float64)
-                inner = np.tensordot(weights.numpy(), algebra, axes=1)
-                norm = float(np.linalg.norm(inner))
-                if largest is not None and norm > largest:
-                    inner = inner * (largest / norm)
-                element = expm(inner)
-            for _ in range(3 if len(discrete) else 0):
-                for k in torch.randperm(len(discrete), generator=generator).tolist():
-                    power = int(torch.randint(-5, 5, (), generator=generator))
-                    element = element @ np.linalg.matrix_power(discrete[k], power)
-            elements.append(element)
-        return (
-            torch.from_numpy(np.stack(elements)) if elements else torch.zeros(0, *[dimension] * 2)
-        )
+        algebra = self.algebra_tensor().to(generator.device)
+        found = torch.eye(self.dimension, dtype=self._dtype, device=generator.device)
+        found = found.expand(count, -1, -1)
+        if len(algebra):
+            weights = torch.randn(
+                count, len(algebra), generator=generator, dtype=torch.float64, device=found.device
+            )
+            if spread is not None:
+                if len(spread) != len(algebra):
+                    raise CallerError(
+                        f"group {self.name}: expected a spread for each of the {len(algebra)} "
+                        f"infinitesimal generators, got {len(spread)}"
+                    )
+                weights = weights * torch.as_tensor(spread, dtype=torch.float64).to(found.device)
+            inner = torch.einsum("ci,ijk->cjk", weights.to(algebra.dtype), algebra)
+            if largest is not None:
+                norms = torch.linalg.matrix_norm(inner)[:, None, None]
+                inner = inner * (largest / norms.clamp(min=largest))
+            found = torch.linalg.matrix_exp(inner)
+        return found @ self._sampled_words(count, generator) if self.discrete else found.clone()
+
+    def _sampled_words(self, count: int, generator: torch.Generator) -> Tensor:
+        """Products (count, d, d) of discrete generators, as `sample` says."""
+        device, number = generator.device, len(self.discrete)
+        discrete = self.discrete_tensor()
+        powers = torch.stack([torch.linalg.matrix_power(discrete, p) for p in range(-5, 5)])
+        powers = powers.to(device)  # (10, M, d, d)
+        found = torch.eye(self.dimension, dtype=self._dtype, device=device).expand(count, -1, -1)
+        for _ in range(3):
+            keys = torch.rand(count, number, generator=generator, device=device)
+            for k in keys.argsort(1).unbind(1):
+                power = torch.randint(10, (count,), generator=generator, device=device)
+                found = found @ powers[power, k]
+        return found
 
     def real_form(self) -> Group:
         """The same group on R^2d: every X + iY becomes [[X, −Y], [Y, X]]; itself if real."""
         if not self.is_complex:
             return self
         return Group(
-            f"{self.name} real",
-            algebra=[_realified(each) for each in self.algebra],
-            discrete=[_realified(each) for each in self.discrete],
+            f"Real({self.name})",
+            algebra=[realified(each) for each in self.algebra],
+            discrete=[realified(each) for each in self.discrete],
             dimension=2 * self.dimension,
         )
 
@@ -200,91 +234,97 @@ class Group:
 
     def _check(self) -> None:
         for index, each in enumerate(self.discrete):
-            if signed_permutation(each) is not None:
-                continue
-            values = np.linalg.svd(each.toarray(), compute_uv=False)
-            if not values[-1] > ROUNDING * values[0]:
+            if signed_permutation(each) is None and is_singular(each):
                 raise CallerError(
                     f"group {self.name}: discrete generator {index} is singular, and a group has "
                     "only invertible elements; infinitesimal generators go into algebra="
                 )
-        self._check_bracket()
+        span = Span(self.algebra)
+        self._check_bracket(span)
+        if self.classical is not None:
+            check_classical(self, self.classical)
 
-    def _check_bracket(self) -> None:
+    def _check_bracket(self, span: Span) -> None:
+        """Every [A_i, A_j] is a real combination of the algebra; many pairs at once."""
         if len(self.algebra) < 2:
             return
-        rows = sparse.vstack([each.reshape(1, -1) for each in self.algebra]).tocsr()
-        used = np.unique(rows.indices)
-        span, _ = np.linalg.qr(rows[:, used].toarray().T)
-        for i, first in enumerate(self.algebra):
-            for j, second in enumerate(self.algebra[:i]):
-                bracket = (first @ second - second @ first).reshape(1, -1).tocsr()
-                inside = bracket[:, used].toarray()[0]
-                whole = np.linalg.norm(bracket.data)
-                left = np.linalg.norm(inside - span @ (span.conj().T @ inside))
-                outside = float(whole**2 - np.linalg.norm(inside) ** 2)
-                scale = np.linalg.norm(first.data) * np.linalg.norm(second.data)
-                if max(float(left), max(outside, 0.0) ** 0.5) > 1e-7 * scale:
-                    raise CallerError(
-                        f"group {self.name}: the algebra is not closed under the bracket: "
-                        f"[A{j}, A{i}] is not a combination of the {len(self.algebra)} matrices "
-                        "given; add the brackets that are missing"
-                    )
-
-
-def signed_permutation(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray] | None:
-    """(places, signs) if the matrix has one ±1 in every row and column, else None."""
-    columns = matrix.tocsc()
-    columns.eliminate_zeros()
-    one_each = np.array_equal(columns.indptr, np.arange(matrix.shape[0] + 1))
-    if not one_each or np.iscomplexobj(columns.data) or not (np.abs(columns.data) == 1).all():
-        return None
-    places = columns.indices.astype(np.int64)
-    if len(np.unique(places)) != len(places):
-        return None
-    return places, columns.data.astype(np.int64)
-
-
-def permutation_matrix(places: Sequence[int] | np.ndarray) -> sparse.csr_array:
-    """P with (P x)[places[i]] = x[i]."""
-    size = len(places)
-    return sparse.csr_array((np.ones(size), (np.asarray(places), np.arange(size))), (size, size))
-
-
-def _as_matrix(given: Any, what: str) -> sparse.csr_array:
-    if isinstance(given, LinearOperator):
-        given = given @ np.eye(given.shape[1])
-    if sparse.issparse(given):
-        matrix = sparse.csr_array(given)
-    else:
-        array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
-        if array.ndim == 1:
-            return permutation_matrix(_as_places(array, what))
-        if array.ndim != 2:
-            raise CallerError(
-                f"{what}: expected a matrix (d, d) or a permutation of d integers, got shape "
-                f"{tuple(array.shape)}"
+        number, d = len(self.algebra), self.dimension
+        sizes = np.array([np.linalg.norm(each.data) for each in self.algebra])
+        at_once = max(1, LARGEST_PART // (number * max(span.entries, 1)))
+        for start in range(0, number, at_once):
+            block = self.algebra[start : start + at_once]
+            left = (sparse.vstack(block) @ sparse.hstack(self.algebra)).tocoo()
+            right = (sparse.vstack(self.algebra) @ sparse.hstack(block)).tocoo()
+            i, j, places = _blocks(left, d)
+            j_right, i_right, places_right = _blocks(right, d)
+            pairs = np.concatenate([i * number + j, i_right * number + j_right])
+            entries = np.concatenate([left.data, -right.data])
+            brackets = sparse.csr_array(
+                (entries, (pairs, np.concatenate([places, places_right]))),
+                (len(block) * number, d * d),
             )
-        matrix = sparse.csr_array(array)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise CallerError(f"{what}: expected a square matrix, got shape {tuple(matrix.shape)}")
-    numbers = matrix.data
-    if not np.isfinite(numbers).all():
-        raise CallerError(f"{what}: expected finite numbers, got a NaN or an infinity")
-    if np.iscomplexobj(numbers):
-        return matrix.astype(np.complex128) if np.abs(numbers.imag).max(initial=0) else matrix.real
-    return matrix.astype(np.float64)
+            scale = np.outer(sizes[start : start + at_once], sizes).ravel()
+            outside = np.flatnonzero(span.distances(brackets) > 1e-7 * scale)
+            if len(outside):
+                first, second = divmod(int(outside[0]), number)
+                raise CallerError(
+                    f"group {self.name}: the algebra is not closed under the bracket: "
+                    f"[A{start + first}, A{second}] is not a real combination of the {number} "
+                    "matrices given; add the brackets that are missing"
+                )
 
 
-def _as_places(array: np.ndarray, what: str) -> np.ndarray:
-    whole = array.astype(np.int64) if np.isfinite(array.astype(float)).all() else array
-    if not np.array_equal(whole, array) or not np.array_equal(
-        np.sort(whole), np.arange(len(whole))
-    ):
-        raise CallerError(
-            f"{what}: expected a permutation of 0 … {len(array) - 1}, got {array.tolist()}"
-        )
-    return whole
+def _blocks(matrix: sparse.coo_array, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For every entry of a matrix of blocks (d, d): row and column of its block, place in it."""
+    block_row, row = np.divmod(matrix.row.astype(np.int64), d)
+    block_column, column = np.divmod(matrix.col.astype(np.int64), d)
+    return block_row, block_column, row * d + column
+
+
+def check_classical(group: Group, classical: Classical) -> None:
+    """Raise unless the generators are those of the classical group that they are said to be.
+
+    A Lie algebra that keeps the form (or has no trace) and has the dimension of the classical one
+    is it; the dimension is over the complex numbers, since conditions on tensors are linear there.
+    A wrong claim would give a basis that is too small, which no residual shows.
+    """
+    kind, d = classical.kind, group.dimension
+    dimensions = {"O": d * (d - 1) // 2, "SO": d * (d - 1) // 2, "Sp": d * (d + 1) // 2}
+    dimensions |= {"SU": d * d - 1, "SL": d * d - 1, "GL": d * d, "U": d * d}
+    rows = group.algebra_tensor().reshape(-1, d * d)
+    found = int(torch.linalg.matrix_rank(rows)) if len(rows) else 0
+    problem = ""
+    if found != dimensions[kind]:
+        problem = f"its algebra has {dimensions[kind]} dimensions, got {found}"
+    determinants = [_determinant(each) for each in group.discrete]
+    if kind in ("O", "SO", "Sp"):
+        problem = problem or _broken_form(group, classical)
+        if kind == "O" and not any(abs(each + 1) < 1e-6 for each in determinants):
+            problem = problem or "it has a discrete generator of determinant −1, got none"
+    if kind in ("SU", "SL") and any(abs(each.trace()) > 1e-7 for each in group.algebra):
+        problem = problem or "its algebra has no trace"
+    if kind in ("SO", "SU", "SL") and any(abs(each - 1) > 1e-6 for each in determinants):
+        problem = problem or "its elements have determinant 1"
+    if problem:
+        raise CallerError(f"group {group.name} is not classical of kind {kind!r}: {problem}")
+
+
+def _broken_form(group: Group, classical: Classical) -> str:
+    form = classical.form
+    if form is None or form.shape != (group.dimension, group.dimension):
+        got = "none" if form is None else form.shape
+        return f"it needs a form ({group.dimension}, {group.dimension}), got {got}"
+    sign = -1 if classical.kind == "Sp" else 1
+    if np.abs(form - sign * form.T).max() > 0 or abs(np.linalg.det(form)) < ROUNDING:
+        return f"its form is {'alternating' if sign < 0 else 'symmetric'} and invertible"
+    kept = all(np.abs(a.T @ form + form @ a).max() < 1e-7 for a in group.algebra)
+    if kept and all(np.abs(h.T @ form @ h - form).max() < 1e-7 for h in group.discrete):
+        return ""
+    return "every generator keeps the form, AᵀB + BA = 0 and hᵀBh = B, and one does not"
+
+
+def _determinant(matrix: sparse.csr_array) -> complex:
+    return complex(np.linalg.det(matrix.toarray()))
 
 
 def _is_small(matrix: sparse.csr_array, against: sparse.csr_array) -> bool:
@@ -296,8 +336,3 @@ def _stacked(matrices: Sequence[sparse.csr_array], dimension: int, dtype: torch.
     if not matrices:
         return torch.zeros(0, dimension, dimension, dtype=dtype)
     return torch.from_numpy(np.stack([each.toarray() for each in matrices])).to(dtype)
-
-
-def _realified(matrix: sparse.csr_array) -> sparse.csr_array:
-    real, imaginary = matrix.real, sparse.csr_array(matrix.imag)
-    return sparse.csr_array(sparse.block_array([[real, -imaginary], [imaginary, real]]))

@@ -3,181 +3,119 @@
     V       the space on which the group's own matrices act        ρ(g) = g
     V.dual  its dual                                               ρ(g⁻¹)ᵀ,  dρ(A) = −Aᵀ
     R + S   direct sum: one after the other                        ρ_R ⊕ ρ_S
-    3 * R   the sum of three
+    3 * R   the sum of three: R + R + R
     R * S   tensor product, the left index slow                    ρ_R ⊗ ρ_S
+    R ** 3  R * R * R
     T(p, q) V^p ⊗ V*^q;  T(0) = Scalar
     R >> S  linear maps from R to S, matrices (dim S, dim R)       ρ_S ⊗ ρ_R*
 
 (Finzi 2023, Table 2.1.) A representation is written before there is a group, `V >> V * V`, and
-bound to one by a call, `(V >> V * V)(SO(3))`; what is bound to different groups does not mix.
+bound to one by a call, `(V >> V * V)(SO(3))`; what is bound to different groups does not mix. On
+binding each atom is asked whether it is a representation of the group.
 
 Kept in normal form: a sum of products of `Atom`s, `terms`, each an amount and the atoms of one
 product. A product of sums is the sum of all products, in the order left to right; its blocks lie
 one after another. Bases are found for each pair of terms (`isotropy.bases`).
+
+`str` writes what `representation_language` reads.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from math import prod
+from numbers import Integral
 
 import numpy as np
 import scipy.sparse as sparse
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, shape_text
+from isotropy.symmetry.atoms import BASE, PSEUDOSCALAR, Atom, Product
 from isotropy.symmetry.groups import Group
+from isotropy.symmetry.representation_checks import check_atom
+from isotropy.symmetry.restriction import check_subgroup
 
-Product = tuple["Atom", ...]
-"""The atoms of one tensor product, slowest index first; none for a scalar."""
+__all__ = [
+    "BASE", "PSEUDOSCALAR", "Atom", "Custom", "Maps", "P", "Product", "Representation", "Scalar",
+    "T", "Term", "V", "custom", "is_permutation", "product_element", "product_size",
+]  # fmt: skip
 
-
-class Atom(ABC):
-    """A representation that is not split further, as a function of the group's own matrices."""
-
-    name: str
-    """As it is written, and what tells it from other atoms: equal names, equal atoms."""
-
-    @abstractmethod
-    def size(self, group: Group) -> int:
-        """Its dimension."""
-
-    @abstractmethod
-    def element(self, group: Group, elements: Tensor) -> Tensor:
-        """ρ(g) (…, size, size) of elements g (…, d, d); differentiable."""
-
-    def discrete(self, group: Group) -> tuple[sparse.csr_array, ...]:
-        """ρ(h_k) of every discrete generator."""
-        return tuple(_sparse(self.element(group, h)) for h in group.discrete_tensor())
-
-    def algebra(self, group: Group) -> tuple[sparse.csr_array, ...]:
-        """dρ(A_i) = d/dt ρ(1 + t A_i) at t = 0, of every infinitesimal generator."""
-        identity = torch.eye(group.dimension, dtype=group.algebra_tensor().dtype)
-        return tuple(
-            _sparse(torch.func.jvp(lambda g: self.element(group, g), (identity,), (a,))[1])
-            for a in group.algebra_tensor()
-        )
-
-    @property
-    def dual(self) -> Atom:
-        """ρ(g⁻¹)ᵀ."""
-        return _Dual(self)
-
-    def is_self_dual(self, group: Group) -> bool:
-        """Whether ρ is orthogonal, so that its dual is itself."""
-        return False
-
-    def is_permutation(self, group: Group) -> bool:
-        """Whether ρ permutes coordinates, so that pointwise functions commute with it."""
-        return False
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Atom) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-class _Base(Atom):
-    name = "V"
-
-    def size(self, group: Group) -> int:
-        return group.dimension
-
-    def element(self, group: Group, elements: Tensor) -> Tensor:
-        return elements
-
-    def discrete(self, group: Group) -> tuple[sparse.csr_array, ...]:
-        return group.discrete
-
-    def algebra(self, group: Group) -> tuple[sparse.csr_array, ...]:
-        return group.algebra
-
-    def is_self_dual(self, group: Group) -> bool:
-        return group.is_self_dual
-
-    def is_permutation(self, group: Group) -> bool:
-        return group.is_permutation
-
-
-class _Dual(Atom):
-    def __init__(self, of: Atom) -> None:
-        self.of = of
-        self.name = f"{of.name}'"
-
-    def size(self, group: Group) -> int:
-        return self.of.size(group)
-
-    def element(self, group: Group, elements: Tensor) -> Tensor:
-        return torch.linalg.inv(self.of.element(group, elements)).mT
-
-    def discrete(self, group: Group) -> tuple[sparse.csr_array, ...]:
-        found = self.of.discrete(group)
-        return tuple(
-            each if _is_orthogonal(each) else _sparse(np.linalg.inv(each.toarray()).T)
-            for each in found
-        )
-
-    def algebra(self, group: Group) -> tuple[sparse.csr_array, ...]:
-        return tuple(sparse.csr_array(-each.T) for each in self.of.algebra(group))
-
-    @property
-    def dual(self) -> Atom:
-        return self.of
-
-    def is_self_dual(self, group: Group) -> bool:
-        return self.of.is_self_dual(group)
-
-    def is_permutation(self, group: Group) -> bool:
-        return self.of.is_permutation(group)
-
-
-class _Pseudoscalar(Atom):
-    name = "P"
-
-    def size(self, group: Group) -> int:
-        return 1
-
-    def element(self, group: Group, elements: Tensor) -> Tensor:
-        determinants = torch.linalg.det(elements)
-        if determinants.is_complex():
-            raise CallerError(f"a pseudoscalar needs a real group, got {group}")
-        return determinants.detach().sign()[..., None, None]
-
-    def algebra(self, group: Group) -> tuple[sparse.csr_array, ...]:
-        return tuple(sparse.csr_array((1, 1)) for _ in group.algebra)
-
-    def is_self_dual(self, group: Group) -> bool:
-        return True
+LARGEST_TERMS = 20_000
+"""Terms in one sum: beyond it a multiplicity or a power was a slip."""
 
 
 class Custom(Atom):
-    """A representation of your own: ρ as a function of the group's matrices (…, d, d).
+    """A representation of your own: ρ as a function of one matrix (d, d) of the group.
 
-    dρ follows by forward-mode differentiation at the identity. `check_representation` tells
-    whether it is one.
+    Written in torch operations that can be differentiated; dρ follows by forward-mode
+    differentiation at the identity, and many elements at once by `torch.func.vmap`. It is checked
+    on binding (`representation_checks`). Equal names and equal functions, equal atoms.
     """
 
     def __init__(self, name: str, rho: Callable[[Tensor], Tensor]) -> None:
+        if not re.fullmatch(r"[^\W\d]\w*", name) or name in ("V", "T", "P", "Scalar", "irrep"):
+            raise CallerError(
+                "the name of a representation of your own: expected a word that is not one of V, "
+                f"T, P, Scalar and irrep, got {name!r}"
+            )
         self.name = name
         self._rho = rho
 
     def size(self, group: Group) -> int:
-        return int(self.element(group, torch.eye(group.dimension, dtype=torch.float64)).shape[-1])
+        identity = torch.eye(group.dimension, dtype=group.algebra_tensor().dtype)
+        return int(self._rho(identity).shape[-1])
 
     def element(self, group: Group, elements: Tensor) -> Tensor:
-        return self._rho(elements)
+        if elements.ndim == 2:
+            return self._rho(elements)
+        images = _each(self._rho, elements.flatten(0, -3))
+        return images.unflatten(0, elements.shape[:-2])
+
+    def check(self, group: Group) -> None:
+        _check_once(self, group)
+
+    def key(self, group: Group) -> str:
+        """Its name and a digest of its images of the generators: they decide every basis."""
+        return f"{self.name}:{_digest(self, group)}"
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return (Custom, self.name, self._rho)
 
 
-BASE = _Base()
-PSEUDOSCALAR = _Pseudoscalar()
+def _each(rho: Callable[[Tensor], Tensor], elements: Tensor) -> Tensor:
+    """ρ of many elements (count, d, d): all at once, or one after the other."""
+    try:
+        return torch.func.vmap(rho)(elements)
+    except RuntimeError:  # ρ branches on values, or writes into new tensors
+        return torch.stack([rho(each) for each in elements])
+
+
+@lru_cache(maxsize=512)
+def _check_once(atom: Atom, group: Group) -> None:
+    check_atom(atom, group)
+
+
+@lru_cache(maxsize=512)
+def _digest(atom: Atom, group: Group) -> str:
+    """Of its size and its images of the generators, rounded to 9 places."""
+    digest = hashlib.sha256(str(atom.size(group)).encode())
+    for image in (*atom.algebra(group), *atom.discrete(group)):
+        rounded = sparse.csr_array(image.astype(complex))
+        rounded.data = np.round(rounded.data, 9) + 0.0  # no −0
+        rounded.eliminate_zeros()
+        rounded.sort_indices()
+        for part in (rounded.indptr.astype(np.int64), rounded.indices.astype(np.int64)):
+            digest.update(part.tobytes())
+        digest.update(rounded.data.tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -188,8 +126,11 @@ class Term:
     atoms: Product
 
     def __str__(self) -> str:
-        body = "*".join(atom.name for atom in self.atoms) or "Scalar"
-        return body if self.amount == 1 else f"{self.amount}({body})"
+        runs = [(atom.name, len(list(run))) for atom, run in groupby(self.atoms)]
+        words = [
+            f"{name}^{count}" if count > 2 else "*".join([name] * count) for name, count in runs
+        ]
+        return ("" if self.amount == 1 else str(self.amount)) + ("*".join(words) or "Scalar")
 
 
 class Representation:
@@ -198,6 +139,9 @@ class Representation:
     def __init__(self, terms: tuple[Term, ...], group: Group | None = None) -> None:
         self.terms = _merged(terms)
         self._group = group
+        if group is not None:
+            for atom in {atom for term in self.terms for atom in term.atoms}:
+                atom.check(group)
 
     @property
     def group(self) -> Group:
@@ -214,7 +158,18 @@ class Representation:
 
     def __call__(self, group: Group) -> Representation:
         """The same, of this group. Bound to a larger group before, it is restricted."""
-        return Representation(self.terms, group)
+        if self._group is None or self._group == group:
+            return Representation(self.terms, group)
+        return self.restrict(group)
+
+    def restrict(self, subgroup: Group) -> Representation:
+        """The same of a subgroup, whose elements are matrices of the group: the same ρ of fewer g.
+
+        Refused where the subgroup cannot be one: another dimension (`embed` it first), or one of
+        the properties that `restriction.check_subgroup` knows.
+        """
+        check_subgroup(subgroup, self.group)
+        return Representation(self.terms, subgroup)
 
     @property
     def products(self) -> list[Product]:
@@ -239,21 +194,24 @@ class Representation:
 
     def element(self, elements: Tensor) -> Tensor:
         """ρ(g), (…, size, size), block diagonal, of elements g (…, d, d) of the group."""
-        blocks = [
-            block
-            for term in self.terms
-            for block in [product_element(term.atoms, self.group, elements)] * term.amount
-        ]
+        dimension = self.group.dimension
+        if elements.ndim < 2 or elements.shape[-2:] != (dimension, dimension):
+            raise CallerError(
+                f"elements of {self.group}: expected (…, {dimension}, {dimension}), got "
+                f"{shape_text(elements)}"
+            )
         found = elements.new_zeros(*elements.shape[:-2], self.size, self.size)
         start = 0
-        for block in blocks:
-            end = start + block.shape[-1]
-            found[..., start:end, start:end] = block
-            start = end
+        for term in self.terms:
+            block = product_element(term.atoms, self.group, elements)
+            for _ in range(term.amount):
+                end = start + block.shape[-1]
+                found[..., start:end, start:end] = block
+                start = end
         return found
 
     def __add__(self, other: Representation | int) -> Representation:
-        if other == 0:  # so that sum() works
+        if isinstance(other, int) and other == 0:  # so that sum() works
             return self
         right = _as_representation(other)
         return Representation(self.terms + right.terms, _common_group(self, right))
@@ -261,30 +219,26 @@ class Representation:
     __radd__ = __add__
 
     def __mul__(self, other: Representation | int) -> Representation:
-        if isinstance(other, int):
-            if other < 0:
-                raise CallerError(f"expected a multiplicity of at least 0, got {other}")
-            terms = self.terms if len(self.terms) != 1 else ()
-            if terms:
-                return Representation(terms * other, self._group)
-            (only,) = self.terms
-            return Representation((Term(other * only.amount, only.atoms),), self._group)
-        right = _as_representation(other)
-        terms = tuple(
-            Term(1, first + second) for first in self.products for second in right.products
-        )
-        return Representation(terms, _common_group(self, right))
+        if not isinstance(other, Representation):
+            return Representation(_repeated(self.terms, _as_amount(other)), self._group)
+        width = len(other.terms)
+        _check_terms(sum(width * left.amount if width > 1 else 1 for left in self.terms))
+        terms: list[Term] = []
+        for left in self.terms:
+            row = tuple(Term(term.amount, left.atoms + term.atoms) for term in other.terms)
+            terms += _repeated(row, left.amount)
+        return Representation(tuple(terms), _common_group(self, other))
 
     __rmul__ = __mul__
 
     def __pow__(self, power: int) -> Representation:
         found = Representation((Term(1, ()),), self._group)
-        for _ in range(power):
+        for _ in range(_as_amount(power)):
             found = found * self
         return found
 
     def __rshift__(self, target: Representation) -> Maps:
-        return Maps(self, target)
+        return Maps(self, _as_representation(target))
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -321,6 +275,10 @@ class Maps:
         return self.source.group
 
     @property
+    def is_bound(self) -> bool:
+        return self.source.is_bound
+
+    @property
     def size(self) -> int:
         """Entries of a matrix."""
         return self.source.size * self.target.size
@@ -330,21 +288,30 @@ class Maps:
         """ρ_target ⊗ ρ_source*, whose blocks lie one after another."""
         return self.target * self.source.dual
 
+    def __eq__(self, other: object) -> bool:
+        mine = (self.source, self.target)
+        return isinstance(other, Maps) and mine == (other.source, other.target)
+
+    def __hash__(self) -> int:
+        return hash((self.source, self.target))
+
     def __str__(self) -> str:
         return f"{self.source} >> {self.target}"
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"{self} of {self.group}" if self.is_bound else str(self)
 
 
 def T(p: int, q: int = 0) -> Representation:
     """V^p ⊗ V*^q."""
-    if p < 0 or q < 0:
-        raise CallerError(f"T(p, q): expected p and q of at least 0, got {p} and {q}")
+    orders: tuple[object, ...] = (p, q)
+    if not all(isinstance(each, Integral) and int(each) >= 0 for each in orders):
+        raise CallerError(f"T(p, q): expected whole p and q of at least 0, got {p} and {q}")
     return Representation((Term(1, (BASE,) * p + (BASE.dual,) * q),))
 
 
 def custom(name: str, rho: Callable[[Tensor], Tensor]) -> Representation:
-    """A representation of your own: ρ as a function of matrices (…, d, d); see `Custom`."""
+    """A representation of your own: ρ as a function of a matrix (d, d); see `Custom`."""
     return Representation((Term(1, (Custom(name, rho),)),))
 
 
@@ -377,8 +344,24 @@ def _merged(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     kept = [term for term in terms if term.amount]
     return tuple(
         Term(sum(term.amount for term in run), atoms)
-        for atoms, run in ((atoms, list(run)) for atoms, run in groupby(kept, lambda t: t.atoms))
+        for atoms, run in groupby(kept, lambda term: term.atoms)
     )
+
+
+def _repeated(terms: tuple[Term, ...], times: int) -> tuple[Term, ...]:
+    """The whole sum `times` times over."""
+    if len(terms) == 1:
+        return (Term(times * terms[0].amount, terms[0].atoms),)
+    _check_terms(len(terms) * times)
+    return terms * times
+
+
+def _check_terms(count: int) -> None:
+    if count > LARGEST_TERMS:
+        raise CallerError(
+            f"a sum of {count:,} terms: expected at most {LARGEST_TERMS:,}; collect equal "
+            "products, as in 1000 * V + 1000 * Scalar instead of 1000 * (V + Scalar)"
+        )
 
 
 def _common_group(first: Representation, second: Representation) -> Group | None:
@@ -397,16 +380,10 @@ def _as_representation(other: object) -> Representation:
     return other
 
 
-def _sparse(matrix: Tensor | np.ndarray) -> sparse.csr_array:
-    array = matrix.detach().numpy() if isinstance(matrix, Tensor) else matrix
-    return sparse.csr_array(array)
-
-
-def _is_orthogonal(matrix: sparse.csr_array) -> bool:
-    if np.iscomplexobj(matrix.data):
-        return False
-    product = matrix.T @ matrix - sparse.identity(matrix.shape[0])
-    return bool(np.abs(product.data).max(initial=0.0) < 1e-12)
+def _as_amount(other: object) -> int:
+    if not isinstance(other, Integral) or int(other) < 0:
+        raise CallerError(f"expected a representation or a whole number, got {other!r}")
+    return int(other)
 
 
 V = Representation((Term(1, (BASE,)),))

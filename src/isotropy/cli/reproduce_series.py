@@ -1,0 +1,81 @@
+"""`isotropy reproduce` of a series: rows in worker processes, and a summary with its goals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import click
+
+from isotropy.checkpoint import plain
+from isotropy.checks import CallerError, check_choice
+from isotropy.cli.inputs import device_from
+from isotropy.experiments import convergence, data_efficiency, dynamics
+from isotropy.experiments.series import (
+    ROWS,
+    SeriesJob,
+    SeriesOptions,
+    missing,
+    read_rows,
+    read_table,
+    run_series,
+)
+
+SERIES = {
+    "convergence": convergence.SERIES,
+    "data-efficiency": data_efficiency.SERIES,
+    "dynamics": dynamics.SERIES,
+}
+
+
+def reproduce_series(
+    name: str,
+    results: Path,
+    *,
+    rows: tuple[str, ...],
+    seeds: tuple[int, ...],
+    device: str,
+    workers: int,
+    limit: float | None,
+    quick: bool,
+    again: bool,
+    command: str,
+    commit: str | None,
+    as_json: bool,
+) -> None:
+    """Run what is missing, keep it, and tell what all records together show."""
+    series = SERIES[name]
+    jobs = series.jobs(read_table(name), quick)
+    for row in rows:
+        check_choice(row, [job.row for job in jobs], what="row")
+    chosen = [
+        SeriesJob(job.row, tuple(seeds) or job.seeds, job.settings, job.cost)
+        for job in jobs
+        if not rows or job.row in rows
+    ]
+    folder = results / (f"{name}-quick" if quick else name)
+    path = folder / ROWS
+    before = [] if again else read_rows(path)
+    options = SeriesOptions(
+        device_from(device), workers, math.inf if limit is None else limit, command, commit
+    )
+    failure = None
+    try:
+        run_series(
+            series.run,
+            missing(chosen, before),
+            path,
+            options,
+            lambda line: click.echo(line, err=True),
+        )
+    except CallerError as error:  # rows that did not fail are still told
+        failure = error
+    records = read_rows(path)
+    if as_json:
+        told = {"schema": 1, "command": "reproduce", "results": records}
+        click.echo(json.dumps(plain(told), allow_nan=False))
+    else:
+        click.echo("\n".join(series.summary(records)) or "nothing to run")
+    if failure is not None:
+        raise click.ClickException(str(failure))

@@ -1,0 +1,154 @@
+"""The equivariant multilayer perceptron of any matrix group, and the plain one of equal size.
+
+    block:  h = L x      h ← h + B(h)      x ← gate(h)        network: blocks, then a linear layer
+
+with L linear to `gated(hidden)`, B bilinear, and a gate for each object (Finzi 2023, 2.6). Hidden
+channels are shared out over scalars, vectors and tensors alike (`channel_allocation`).
+
+    >>> network = EMLP(5 * Scalar + 5 * V, V * V, O(3), channels=384, layers=3)
+    >>> network(torch.randn(500, 20)).shape
+    torch.Size([500, 9])
+
+Complex groups go through their real form: given SU(2), source and target are bound to the same
+group on R⁴, where V is the real parts of C² and then its imaginary parts. T(2) is V ⊗ V of R⁴.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.networks.channel_allocation import uniform_representation
+from isotropy.networks.equivariant_bilinear import EquivariantBilinear
+from isotropy.networks.equivariant_linear import EquivariantLinear
+from isotropy.networks.gates import GatedNonlinearity, gated
+from isotropy.symmetry.groups import Group
+from isotropy.symmetry.representations import Representation
+
+
+class EMLP(nn.Module):
+    """f on (…, source.size) → (…, target.size) with f(ρ_in(g) x) = ρ_out(g) f(x).
+
+    source, target: representations
+    group:     what they are bound to; theirs if None. A complex one is taken in its real form
+    channels:  of each hidden layer, a number shared out uniformly or a representation; one for
+               all, or a sequence with one for each layer
+    layers:    hidden layers
+    generator: draws the initial parameters; torch's own if None
+    """
+
+    def __init__(
+        self,
+        source: Representation,
+        target: Representation,
+        group: Group | None = None,
+        *,
+        channels: int | Representation | Sequence[int | Representation] = 384,
+        layers: int = 3,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        group = _real_group(source, target, group)
+        self.group, self.source, self.target = group, source(group), target(group)
+        self.hidden = _hidden(channels, layers, group)
+        sizes = [self.source, *self.hidden]
+        self.blocks = nn.Sequential(
+            *(
+                EquivariantBlock(first, second, generator=generator)
+                for first, second in pairwise(sizes)
+            )
+        )
+        self.head = EquivariantLinear(sizes[-1], self.target, generator=generator)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.blocks(inputs))
+
+    def export(self) -> nn.Sequential:
+        """The same network of plain layers: `nn.Linear`, contractions and gates, without bases.
+
+        A copy: later training of either leaves the other as it is.
+        """
+        return nn.Sequential(
+            *(block.export() for block in self.blocks if isinstance(block, EquivariantBlock)),
+            self.head.export(),
+        )
+
+
+class EquivariantBlock(nn.Module):
+    """gate(L x + B(L x)): (…, source.size) → (…, target.size)."""
+
+    def __init__(
+        self,
+        source: Representation,
+        target: Representation,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        inner = gated(target)
+        self.linear = EquivariantLinear(source, inner, generator=generator)
+        self.bilinear = EquivariantBilinear(inner, inner, generator=generator)
+        self.nonlinearity = GatedNonlinearity(target)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inner = self.linear(inputs)
+        return self.nonlinearity(inner + self.bilinear(inner))
+
+    def export(self) -> PlainBlock:
+        """The same with a plain linear layer."""
+        return PlainBlock(self.linear.export(), deepcopy(self.bilinear), self.nonlinearity)
+
+
+class PlainBlock(nn.Module):
+    """gate(L x + B(L x)) of given layers."""
+
+    def __init__(self, linear: nn.Module, bilinear: nn.Module, nonlinearity: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.bilinear, self.nonlinearity = linear, bilinear, nonlinearity
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inner = self.linear(inputs)
+        return self.nonlinearity(inner + self.bilinear(inner))
+
+
+def plain_mlp(
+    source_size: int, target_size: int, *, channels: int = 384, layers: int = 3
+) -> nn.Sequential:
+    """Linear layers of the same widths as an `EMLP`, with x σ(x) between them."""
+    sizes = [source_size, *[channels] * layers]
+    found: list[nn.Module] = []
+    for first, second in pairwise(sizes):
+        found += [nn.Linear(first, second), nn.SiLU()]
+    return nn.Sequential(*found, nn.Linear(sizes[-1], target_size))
+
+
+def _real_group(source: Representation, target: Representation, group: Group | None) -> Group:
+    if group is None:
+        bound = next((each for each in (source, target) if each.is_bound), None)
+        if bound is None:
+            raise CallerError(
+                f"neither {source} nor {target} is bound to a group; pass group=, or bind them: "
+                "rep(group)"
+            )
+        (source >> target)  # refuses two groups
+        group = bound.group
+    return group.real_form()
+
+
+def _hidden(
+    channels: int | Representation | Sequence[int | Representation], layers: int, group: Group
+) -> list[Representation]:
+    if layers < 1:
+        raise CallerError(f"expected at least one hidden layer, got {layers}")
+    each = [channels] * layers if isinstance(channels, int | Representation) else list(channels)
+    if len(each) != layers:
+        raise CallerError(f"expected channels for {layers} hidden layers, got {len(each)}")
+    return [
+        part(group) if isinstance(part, Representation) else uniform_representation(part, group)
+        for part in each
+    ]

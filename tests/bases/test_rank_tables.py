@@ -1,0 +1,124 @@
+"""Every number of Tables A.1 to A.8, and every blank filled."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+from oracles import invariant_oracle as oracle
+
+from isotropy.bases.invariants import invariant_rank
+from isotropy.bases.orbits import orbit_rank
+from isotropy.bases.problem import Problem
+from isotropy.bases.published_ranks import PUBLISHED_RANKS
+from isotropy.symmetry.group_catalogue import group_named
+from isotropy.symmetry.representations import T
+
+named = cache(group_named)
+
+
+def slots(representation: str) -> tuple[int, int]:
+    """p and q of T(p) or T(p,q)."""
+    matched = re.fullmatch(r"T\((\d+)(?:,(\d+))?\)", representation)
+    assert matched, representation
+    return int(matched[1]), int(matched[2] or 0)
+
+
+def closed_form(group: str, p: int, q: int) -> int:
+    """What theory says."""
+    name, numbers = group.split("(")[0], [int(n) for n in re.findall(r"\d+", group)]
+    n, k = sum(numbers), p + q  # O(1,3) is like O(4)
+    return {
+        "Z": lambda: n ** (k - 1),
+        "S": lambda: oracle.stirling_sum(n, k),
+        "PublishedRubiksCube": lambda: oracle.two_symmetric_groups(k),
+        "SO": lambda: oracle.special_orthogonal(n, k),
+        "SO+": lambda: oracle.special_orthogonal(n, k),
+        "O": lambda: oracle.orthogonal(n, k),
+        "Sp": lambda: oracle.symplectic(n, k),
+        "SU": lambda: oracle.special_linear(n, p, q),
+    }[name]()
+
+
+ENTRIES = [
+    (table, group, representation, rank)
+    for table, groups in PUBLISHED_RANKS.items()
+    for group, ranks in groups.items()
+    for representation, rank in ranks.items()
+]
+GROUPS = [(table, group) for table, groups in PUBLISHED_RANKS.items() for group in groups]
+
+
+@pytest.mark.parametrize(("table", "group"), GROUPS, ids=[group for _, group in GROUPS])
+def test_ranks(table, group):
+    """Computed, published and known to theory are the same, blanks included."""
+    found = named(group)
+    for representation, published in PUBLISHED_RANKS[table][group].items():
+        p, q = slots(representation)
+        problem = Problem(found, T(p, q).terms[0].atoms)
+        theory = closed_form(group, p, q)
+        assert published is None or published == theory, representation
+        if found.classical is not None:
+            assert invariant_rank(problem) == theory, representation
+        else:
+            assert orbit_rank(problem) == theory, representation
+
+
+@pytest.mark.parametrize(("k", "rank"), [(1, 2), (2, 9), (3, 51), (4, 350)])
+def test_rubiks_cube_itself(k, rank):
+    """Not in the thesis: Table A.3 is of a larger group."""
+    problem = Problem(named("RubiksCube"), T(k).terms[0].atoms)
+    assert orbit_rank(problem) == oracle.rubiks_cube(k) == rank
+
+
+def test_the_tables_are_whole():
+    counted = {
+        table: (
+            sum(1 for entry in ENTRIES if entry[0] == table and entry[3] is not None),
+            sum(1 for entry in ENTRIES if entry[0] == table and entry[3] is None),
+        )
+        for table in PUBLISHED_RANKS
+    }
+    assert counted == {
+        "A.1": (41, 8),
+        "A.2": (45, 4),
+        "A.3": (3, 1),
+        "A.4": (37, 5),
+        "A.5": (37, 5),
+        "A.6": (21, 0),
+        "A.7": (33, 9),
+        "A.8": (21, 0),
+    }
+
+
+def test_filled_blanks():
+    """The classical ones, as numbers."""
+    filled = {
+        (group, representation): invariant_rank(
+            Problem(named(group), T(*slots(representation)).terms[0].atoms)
+        )
+        for table, group, representation, rank in ENTRIES
+        if rank is None and table in ("A.4", "A.5", "A.7")
+    }
+    assert filled == {
+        ("SO(5)", "T(8)"): 105,
+        ("SO(6)", "T(7)"): 0,
+        ("SO(6)", "T(8)"): 126,
+        ("SO(7)", "T(7)"): 1,
+        ("SO(7)", "T(8)"): 105,
+        ("O(5)", "T(8)"): 105,
+        ("O(6)", "T(7)"): 0,
+        ("O(6)", "T(8)"): 105,
+        ("O(7)", "T(7)"): 0,
+        ("O(7)", "T(8)"): 105,
+        ("Sp(3)", "T(8,0)"): 104,
+        ("Sp(4)", "T(7,0)"): 0,
+        ("Sp(4)", "T(8,0)"): 105,
+        ("Sp(5)", "T(6,0)"): 15,
+        ("Sp(5)", "T(7,0)"): 0,
+        ("Sp(5)", "T(8,0)"): 105,
+        ("Sp(6)", "T(6,0)"): 15,
+        ("Sp(6)", "T(7,0)"): 0,
+        ("Sp(6)", "T(8,0)"): 105,
+    }

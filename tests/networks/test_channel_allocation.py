@@ -1,0 +1,78 @@
+"""Channels are shared out as the paper says, and every channel is used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotropy.checks import CallerError
+from isotropy.networks.channel_allocation import rank_amounts, uniform_representation
+from isotropy.symmetry.group_catalogue import GL, SL, SO, O, SO13p, Sp
+from isotropy.symmetry.groups import Group
+from isotropy.symmetry.representations import Scalar, T
+
+
+def test_the_published_example():
+    assert rank_amounts(256, 3) == [70, 23, 7, 2]
+    group = SO(3)
+    expected = 70 * Scalar + 7 * T(2) + 23 * T(1) + 2 * T(3)  # even ranks first
+    assert uniform_representation(256, group) == expected(group)
+
+
+@given(channels=st.integers(1, 600), dimension=st.integers(1, 7))
+def test_every_channel_is_used(channels, dimension):
+    amounts = rank_amounts(channels, dimension)
+    assert sum(n * dimension**rank for rank, n in enumerate(amounts)) == channels
+    assert all(amounts)
+
+
+@given(channels=st.integers(1, 400), seed=st.integers(0, 100) | st.none())
+def test_duals_share_the_ranks_as_binomial_coefficients_say(channels, seed):
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    group = GL(2)
+    found = uniform_representation(channels, group, generator=generator)
+    assert found.size == channels
+    by_rank: dict[int, list[int]] = {}
+    for term in found.terms:
+        by_rank.setdefault(len(term.atoms), []).append(term.amount)
+    for rank, amount in enumerate(rank_amounts(channels, 2)):
+        assert sum(by_rank[rank]) == amount
+    vectors = {str(term.atoms): term.amount for term in found.terms if len(term.atoms) == 1}
+    if seed is None and len(vectors) == 2:
+        first, second = vectors.values()
+        assert abs(first - second) <= 1
+
+
+def test_four_tensors_of_rank_two_are_one_two_one():
+    amounts = rank_amounts(48, 2)
+    assert amounts == [14, 7, 3, 1]
+    found = uniform_representation(48, SL(2))
+    second = {str(term): term.amount for term in found.terms if len(term.atoms) == 2}
+    assert sorted(second.values()) == [1, 2]  # V*V' twice, and V*V
+
+
+@pytest.mark.parametrize("group", [O(3), SO13p(), Sp(1)], ids=str)
+def test_no_duals_where_the_group_keeps_a_form(group):
+    found = uniform_representation(100, group)
+    assert all(atom.name == "V" for term in found.terms for atom in term.atoms)
+
+
+def test_a_generator_draws_the_rest():
+    draws = {
+        str(uniform_representation(30, GL(2), generator=torch.Generator().manual_seed(seed)))
+        for seed in range(8)
+    }
+    assert len(draws) > 1
+
+
+def test_a_line_has_tensors_of_low_rank_only():
+    sign = Group("sign", discrete=[[[-1.0]]])
+    found = uniform_representation(50, sign)
+    assert found.size == 50 and max(len(term.atoms) for term in found.terms) == 3
+
+
+def test_no_channels_are_refused():
+    with pytest.raises(CallerError, match="at least one channel, got 0"):
+        uniform_representation(0, SO(3))

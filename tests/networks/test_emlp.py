@@ -1,0 +1,214 @@
+"""One contract for the EMLP of every group: equivariant, alive, trainable, savable, exportable."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from equivariant_cases import CASES, TOLERANCE, elements, random_inputs
+from oracles.emlp_oracle import equivariance_error
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.networks.emlp import EMLP, EquivariantBlock, plain_mlp
+from isotropy.networks.equivariant_linear import EquivariantLinear
+from isotropy.symmetry.group_catalogue import SO, SU, O, group_named
+from isotropy.symmetry.representations import Scalar, T, V
+
+
+def network_of(name: str, *, channels: int = 40, seed: int = 0) -> EMLP:
+    source, target = CASES[name]
+    generator = torch.Generator().manual_seed(seed)
+    return EMLP(source, target, group_named(name), channels=channels, generator=generator)
+
+
+def worst_error(network: nn.Module, of: EMLP, inputs: Tensor) -> float:
+    """The largest equivariance error over a few elements."""
+    return max(
+        equivariance_error(
+            network,
+            of.source.element(element).to(inputs.dtype),
+            of.target.element(element).to(inputs.dtype),
+            inputs,
+        )
+        for element in elements(of.group)
+    )
+
+
+def check_contract(network: EMLP, dtype: torch.dtype) -> None:
+    network = network.to(dtype)
+    inputs = random_inputs(30, network.source.size, dtype)
+    for layer in network.modules():
+        if isinstance(layer, EquivariantLinear):
+            assert layer.coefficients.numel() > 0  # there are maps
+    outputs = network(inputs)
+    assert outputs.shape == (30, network.target.size)
+    # It varies with x, by far more than it is allowed to err.
+    assert outputs.std(0).max() > 1e3 * TOLERANCE[dtype] * outputs.abs().mean()
+    assert worst_error(network, network, inputs) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_equivariant_and_varies(name, dtype):
+    check_contract(network_of(name), dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_so_is_the_network_of_the_paper(name, dtype):
+    check_contract(network_of(name, channels=384), dtype)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "Trivial(3)"])
+def test_a_plain_network_fails_the_same_check(name):
+    network = network_of(name)
+    plain = plain_mlp(network.source.size, network.target.size, channels=40).double()
+    inputs = random_inputs(30, network.source.size)
+    assert worst_error(plain, network, inputs) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["SO(3)", "S(4)", "O(1,3)", "GL(2)", "SU(2)"])
+def test_one_broken_weight_fails_the_check(name):
+    network = network_of(name).double()
+    inputs = random_inputs(30, network.source.size)
+    exported = network.export()
+    assert worst_error(exported, network, inputs) < TOLERANCE[torch.float64]
+    with torch.no_grad():
+        exported[1].linear.weight[0, -1] += 0.5
+        exported[1].linear.weight[-1, 0] += 0.5
+    assert worst_error(exported, network, inputs) > 1e-7
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_parameters_get_gradients(name):
+    network = network_of(name).double()
+    inputs = random_inputs(30, network.source.size)
+    network(inputs).square().sum().backward()
+    for key, parameter in network.named_parameters():
+        if parameter.numel():
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), key
+            assert parameter.grad.any(), key
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_export_gives_the_same_outputs(name):
+    network = network_of(name)
+    exported = network.export()
+    inputs = random_inputs(10, network.source.size, torch.float32)
+    scale = network(inputs).abs().max()
+    assert (exported(inputs) - network(inputs)).abs().max() < 1e-6 * max(scale, 1)
+    assert not any(isinstance(each, EquivariantLinear) for each in exported.modules())
+    before = exported(inputs)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+    assert torch.equal(exported(inputs), before)
+
+
+def test_an_exported_network_is_saved_as_a_program():
+    network = network_of("SO(3)").eval()
+    inputs = random_inputs(10, network.source.size, torch.float32)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(network.export(), (inputs,), dynamic_shapes=({0: batch},))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    loaded = torch.export.load(buffer).module()
+    assert torch.allclose(loaded(inputs), network(inputs), atol=1e-7)
+    assert torch.allclose(loaded(inputs[:4]), network(inputs[:4]), atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["SO(3)", "S(4)", "SO+(1,3)"])
+def test_the_state_is_its_coefficients_and_comes_back(name):
+    first, second = network_of(name), network_of(name, seed=1)
+    inputs = random_inputs(10, first.source.size, torch.float32)
+    assert not torch.equal(first(inputs), second(inputs))
+    state = first.state_dict()
+    assert all(key.endswith("coefficients") for key in state)
+    second.load_state_dict(state)
+    assert torch.equal(first(inputs), second(inputs))
+
+
+def test_it_is_one_graph():
+    network = network_of("O(3)")
+    inputs = random_inputs(6, network.source.size, torch.float32)
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    assert torch.allclose(compiled(inputs), network(inputs), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_it_compiles_to_machine_code():
+    network = network_of("SO(3)")
+    inputs = random_inputs(6, network.source.size, torch.float32)
+    compiled = torch.compile(network, fullgraph=True)
+    assert torch.allclose(compiled(inputs), network(inputs), atol=1e-6)
+    compiled(inputs).sum().backward()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_it_gives_the_same():
+    network = network_of("SO(3)").double()
+    inputs = random_inputs(6, network.source.size)
+    expected = network(inputs)
+    found = network.cuda()(inputs.cuda())
+    assert torch.allclose(found.cpu(), expected, atol=1e-12)
+
+
+def test_it_learns_the_inertia_of_points():
+    generator = torch.Generator().manual_seed(0)
+    masses = torch.rand(300, 3, generator=generator)
+    places = torch.randn(300, 3, 3, generator=generator)
+    second = torch.einsum("nm,nmi,nmj->nij", masses, places, places)
+    traces = second.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+    inertia = (traces * torch.eye(3) - second).flatten(1)
+    inputs = torch.cat([masses, places.flatten(1)], 1)
+    network = EMLP(3 * Scalar + 3 * V, T(2), O(3), channels=110, layers=2, generator=generator)
+    optimiser = torch.optim.Adam(network.parameters(), 3e-3)
+    for _ in range(80):
+        optimiser.zero_grad()
+        loss = (network(inputs[:200]) - inertia[:200]).square().mean()
+        loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        error = (network(inputs[200:]) - inertia[200:]).square().mean()
+    assert error < 0.2 * inertia[200:].var()
+
+
+def test_hidden_channels_are_numbers_or_representations():
+    hidden = 5 * Scalar + 3 * V
+    same = EMLP(V, V, O(3), channels=hidden, layers=2)
+    assert [str(each) for each in same.hidden] == [str(hidden)] * 2
+    each = EMLP(V, V, O(3), channels=[hidden, 20], layers=2)
+    assert [one.size for one in each.hidden] == [14, 20]
+    assert isinstance(each.blocks[0], EquivariantBlock)
+    assert each.blocks[0].linear.target.size == 14 + 3
+
+
+def test_the_group_comes_from_the_representations():
+    assert EMLP(V(O(3)), V, channels=8, layers=1).group == O(3)
+    assert EMLP(V(O(3)), V(O(3)), SO(3), channels=8, layers=1).group == SO(3)
+    real = EMLP(V, V, SU(2), channels=8, layers=1)
+    assert real.group == SU(2).real_form() and real.source.size == 4
+
+
+def test_the_plain_network_has_the_same_widths():
+    plain = plain_mlp(7, 2, channels=11, layers=2)
+    sizes = [tuple(p.shape) for p in plain.parameters() if p.ndim == 2]
+    assert sizes == [(11, 7), (11, 11), (2, 11)]
+    assert sum(isinstance(layer, nn.SiLU) for layer in plain) == 2
+
+
+def test_refusals():
+    with pytest.raises(CallerError, match="neither V nor Scalar is bound to a group"):
+        EMLP(V, Scalar)
+    with pytest.raises(CallerError, match="representations of one group"):
+        EMLP(V(O(3)), V(SO(3)))
+    with pytest.raises(CallerError, match="at least one hidden layer, got 0"):
+        EMLP(V, V, O(3), layers=0)
+    with pytest.raises(CallerError, match="channels for 3 hidden layers, got 2"):
+        EMLP(V, V, O(3), channels=[8, 8])
+    with pytest.raises(CallerError, match=r"expected inputs \(…, 3\)"):
+        EMLP(V, V, O(3), channels=8, layers=1)(torch.zeros(2, 4))

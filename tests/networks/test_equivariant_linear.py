@@ -1,0 +1,211 @@
+"""The linear layer: equivariant for every group, exact in every precision, and a plain layer too."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from equivariant_cases import CASES, TOLERANCE, bound, elements, random_inputs
+from oracles.emlp_oracle import equivariance_error
+from torch import nn
+
+from isotropy.bases.maps import map_basis
+from isotropy.checks import CallerError
+from isotropy.networks import equivariant_linear
+from isotropy.networks.equivariant_linear import EquivariantLinear
+from isotropy.symmetry.group_catalogue import SO, SU, O, S, Z
+from isotropy.symmetry.representations import Scalar, T, V
+
+
+def seeded(number: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+def layer_of(name: str) -> EquivariantLinear:
+    _, source, target = bound(name)
+    return EquivariantLinear(source + target, target + source, generator=seeded())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_equivariant_and_not_constant(name, dtype):
+    layer = layer_of(name).to(dtype)  # made in float32: its basis must not stay rounded
+    inputs = random_inputs(20, layer.source.size, dtype)
+    assert layer.coefficients.numel() > 0
+    assert layer(inputs).var(0).max() > 1e-4
+    for element in elements(layer.source.group):
+        source = layer.source.element(element).to(dtype)
+        target = layer.target.element(element).to(dtype)
+        assert equivariance_error(layer, source, target, inputs) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_dense_layer_of_the_same_size_is_not(name):
+    layer = layer_of(name)
+    group = layer.source.group
+    if group.name == "Trivial(3)":
+        pytest.skip("everything commutes with the identity")
+    plain = nn.Linear(layer.source.size, layer.target.size).double()
+    inputs = random_inputs(20, layer.source.size)
+    errors = [
+        equivariance_error(plain, layer.source.element(g), layer.target.element(g), inputs)
+        for g in elements(group)
+    ]
+    assert max(errors) > 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_weight_is_the_matrix_of_its_coefficients(name):
+    layer = layer_of(name).double()
+    maps = map_basis(layer.source >> layer.target)
+    expected = torch.from_numpy(maps.matrix(layer.coefficients.detach().numpy()))
+    assert torch.allclose(layer.weight, expected, atol=1e-12)
+    inputs = random_inputs(5, layer.source.size)
+    by_hand = inputs @ expected.T + (0 if layer.bias is None else layer.bias)
+    assert torch.allclose(layer(inputs), by_hand, atol=1e-12)
+    plain = layer.export()
+    assert type(plain) is nn.Linear
+    assert torch.allclose(plain(inputs), layer(inputs), atol=1e-12)
+
+
+def test_the_bias_is_every_invariant_vector():
+    target = (Scalar + V + V * V)(O(3))
+    layer = EquivariantLinear(target, target, generator=seeded())
+    assert layer.bias_coefficients.numel() == 2
+    assert layer.bias is not None
+    expected = torch.zeros(13)
+    expected[0] = layer.bias_coefficients[0]
+    expected[4:] = (layer.bias_coefficients[1] * torch.eye(3) / 3**0.5).ravel()
+    assert torch.allclose(layer.bias.abs(), expected.abs(), atol=1e-6)
+    assert EquivariantLinear(target, target, bias=False).bias is None
+    assert EquivariantLinear(V(O(3)), V(O(3))).bias is None
+
+
+def test_parts_without_maps_between_them_are_applied_one_by_one():
+    even_and_odd = (20 * Scalar + 3 * T(2) + 5 * V + T(3))(O(3))
+    layer = EquivariantLinear(even_and_odd, even_and_odd, generator=seeded()).double()
+    assert layer.weight_map.is_split
+    assert list(zip(layer.weight_map.heights, layer.weight_map.widths, strict=True)) == [
+        (47, 47),
+        (42, 42),
+    ]
+    inputs = random_inputs(4, even_and_odd.size)
+    expected = nn.functional.linear(inputs, layer.weight, layer.bias)
+    assert torch.allclose(layer(inputs), expected, atol=1e-13)
+    mixed = EquivariantLinear((V + Scalar + V)(O(3)), even_and_odd)
+    assert not mixed.weight_map.is_split
+
+
+def test_sources_and_targets_without_any_map():
+    layer = EquivariantLinear((10 * V + Scalar)(O(3)), (Scalar + 3 * T(2))(O(3))).double()
+    inputs = random_inputs(4, 31)
+    assert torch.allclose(
+        layer(inputs), nn.functional.linear(inputs, layer.weight, layer.bias), atol=1e-13
+    )
+    assert not layer.weight[:, :30].any()
+    layer = EquivariantLinear(Scalar(O(3)), (Scalar + 4 * V)(O(3))).double()
+    assert not layer(random_inputs(4, 1))[:, 1:].any()
+
+
+def test_weights_read_off_by_indices_are_the_same(monkeypatch):
+    source, target = (2 * V + V * V)(S(4)), (V + 2 * (V * V))(S(4))
+    products = EquivariantLinear(source, target, generator=seeded()).double()
+    monkeypatch.setattr(equivariant_linear, "READ_OFF_FROM", 1)
+    read_off = EquivariantLinear(source, target, generator=seeded()).double()
+    assert not any("index" in name for name, _ in products.weight_map.named_buffers())
+    assert any("index" in name for name, _ in read_off.weight_map.named_buffers())
+    assert torch.allclose(products.weight, read_off.weight, atol=1e-13)
+    first, second = (
+        torch.autograd.grad(each.weight.square().sum(), each.coefficients)[0]
+        for each in (products, read_off)
+    )
+    assert torch.allclose(first, second, atol=1e-12)
+
+
+def test_a_large_cyclic_group_is_a_circular_convolution():
+    layer = EquivariantLinear(V(Z(100)), V(Z(100)), bias=False, generator=seeded()).double()
+    assert layer.coefficients.numel() == 100
+    inputs = random_inputs(3, 100)
+    kernel = layer.weight[:, 0]
+    by_fourier = torch.fft.ifft(torch.fft.fft(inputs) * torch.fft.fft(kernel)).real
+    assert torch.allclose(layer(inputs), by_fourier, atol=1e-10)
+
+
+def test_gradients_and_second_gradients():
+    source, target = (Scalar + V + V * V)(SO(3)), (Scalar + V)(SO(3))
+    layer = EquivariantLinear(source, target, generator=seeded()).double()
+    inputs = random_inputs(3, 13).requires_grad_()
+
+    def outputs(coefficients, bias, inputs):
+        state = {"coefficients": coefficients, "bias_coefficients": bias}
+        return torch.func.functional_call(layer, state, (inputs,)).tanh()
+
+    arguments = (layer.coefficients, layer.bias_coefficients, inputs)
+    assert torch.autograd.gradcheck(outputs, arguments)
+    assert torch.autograd.gradgradcheck(outputs, arguments)
+
+
+def test_several_sets_of_coefficients_at_once():
+    layer = layer_of("SO(3)").double()
+    many = random_inputs(4, layer.coefficients.numel())
+    found = torch.func.vmap(layer.weight_map)(many)
+    assert torch.allclose(found[2], layer.weight_map(many[2]), atol=1e-14)
+
+
+def test_only_coefficients_are_saved_and_they_are_enough():
+    first, second = layer_of("S(4)"), layer_of("S(4)")
+    second.reset_parameters(seeded(5))
+    assert set(first.state_dict()) == {"coefficients", "bias_coefficients"}
+    assert not torch.equal(first.weight, second.weight)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first.weight, second.weight)
+    assert torch.equal(copy.deepcopy(first).weight, first.weight)
+
+
+def test_converted_there_and_back_the_basis_is_exact():
+    layer = layer_of("SO(3)")
+    exact = layer_of("SO(3)").double()
+    with torch.no_grad():
+        exact.coefficients.copy_(layer.coefficients)
+    assert torch.equal(
+        copy.deepcopy(layer).half().double().weight_map.basis_1, exact.weight_map.basis_1
+    )
+    assert layer.double().weight.dtype == torch.float64
+    assert torch.equal(layer.weight, exact.weight)
+
+
+def test_initial_coefficients_are_those_of_a_projected_orthogonal_matrix():
+    representation = (60 * Scalar + 20 * V + 7 * V * V)(SO(3))
+    maps = map_basis(representation >> representation)
+    orthogonal = nn.init.orthogonal_(torch.empty(*maps.shape), generator=seeded())
+    projected = torch.from_numpy(maps.project(orthogonal.numpy()))
+    drawn = EquivariantLinear(representation, representation, generator=seeded()).coefficients
+    assert drawn.std().item() == pytest.approx(projected.std().item(), rel=0.05)
+    assert abs(drawn.mean().item()) < 3 * drawn.std().item() / len(drawn) ** 0.5
+
+
+def test_the_same_generator_draws_the_same_layer():
+    first, second, third = (
+        EquivariantLinear(V(SO(3)), (V + V * V)(SO(3)), generator=seeded(seed)).coefficients
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, second) and not torch.equal(first, third)
+
+
+def test_it_is_one_graph():
+    layer = layer_of("O(3)")
+    inputs = random_inputs(6, layer.source.size, torch.float32)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert torch.allclose(compiled(inputs), layer(inputs), atol=1e-6)
+
+
+def test_refusals():
+    with pytest.raises(CallerError, match="needs a real group, got SU\\(2\\).*real_form"):
+        EquivariantLinear(V(SU(2)), V(SU(2)))
+    with pytest.raises(CallerError, match="no linear map but zero goes from V to Scalar with O"):
+        EquivariantLinear(V(O(3)), Scalar(O(3)))
+    with pytest.raises(CallerError, match="representations of one group"):
+        EquivariantLinear(V(O(3)), V(SO(3)))
+    with pytest.raises(CallerError, match=r"expected inputs \(…, 3\) of V, got \(5, 4\)"):
+        EquivariantLinear(V(O(3)), V(O(3)))(torch.zeros(5, 4))

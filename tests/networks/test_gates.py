@@ -1,0 +1,78 @@
+"""Gates commute with the group, and a pointwise function where it does not is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from equivariant_cases import CASES, TOLERANCE, bound, elements, random_inputs
+from oracles.emlp_oracle import equivariance_error
+
+from isotropy.checks import CallerError
+from isotropy.networks.gates import GatedNonlinearity, PointwiseNonlinearity, gated
+from isotropy.symmetry.group_catalogue import SO, D, O, S
+from isotropy.symmetry.representations import P, Scalar, T, V
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gates_commute_with_the_group(name):
+    group, source, target = bound(name)
+    representation = source + target + source
+    layer = GatedNonlinearity(representation).double()
+    inputs = random_inputs(20, gated(representation).size)
+    assert layer(inputs).std() > 0.1
+    for element in elements(group):
+        error = equivariance_error(
+            layer, gated(representation).element(element), representation.element(element), inputs
+        )
+        assert error < TOLERANCE[torch.float64]
+
+
+def test_by_hand():
+    representation = (Scalar + V + Scalar + T(2))(O(2))
+    assert gated(representation) == (3 * Scalar + V + Scalar + T(2))(O(2))
+    first, second, *rest = torch.randn(10, dtype=torch.float64).tolist()
+    inputs = torch.tensor([first, second, *rest], dtype=torch.float64)
+    layer = GatedNonlinearity(representation).double()
+    a, v, b, t = torch.tensor(rest, dtype=torch.float64).split([1, 2, 1, 4])
+    gates = inputs[:2].sigmoid()
+    expected = torch.cat([a * a.sigmoid(), v * gates[0], b * b.sigmoid(), t * gates[1]])
+    assert torch.allclose(layer(inputs), expected, atol=1e-14)
+    assert torch.allclose(layer(inputs.expand(3, 2, 10)), expected.expand(3, 2, 8), atol=1e-14)
+
+
+def test_permutations_need_no_gates_and_signs_do():
+    representation = (V + V * V)(S(3))
+    assert gated(representation) == representation
+    inputs = random_inputs(4, 12)
+    expected = torch.nn.functional.silu(inputs)
+    assert torch.equal(GatedNonlinearity(representation)(inputs), expected)
+    assert gated(V(D(4))).size == 3
+    assert gated((P + Scalar)(S(3))).size == 3
+
+
+def test_no_state_and_the_wrong_width():
+    layer = GatedNonlinearity((2 * V)(SO(3)))
+    assert not layer.state_dict()
+    with pytest.raises(CallerError, match=r"expected inputs \(…, 8\), 2 gates and 6 entries"):
+        layer(torch.zeros(5, 6))
+
+
+def test_a_pointwise_function_is_refused_unless_entries_are_permuted():
+    layer = PointwiseNonlinearity((V + Scalar + V * V)(S(3)), torch.tanh)
+    inputs = random_inputs(4, 13)
+    assert torch.equal(layer(inputs), inputs.tanh())
+    with pytest.raises(CallerError, match="does not commute with V\\*V of SO\\(3\\)"):
+        PointwiseNonlinearity((Scalar + V * V)(SO(3)), torch.tanh)
+    with pytest.raises(CallerError, match="does not commute with P of S\\(3\\)"):
+        PointwiseNonlinearity((V + P)(S(3)), torch.tanh)
+    with pytest.raises(CallerError, match="use GatedNonlinearity"):
+        PointwiseNonlinearity(V(D(4)), torch.relu)
+    with pytest.raises(CallerError, match=r"expected inputs \(…, 13\), got \(3\)"):
+        layer(torch.zeros(3))
+
+
+def test_a_pointwise_function_would_fail_the_check():
+    group = SO(3)
+    element = elements(group)[0]
+    error = equivariance_error(torch.tanh, element, element, random_inputs(20, 3))
+    assert error > 1e-3
