@@ -66,6 +66,6 @@ def random_inputs(count: int, size: int, dtype: torch.dtype = torch.float64) -> 
     return torch.randn(count, size, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def elements(group: Group, count: int = 3) -> Tensor:
+def elements(group: Group, count: int = 5) -> Tensor:
     """Elements g = exp(A) h with ‖A‖ ≤ 1."""
     return group.sample(count, torch.Generator().manual_seed(3), largest=1.0)

@@ -22,8 +22,8 @@ from isotropy.bases.solution import check_memory
 from isotropy.checks import CallerError
 
 LARGEST = 2000
-"""Entries of v up to which this is quicker than the iteration (`krylov`). Weights, where a group
-has them, are quicker from about 100 entries on and lose nothing below."""
+"""Entries of v up to which constraints are written out. Where the group has weights, these are
+quicker from about 100 entries on; the iteration (`krylov`) is so only from about 2000 on."""
 GAP = 1e3
 """By how much singular values that count as zero must fall short of the others."""
 SPARSE = 0.5

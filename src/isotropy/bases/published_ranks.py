@@ -4,8 +4,8 @@
 
 Groups and representations are written as on the command line. Blanks are left as they are: what
 fills them is computed. T(1) is left out of Tables A.4 to A.7, where it has no invariants. Table A.3
-says "> 20" of T(4), which is a blank, too; its numbers are not those of Rubik's cube, which are 2,
-9, 51 and 350, but of a larger group (`isotropy.symmetry.puzzles`).
+says "> 20" of T(4), which is a blank, too; its numbers are not those of Rubik's cube, which has a
+row of blanks of its own (2, 9, 51 and 350), but of a larger group (`isotropy.symmetry.puzzles`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ PUBLISHED_RANKS: dict[str, dict[str, Ranks]] = {
     },
     "A.3": {
         "PublishedRubiksCube": _powers(1, 2, 6, 22, None),
+        "RubiksCube": _powers(1, None, None, None, None),
     },
     "A.4": {
         "SO(2)": _powers(2, 2, 0, 6, 0, 20, 0, 70),

@@ -2,12 +2,12 @@
 
 Methods, in the order in which they are tried; each returns None where it does not apply:
 
-    orbits       permutations: connected components, integers only
-    signed       signed permutations: components of the double cover
+    orbits       permutations: orbits of index tuples, integers only
+    signed       signed permutations: orbits of the double cover
     product      direct products: Kronecker products of the factors' bases
     invariants   O, SO, Sp, SU, SL, GL on tensors of V: first fundamental theorem
-    weights      other Lie groups: columns of weight zero under a Cartan subalgebra
     blocks       coordinates that no generator mixes: one small problem a word of blocks
+    weights      other Lie groups: columns of weight zero under a torus
     dense        small products: singular values of all constraints
     krylov       anything else: an iteration that needs only products with the constraints
 
@@ -105,8 +105,8 @@ METHODS: dict[str, Method] = {
     "product": Method(partial(product_basis, solve=solve), partial(product_rank, rank=rank)),
     "invariants": Method(invariant_basis, invariant_rank),
     "blocks": Method(partial(block_basis, solve=solve), partial(block_rank, rank=rank)),
-    "dense": Method(_dense),
     "weights": Method(weight_basis),
+    "dense": Method(_dense),
     "krylov": Method(krylov_basis),
 }
 

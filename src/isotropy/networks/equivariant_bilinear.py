@@ -43,6 +43,7 @@ from isotropy.symmetry.representations import BASE, Maps, Product, Representatio
 
 Key = TypeVar("Key")
 
+FEW = False
 SCALE = 0.1
 """What the public code multiplies W(x) x by, for weights of variance one."""
 
@@ -101,7 +102,7 @@ class EquivariantBilinear(ExactBuffers):
         self._sources = [(kind.copies, kind.size) for kind in source_kinds]
         self._targets = [(kind.copies, kind.size) for kind in target_kinds]
         self._by_source = _grouped(
-            [(each.source, each.forms) for each in self.triples], self.triples
+            [(each.source, each.taken, each.forms) for each in self.triples], self.triples
         )
         self._by_target = _grouped([each.target for each in self.triples], self.triples)
         self._forms: dict[tuple[int, ...], str] = {}
@@ -135,11 +136,11 @@ class EquivariantBilinear(ExactBuffers):
             flat = flat.index_select(1, self.source_order)
         objects = flat.split([copies * size for copies, size in self._sources], 1)
         products: dict[Triple, Tensor] = {}
-        for (_, forms), group in self._by_source.items():
+        for (_, _, forms), group in self._by_source.items():
             form = getattr(self, self._forms[forms]) if any(forms) else None
             products.update(zip(group, _products(group, objects, form), strict=True))
         weights = iter((SCALE * self.coefficients).split(self._amounts))
-        columns = [flat.new_zeros(()).expand(len(flat), prod(shape)) for shape in self._targets]
+        columns = [flat.new_zeros(()).expand(flat.shape[0], prod(shape)) for shape in self._targets]
         for target, group in self._by_target.items():
             copies, _ = self._targets[target]
             matrix = torch.cat([_mixing(next(weights), copies, each) for each in group], 1)
@@ -184,7 +185,7 @@ def contractions(
                         source=b,
                         target=c,
                         used=min(kind.copies, kind.size),
-                        taken=min(source.copies, source.size),
+                        taken=min(source.copies, source.size) if target.atoms or FEW else source.copies,
                         shape=tuple(atom.size(group) for atom in kind.atoms),
                         axes=axes,
                         sizes=(target.size, source.size),

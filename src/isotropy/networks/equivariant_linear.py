@@ -60,9 +60,9 @@ class EquivariantLinear(nn.Module):
     ) -> None:
         super().__init__()
         _check_real(source)
-        self.source, self.target = source, target
         maps = map_basis(source >> target)
         self.source, self.target = maps.maps.source, maps.maps.target
+        self.out_features, self.in_features = maps.shape
         if not maps.rank and source.size and target.size:
             raise CallerError(
                 f"no linear map but zero goes from {source} to {target} with {source.group}; add "
@@ -99,9 +99,9 @@ class EquivariantLinear(nn.Module):
         return None if self.bias_map is None else self.bias_map(self.bias_coefficients)[:, 0]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if inputs.shape[-1] != self.source.size:
+        if inputs.shape[-1] != self.in_features:
             raise CallerError(
-                f"expected inputs (…, {self.source.size}) of {self.source}, got "
+                f"expected inputs (…, {self.in_features}) of {self.source}, got "
                 f"{shape_text(inputs)}"
             )
         if not self.weight_map.is_split:
@@ -122,8 +122,8 @@ class EquivariantLinear(nn.Module):
         """A plain layer with the same outputs."""
         weight, bias = self.weight.detach(), self.bias
         plain = nn.Linear(
-            self.source.size,
-            self.target.size,
+            self.in_features,
+            self.out_features,
             bias=bias is not None,
             device=weight.device,
             dtype=weight.dtype,

@@ -103,9 +103,8 @@ class _Run:
         self.training = torch.stack([each.training for each in data]).to(first)
         self.validation = torch.stack([each.validation for each in data]).to(first)
         self.test = torch.stack([each.test[:, 0] for each in data])
-        self.epoch = torch.zeros(len(data), device=first.device)
-        kept = {**self.stack.parameters, _EPOCH: torch.zeros_like(self.epoch)}
-        self.best = Best(len(data), kept, first.device)
+        self.epoch = first.new_zeros(len(data))
+        self.best = Best({_EPOCH: self.epoch, **self.stack.parameters})
         adaptive = settings.within is None  # waits for a number from the device at every step
         self.step = self._step if adaptive else self.stack.captured(self._step)
         shown = [self.epoch, *self.best.state()]

@@ -144,9 +144,9 @@ class _Run:
         self.held_out = torch.stack([each.inputs[last:] for each in data])
         self.held_out_targets = torch.stack([each.targets[last:] for each in data])
         device, seeds = self.inputs.device, len(data)
-        self.epoch = torch.zeros(seeds, device=device)
-        nothing = torch.full((seeds,), torch.nan, device=device)
-        self.best = Best(seeds, {"test": nothing, "epoch": torch.zeros_like(self.epoch)}, device)
+        self.epoch = self.inputs.new_zeros(seeds)
+        nothing = torch.full_like(self.epoch, torch.nan)
+        self.best = Best({"test": nothing, "epoch": self.epoch})
         self.rows = torch.arange(seeds, device=device)[:, None]
         self.step = self.stack.captured(self._step)
         self.look = self.stack.captured(self._look, [self.epoch, *self.best.state()])

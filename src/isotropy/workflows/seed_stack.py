@@ -5,11 +5,11 @@ Networks of a few hundred channels leave a GPU idle between launches. Their para
 gets the numbers it would get alone, up to rounding. Buffers are those of the first network.
 
 An equivariant layer is trained as in the thesis: its parameter is the whole matrix W, of which a
-pass uses the nearest equivariant one, QQᵀ vec W. That is the same set of layers as coefficients θ of
-Q, but not the same path of Adam, whose steps have one size: of the rate in every entry of W here,
-against rate times entries of Q, which are small, in W = Qθ; on the thesis's problems the latter is
-several times slower. Projected once a step, however often the network is called in it
-(`assembled`): an integrator calls it dozens of times.
+pass uses the nearest equivariant one, QQᵀ vec W. These are the layers that coefficients θ of Q
+give, but Adam goes another way: its steps have one size, the rate in every entry of W, where in
+W = Qθ they are the rate times an entry of Q, which is small, and at the thesis's rate too slow. W
+is projected once a step, however often the network is called in it (`assembled`): an integrator
+calls it dozens of times.
 
 On a GPU a whole step is recorded once and replayed (`isotropy.evidence.captured`).
 """
@@ -123,11 +123,11 @@ def _projections(network: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
     """For each weight and bias of an equivariant layer, by name, what makes it equivariant."""
     found: dict[str, Callable[[Tensor], Tensor]] = {}
     for name, layer in _equivariant_layers(network).items():
-        rank = layer.coefficients.numel()
-        found[f"{name}.weight"] = partial(_projected, layer.weight_map, rank)
+        prefix, rank = f"{name}." if name else "", layer.coefficients.numel()
+        found[f"{prefix}weight"] = partial(_projected, layer.weight_map, rank)
         if layer.bias_map is not None:
             rank = layer.bias_coefficients.numel()
-            found[f"{name}.bias"] = partial(_projected_vector, layer.bias_map, rank)
+            found[f"{prefix}bias"] = partial(_projected_vector, layer.bias_map, rank)
     return found
 
 
@@ -152,8 +152,9 @@ class Best:
     validation: (seeds); values: whatever is kept beside, (seeds, …) each
     """
 
-    def __init__(self, seeds: int, kept: Mapping[str, Tensor], device: torch.device) -> None:
-        self.validation = torch.full((seeds,), torch.inf, device=device)
+    def __init__(self, kept: Mapping[str, Tensor]) -> None:
+        first = next(iter(kept.values()))
+        self.validation = first.new_full((len(first),), torch.inf)
         self.values = {name: tensor.detach().clone() for name, tensor in kept.items()}
 
     @torch.no_grad()
