@@ -19,7 +19,7 @@ CASES = [
     (SO(3), V >> V * V),
     (SO(3), (2 * V + Scalar) >> (V * V + 2 * V)),
     (SO(3), (V + Scalar + V.dual) >> (Scalar + V + 2 * Scalar)),
-    (O(3), (V + P) >> (V * V + P * V)),
+    (O(3), (V + P) >> (P * V * V + P + V)),
     (S(3), (V + V * V) >> (Scalar + V + V * V)),
     (Z(4), 2 * V >> V * V),
     (D(4), (V * V + V) >> (V + V * V)),
@@ -43,17 +43,14 @@ def matrices(representation: Representation) -> tuple[list[np.ndarray], list[np.
     algebra = []
     for each in group.algebra_tensor().numpy():
         forward, backward = rho(identity + step * each), rho(identity - step * each)
-        algebra.append((forward - backward) / (2 * step))
+        algebra.append(np.round((forward - backward) / (2 * step), 8))
     return algebra, [rho(each) for each in group.discrete_tensor().numpy()]
 
 
 def expected(maps: Maps) -> np.ndarray:
     (left_algebra, left), (right_algebra, right) = matrices(maps.target), matrices(maps.source)
     return map_projector(
-        [
-            (np.round(a, 8), np.round(b, 8))
-            for a, b in zip(left_algebra, right_algebra, strict=True)
-        ],
+        list(zip(left_algebra, right_algebra, strict=True)),
         list(zip(left, right, strict=True)),
         (maps.target.size, maps.source.size),
     )

@@ -15,7 +15,7 @@ from isotropy.data.equivariant_problems import (
     random_elements,
     regression_problem,
 )
-from isotropy.symmetry.group_catalogue import O13, SO13p, DkeR3, O, S
+from isotropy.symmetry.group_catalogue import O13, DkeR3, O, S, SO13p
 from isotropy.symmetry.groups import Group
 
 ETA = np.diag([1.0, -1.0, -1.0, -1.0])

@@ -30,6 +30,9 @@ CPU = torch.device("cpu")
 TINY: dict[str, Any] = {"channels": 12, "layers": 1, "examples": 6, "epochs": 3, "duration": 1.0}
 
 
+STILL = DynamicsSettings(epochs=1, learning_rate=0.0, duration=2.0)
+
+
 def data_of(seed: int, each: int = 8):
     return pendulum_data(each, torch.Generator().manual_seed(seed))
 
@@ -66,19 +69,18 @@ class Motion(nn.Module):
 
 
 def test_the_true_motion_is_found_again() -> None:
-    settings = DynamicsSettings(epochs=60, learning_rate=1e-2, duration=2.0)
-    before, found = (
-        fit_dynamics([Motion(0.2)], [data_of(0)], DynamicsSettings(epochs=1, learning_rate=0.0))[0],
-        fit_dynamics([Motion(0.2)], [data_of(0)], settings)[0],
-    )
-    assert before.rollout_error > 0.02 and found.rollout_error < 2e-3
-    assert found.validation_loss < 1e-2 * before.validation_loss
+    settings = DynamicsSettings(epochs=40, learning_rate=1e-2, duration=2.0)
+    (before,) = fit_dynamics([Motion(0.2)], [data_of(0)], STILL)
+    (found,) = fit_dynamics([Motion(0.2)], [data_of(0)], settings)
+    assert before.rollout_error > 5 * found.rollout_error
+    assert before.validation_loss > 100 * found.validation_loss
 
 
 def test_rollouts_are_of_the_best_weights_and_in_float64() -> None:
-    (found,) = fit_dynamics([Motion(0.0)], [data_of(0)], DynamicsSettings(epochs=3))
-    # The first step leaves the truth, by Adam's rate: the best weights are those of an early look.
-    assert found.best_epoch == 1 and found.rollout_error > 1e-5
+    # Adam's first step is the rate: it lands on the truth, and later ones overshoot.
+    settings = DynamicsSettings(epochs=3, learning_rate=0.2, duration=2.0)
+    (found,) = fit_dynamics([Motion(0.2)], [data_of(0)], settings)
+    assert found.best_epoch == 1 and found.rollout_error < 1e-5
     exact = SeedStack([Motion(0.0)], 0.0)
     start = data_of(0).test[None, :, 0]
     path = rollout(exact, exact.parameters, start, 10)
@@ -89,9 +91,10 @@ def test_rollouts_are_of_the_best_weights_and_in_float64() -> None:
 def test_the_loss_is_the_mean_over_the_piece() -> None:
     data = data_of(0)
     network = Motion(0.1)
-    (found,) = fit_dynamics([network], [data], DynamicsSettings(epochs=1, learning_rate=0.0))
+    (found,) = fit_dynamics([network], [data], STILL)
     pieces = data.validation
-    path = integrate(network, pieces[:, 0], CHUNK, STEP, within=1).transpose(0, 1)
+    with torch.no_grad():
+        path = integrate(network, pieces[:, 0], CHUNK, STEP, within=1).transpose(0, 1)
     assert found.validation_loss == pytest.approx(float((path - pieces).square().mean()))
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from isotropy.checks import CallerError
 from isotropy.cli.main import cli, main
+from isotropy.cli.reproduce_series import SERIES
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.schedule import OBJECTIVES, LearnConfig
 from isotropy.evidence.settings import settings_from
@@ -367,7 +368,7 @@ def test_command_lists_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["reproduce"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out.split() == list(NAMES)
+    assert capsys.readouterr().out.split() == [*NAMES, *SERIES]
 
 
 def test_command_leaves_a_row_with_a_result_alone(

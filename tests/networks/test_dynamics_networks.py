@@ -72,7 +72,7 @@ def test_energy_is_conserved_by_its_motion() -> None:
 def drift(group: Group | None) -> float:
     """The largest change of angular momentum along the motion of an untrained network."""
     with torch.no_grad():
-        path = integrate(energy_network(group), states(8), 20, 0.1, within=4)
+        path = integrate(energy_network(group), states(8), 20, 0.1, within=40)
     assert float((path[-1] - path[0]).abs().max()) > 0.1
     momenta = angular_momentum(path)
     return float((momenta - momenta[:1]).abs().max())

@@ -44,8 +44,8 @@ def check_contract(network: EMLP, dtype: torch.dtype) -> None:
             assert layer.coefficients.numel() > 0  # there are maps
     outputs = network(inputs)
     assert outputs.shape == (30, network.target.size)
-    # It varies with x, by far more than it is allowed to err.
-    assert outputs.std(0).max() > 1e3 * TOLERANCE[dtype] * outputs.abs().mean()
+    # It varies with x, and visibly.
+    assert outputs.std(0).max() > 0.05 * outputs.abs().mean()
     assert worst_error(network, network, inputs) < TOLERANCE[dtype]
 
 
@@ -167,7 +167,7 @@ def test_it_learns_the_inertia_of_points():
     inputs = torch.cat([masses, places.flatten(1)], 1)
     network = EMLP(3 * Scalar + 3 * V, T(2), O(3), channels=110, layers=2, generator=generator)
     optimiser = torch.optim.Adam(network.parameters(), 3e-3)
-    for _ in range(80):
+    for _ in range(200):
         optimiser.zero_grad()
         loss = (network(inputs[:200]) - inertia[:200]).square().mean()
         loss.backward()

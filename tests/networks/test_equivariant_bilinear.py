@@ -20,6 +20,8 @@ EXTRA: dict[str, Representation] = {
     "GL(2)": 2 * V + 2 * V.dual + V.dual * V + V * V.dual + V * V * V.dual + V.dual * V * V,
     "SL(3)": V + V.dual + V * V.dual + V.dual * V,
     "S(4)": 5 * V + 3 * T(2) + Scalar,
+    "RubiksCube": 2 * V,
+    "Grid(4,2)": 2 * V,
 }
 
 
@@ -44,29 +46,24 @@ def test_against_loops_over_objects():
     representation = (4 * Scalar + 5 * V + 2 * T(2) + T(3))(O(3))
     layer = EquivariantBilinear(representation, representation, generator=seeded()).double()
     inputs = random_inputs(1, representation.size)
-    parts = inputs[0].split([n * dimension**rank for rank, n in amounts.items()])
+    lengths = [n * dimension**rank for rank, n in amounts.items()]
+    parts = inputs[0].split(lengths)
     objects = {rank: part.view(amounts[rank], -1) for rank, part in enumerate(parts)}
     used = {rank: min(n, dimension**rank) for rank, n in amounts.items()}
+    # (map, source, target): on their own kind with all of it, on vectors with as many as maps.
+    triples = {(1, 1, 0): 5, (2, 2, 0): 2, (3, 3, 0): 1, (2, 1, 1): used[1], (3, 1, 2): used[1]}
     weights, start = {}, 0
-    for target in (0, 1, 2):  # a kind after another, each with its sources in order
-        for source in (1, 2, 3):
-            if source + target > 3:
-                continue
-            shape = amounts[target], used[source + target], used[source]
-            end = start + shape[0] * shape[1] * shape[2]
-            weight = layer.coefficients.detach()[start:end].view(shape)
-            weights[source + target, source, target] = weight
-            start = end
+    for triple in sorted(triples, key=lambda each: (each[2], each[1])):
+        shape = amounts[triple[2]], used[triple[0]], triples[triple]
+        end = start + shape[0] * shape[1] * shape[2]
+        weights[triple] = layer.coefficients.detach()[start:end].view(shape)
+        start = end
     assert start == layer.coefficients.numel()
-    torch.set_default_dtype(torch.float64)
-    try:
-        expected = tensor_bilinear(objects, weights, dimension)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    found = layer(inputs)[0].split([n * dimension**rank for rank, n in amounts.items()])
+    expected = tensor_bilinear(objects, weights, dimension)
+    found = layer(inputs)[0].split(lengths)
     for rank in (0, 1, 2):
         assert torch.allclose(found[rank], expected[rank].ravel(), atol=1e-13)
-    assert not found[3].any()  # nothing of rank above three maps anything to it
+    assert not found[3].any()  # nothing of rank four maps a vector to it
 
 
 def test_order_of_the_sum_does_not_matter():
@@ -75,21 +72,12 @@ def test_order_of_the_sum_does_not_matter():
     to_apart = torch.tensor([2, 3, 4, 0, *range(11, 20), *range(5, 11), 1])
     first = EquivariantBilinear(together, together, generator=seeded()).double()
     second = EquivariantBilinear(apart, apart, generator=seeded()).double()
-    # Weights of each layer follow its own order of kinds: vectors, scalars, tensors in the second.
-    by_target = dict(
-        zip([(t.map, t.source, t.target) for t in first.triples], range(9), strict=False)
-    )
-    assert len(by_target) == len(second.triples) == 3
-    renamed = {0: 1, 1: 0, 2: 2}  # kinds of the first in the second
-    own = {key: part for key, part in _weights(first).items()}
+    assert len(first.triples) == len(second.triples) == 3
+    of_second = {0: 1, 1: 0, 2: 2}  # kinds of the second as they are numbered in the first
+    own = _weights(first)
     with torch.no_grad():
         second.coefficients.copy_(
-            torch.cat(
-                [
-                    own[tuple({v: k for k, v in renamed.items()}[x] for x in key)].ravel()
-                    for key in _weights(second)
-                ]
-            )
+            torch.cat([own[tuple(of_second[kind] for kind in key)] for key in _weights(second)])
         )
     inputs = random_inputs(4, 20)
     assert torch.allclose(second(inputs[:, to_apart]), first(inputs)[:, to_apart], atol=1e-13)
@@ -100,6 +88,14 @@ def _weights(layer: EquivariantBilinear) -> dict[tuple[int, int, int], torch.Ten
     ordered = [t for group in layer._by_target.values() for t in group]
     parts = layer.coefficients.detach().split(layer._amounts)
     return {(t.map, t.source, t.target): p for t, p in zip(ordered, parts, strict=True)}
+
+
+def test_it_starts_with_about_a_third_of_its_input():
+    representation = (20 * Scalar + 9 * V + 9 * T(2) + 2 * T(3))(SO(3))
+    layer = EquivariantBilinear(representation, representation, generator=seeded()).double()
+    outputs = layer(random_inputs(2000, representation.size))
+    for part in outputs.split([20, 27, 81, 54], 1)[:3]:
+        assert 0.15 < part.std() < 0.7  # lengths squared vary more than products
 
 
 def test_it_is_quadratic_and_takes_any_leading_axes():

@@ -31,11 +31,11 @@ def map_projector(
 def equivariance_error(
     function: Callable[[Tensor], Tensor], source: Tensor, target: Tensor, inputs: Tensor
 ) -> float:
-    """The largest ‖f(ρ_in x) − ρ_out f(x)‖ / ‖f(x)‖ of all inputs (batch, in), divided by the
-    condition numbers of ρ_in and ρ_out."""
+    """The largest ‖f(ρ_in x) − ρ_out f(x)‖ of all inputs (batch, in), relative to the mean ‖f(x)‖
+    and divided by the condition numbers of ρ_in and ρ_out."""
     with torch.no_grad():
         moved_first, moved_last = function(inputs @ source.mT), function(inputs) @ target.mT
-        scale = function(inputs).norm(dim=1).clamp(min=torch.finfo(inputs.dtype).tiny)
+        scale = function(inputs).norm(dim=1).mean()
         errors = (moved_first - moved_last).norm(dim=1) / scale
     conditions = torch.linalg.cond(source.double()) * torch.linalg.cond(target.double())
     return float(errors.max() / conditions)
@@ -51,7 +51,9 @@ def tensor_bilinear(
     """
     found: dict[int, Tensor] = {}
     for (map_rank, source_rank, target_rank), weight in weights.items():
-        total = found.setdefault(target_rank, torch.zeros(weight.shape[0], dimension**target_rank))
+        total = found.setdefault(
+            target_rank, weight.new_zeros(weight.shape[0], dimension**target_rank)
+        )
         for k in range(weight.shape[0]):
             for j in range(weight.shape[1]):
                 matrix = objects[map_rank][j].view(dimension**target_rank, dimension**source_rank)

@@ -12,7 +12,7 @@ from torch import nn
 from isotropy.checks import CallerError
 from isotropy.data.equivariant_problems import RegressionData, random_elements, regression_problem
 from isotropy.networks.emlp import EMLP, plain_mlp
-from isotropy.symmetry.group_catalogue import O13, SO13p, O, S
+from isotropy.symmetry.group_catalogue import O13, O, S, SO13p
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import Scalar, V
 from isotropy.workflows.regression import RegressionSettings, augmentation, fit_regression

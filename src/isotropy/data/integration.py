@@ -3,8 +3,8 @@
     dz/dt = field(z)          z(0) = start          states at 0, step, 2 step, …
 
 By the Runge–Kutta method of Dormand and Prince, either with steps of fixed length, which a GPU can
-replay as one recorded graph, or with torchdiffeq's adaptive ones. All states of a batch are followed
-together; everything is differentiable.
+replay as one recorded graph, or with torchdiffeq's adaptive ones. All states of a batch are
+followed together; everything is differentiable.
 """
 
 from __future__ import annotations

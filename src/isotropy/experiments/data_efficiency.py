@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import exp, log
 from statistics import mean
 from typing import Any
@@ -120,8 +120,7 @@ def _network(own: Mapping[str, Any], data: RegressionData, seed: int) -> nn.Modu
 
 def _on(data: RegressionData, device: torch.device) -> RegressionData:
     names = ("inputs", "targets", "input_scale", "target_mean", "target_scale")
-    moved = [getattr(data, name).to(device) for name in names]
-    return RegressionData(*moved, data.source, data.target)
+    return replace(data, **{name: getattr(data, name).to(device) for name in names})
 
 
 # -- what came out -----------------------------------------------------------------------------

@@ -6,15 +6,17 @@
 and it moves with the group as x does, so that W(x) x is equivariant whatever the weights w: T(2)
 times T(1) gives T(1), T(1) with T(1) the inner product. The atoms of a may come in any order; its
 axes are put in order. Where the group keeps a form B, V stands for V* by x ↦ B x, so that V ⊗ V is
-a map from V to V, too. Scalars are not used as maps: polynomials of scalars are what the
-nonlinearity is for.
+a map from V to V, too.
 
-Of each kind a, min(copies, size) objects serve as maps, as in the public code: more of them are
-linearly dependent. Two things differ from it, both for speed. The same holds here for the objects
-that maps are applied to, and scalars are left out there, too: a gate multiplies each object by a
-scalar already. And the objects taken are the first ones, where the public code draws them at
-random: objects of a hidden layer are exchangeable at the start, so the law of the network is the
-same, and these are slices.
+Which maps act on what:
+
+    on their own kind   c a scalar: all invariants of min(copies, size) objects with all of the kind
+    on vectors          b a single atom: min(copies, size) maps on min(copies, size) objects
+
+The public code lets maps act on everything, scalars included, and so costs several times what the
+linear layer does. Gates multiply by scalars already, and what lies further apart is reached in two
+steps. As there, no more than `size` objects serve as maps: more are linearly dependent. It draws
+them at random; these are the first ones, which the linear layer before is free to fill.
 
 W(x) is never formed. All maps on one kind b are applied in one batched product, and all that a
 kind c receives is mixed in one matrix product with a matrix that does not depend on the batch:
@@ -24,9 +26,10 @@ kind c receives is mixed in one matrix product with a matrix that does not depen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from math import prod
 from typing import TypeVar
 
@@ -42,10 +45,15 @@ from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import BASE, Maps, Product, Representation
 
 Key = TypeVar("Key")
+SourceKey = tuple[int, int, tuple[int, ...]]
+"""Number of a kind, how many objects of it, and their forms."""
 
-FEW = False
 SCALE = 0.1
-"""What the public code multiplies W(x) x by, for weights of variance one."""
+"""What W(x) x is multiplied by, as in the public code: steps in w are small steps in W."""
+SHARE = 0.3
+"""Initial standard deviation of y, for inputs of standard deviation one."""
+WORTH_A_KERNEL = 400
+"""Multiplications in one item of a batched product, below which torch's is several times slower."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,19 @@ class Triple:
     sizes: tuple[int, int]
     forms: tuple[int, ...]
 
+    @property
+    def moment(self) -> int:
+        """Σ E z² over all (j, l), for entries of x independent with variance one."""
+        squares = self.used * self.sizes[1] ** 2 if self.map == self.source else 0
+        return self.used * self.taken * self.sizes[1] + squares
+
 
 class EquivariantBilinear(ExactBuffers):
     """y = 0.1 W(x) x on (…, source.size) → (…, target.size); see the module.
 
     source, target: representations bound to one real group
-    generator: draws the initial weights, normal with variance one; torch's own if None
+    generator: draws the initial weights, normal, such that y starts with a standard deviation of
+               about 0.3 where x has one of 1; torch's own if None
 
     Outputs that nothing maps to are zero. `triples` says what is contracted with what; if it is
     empty, so is the layer.
@@ -126,7 +141,11 @@ class EquivariantBilinear(ExactBuffers):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights anew."""
         with torch.no_grad():
-            self.coefficients.normal_(generator=generator)
+            parts = iter(self.coefficients.split(self._amounts))
+            for group in self._by_target.values():
+                for each in group:
+                    spread = SHARE / SCALE / (len(group) * each.moment) ** 0.5
+                    next(parts).normal_(0, spread, generator=generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.shape[-1] != self.in_features:
@@ -134,22 +153,34 @@ class EquivariantBilinear(ExactBuffers):
         flat = inputs.reshape(-1, self.in_features)
         if self.source_order is not None:
             flat = flat.index_select(1, self.source_order)
-        objects = flat.split([copies * size for copies, size in self._sources], 1)
-        products: dict[Triple, Tensor] = {}
-        for (_, _, forms), group in self._by_source.items():
-            form = getattr(self, self._forms[forms]) if any(forms) else None
-            products.update(zip(group, _products(group, objects, form), strict=True))
-        weights = iter((SCALE * self.coefficients).split(self._amounts))
-        columns = [flat.new_zeros(()).expand(flat.shape[0], prod(shape)) for shape in self._targets]
-        for target, group in self._by_target.items():
-            copies, _ = self._targets[target]
-            matrix = torch.cat([_mixing(next(weights), copies, each) for each in group], 1)
-            found = torch.cat([products[each] for each in group], 1)
-            columns[target] = found @ matrix.T
-        mixed = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+        mixed = self._mixed(flat)
         if self.target_order is not None:
             mixed = mixed.index_select(1, self.target_order)
         return mixed.view(*inputs.shape[:-1], self.out_features)
+
+    def _mixed(self, inputs: Tensor) -> Tensor:
+        """W(x) x, inputs and outputs with copies of a kind together."""
+        objects = inputs.split([copies * size for copies, size in self._sources], 1)
+        products: dict[Triple, Tensor] = {}
+        for key, group in self._by_source.items():
+            found = _maps(group, objects) @ self._source(key, objects).mT  # (batch, Σ j C, l)
+            products.update(zip(group, _pieces(found.flatten(1), group), strict=True))
+        weights = iter((SCALE * self.coefficients).split(self._amounts))
+        columns = [
+            inputs.new_zeros(()).expand(inputs.shape[0], prod(shape)) for shape in self._targets
+        ]
+        for target, group in self._by_target.items():
+            copies, _ = self._targets[target]
+            matrix = _joined([_mixing(next(weights), copies, each) for each in group])
+            columns[target] = _joined([products[each] for each in group]) @ matrix.T
+        return _joined(columns)
+
+    def _source(self, key: SourceKey, objects: Sequence[Tensor]) -> Tensor:
+        """x_b (batch, l, B), through the form where there is one."""
+        number, taken, forms = key
+        size = self._sources[number][1]
+        source = objects[number][:, : taken * size].unflatten(1, (taken, size))
+        return source @ getattr(self, self._forms[forms]).T if any(forms) else source
 
     def _add_order(self, name: str, kinds: tuple[Kind, ...], *, inverse: bool) -> None:
         places = np.concatenate([kind.places.ravel() for kind in kinds] or [np.zeros(0, int)])
@@ -167,13 +198,13 @@ class EquivariantBilinear(ExactBuffers):
 def contractions(
     sources: Sequence[Kind], targets: Sequence[Kind], group: Group
 ) -> tuple[Triple, ...]:
-    """Every way to read a kind of `sources` as a map from one of them to one of `targets`."""
+    """Every way in which a kind of `sources` acts on one of them to give one of `targets`."""
     found = []
     for b, source in enumerate(sources):
-        if not source.atoms:
-            continue
         for c, target in enumerate(targets):
             word = map_atoms(target.atoms, source.atoms, group)
+            if target.atoms and len(source.atoms) != 1:
+                continue
             for a, kind in enumerate(sources):
                 axes = _axes(kind.atoms, word, len(target.atoms), group)
                 if axes is None:
@@ -185,7 +216,7 @@ def contractions(
                         source=b,
                         target=c,
                         used=min(kind.copies, kind.size),
-                        taken=min(source.copies, source.size) if target.atoms or FEW else source.copies,
+                        taken=min(source.copies, source.size) if target.atoms else source.copies,
                         shape=tuple(atom.size(group) for atom in kind.atoms),
                         axes=axes,
                         sizes=(target.size, source.size),
@@ -198,27 +229,32 @@ def contractions(
     return tuple(found)
 
 
-def _products(
-    group: Sequence[Triple], objects: Sequence[Tensor], form: Tensor | None
-) -> Iterator[Tensor]:
-    """z (batch, used · C · taken) of every triple of one source."""
+def _maps(group: Sequence[Triple], objects: Sequence[Tensor]) -> Tensor:
+    """The objects that act on one source, (batch, Σ j C, B), and rows of zeros where these help."""
     taken, into = group[0].taken, group[0].sizes[1]
-    source = objects[group[0].source][:, : taken * into].unflatten(1, (taken, into))
-    if form is not None:
-        source = source @ form.T
-    maps = [_maps(triple, objects[triple.map]) for triple in group]
-    together = maps[0] if len(maps) == 1 else torch.cat(maps, 1)
-    found = together.unflatten(1, (-1, into)) @ source.mT  # (batch, Σ j C, l)
-    return iter(found.flatten(1).split([t.used * t.sizes[0] * taken for t in group], 1))
+    pieces = []
+    for triple in group:
+        used = objects[triple.map][:, : triple.used * prod(triple.shape)]
+        if triple.axes != tuple(range(len(triple.axes))):
+            tensor = used.unflatten(1, (triple.used, *triple.shape))
+            used = tensor.permute(0, 1, *(2 + axis for axis in triple.axes)).flatten(1)
+        pieces.append(used)
+    rows = sum(triple.used * triple.sizes[0] for triple in group)
+    missing = -(-WORTH_A_KERNEL // (taken * into)) - rows
+    if 0 < missing <= 2 * rows:
+        pieces.append(pieces[0].new_zeros(()).expand(pieces[0].shape[0], missing * into))
+    return _joined(pieces).unflatten(1, (-1, into))
 
 
-def _maps(triple: Triple, objects: Tensor) -> Tensor:
-    """The objects used as maps, (batch, j · C · B)."""
-    used = objects[:, : triple.used * prod(triple.shape)]
-    if triple.axes == tuple(range(len(triple.axes))):
-        return used
-    tensor = used.unflatten(1, (triple.used, *triple.shape))
-    return tensor.permute(0, 1, *(2 + axis for axis in triple.axes)).flatten(1)
+def _pieces(found: Tensor, group: Sequence[Triple]) -> list[Tensor]:
+    """The columns of each triple, used · C · taken of them."""
+    lengths = [each.used * each.sizes[0] * each.taken for each in group]
+    starts = accumulate([0, *lengths[:-1]])
+    return [found[:, start : start + length] for start, length in zip(starts, lengths, strict=True)]
+
+
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), 1)
 
 
 def _mixing(weight: Tensor, copies: int, triple: Triple) -> Tensor:

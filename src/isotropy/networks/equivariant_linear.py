@@ -32,6 +32,8 @@ from isotropy.symmetry.representations import Representation, Scalar
 
 READ_OFF_FROM = 64
 """Rank of a pair from which a basis without shared entries is read off by indices."""
+GAIN = 0.8
+"""Initial standard deviation of W x, for inputs of standard deviation one."""
 WORTH_SPLITTING = 0.8
 """Share of W in its parts, below which they are applied one by one."""
 
@@ -43,9 +45,12 @@ class EquivariantLinear(nn.Module):
     bias:      whether to add b, an invariant vector of `target`
     generator: draws the initial coefficients; torch's own if None
 
-    Initial coefficients are normal with variance 1 / max(out, in): the first two moments of an
-    orthogonal matrix projected onto the basis, as in the paper. Those of b have the variance
-    1 / (3 out) and are symmetric about zero (the paper's are non-negative, which nothing asks for).
+    Initial coefficients are normal, and such that every entry of W x has the standard deviation
+    0.8 where those of x have 1: for a kind of products of size o that is reached by Σ a r
+    coefficients each, their variance is 0.64 o / Σ a r. (The paper projects an orthogonal matrix
+    onto the basis. That leaves each kind with the share of variance that its maps have among all
+    matrices, 3 % for vectors of SO(3), and a few layers with next to nothing.) Those of b have the
+    variance of a plain layer's, 1 / (3 in) an entry, and are symmetric about zero.
 
     Raises `CallerError` if the group is complex, or no map exists at all.
     """
@@ -82,11 +87,14 @@ class EquivariantLinear(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the coefficients anew."""
         with torch.no_grad():
-            largest = max(self.target.size, self.source.size, 1)
-            self.coefficients.normal_(0, largest**-0.5, generator=generator)
-            if self.bias_coefficients is not None:
-                spread = (3 * self.target.size) ** -0.5
-                self.bias_coefficients.normal_(0, spread, generator=generator)
+            self.weight_map.draw(
+                self.coefficients, lambda o, fan: GAIN * (o / fan) ** 0.5, generator
+            )
+            if self.bias_map is not None:
+                spread = 1 / (3 * max(self.in_features, 1))
+                self.bias_map.draw(
+                    self.bias_coefficients, lambda o, fan: (spread * o / fan) ** 0.5, generator
+                )
 
     @property
     def weight(self) -> Tensor:
@@ -234,6 +242,20 @@ class AssembledMap(ExactBuffers):
             weight = weight.index_select(1, self.column_order)
         return weight
 
+    def draw(
+        self,
+        coefficients: Tensor,
+        spread: Callable[[int, int], float],
+        generator: torch.Generator | None,
+    ) -> None:
+        """Fill with normal numbers of standard deviation spread(o, Σ a r), by kind of target."""
+        parts = coefficients.split(self._spans)
+        for row in range(len(self._rows)):
+            own = [block for (r, _), block in self._blocks.items() if r == row]
+            fan = sum(block.coefficients[1] * block.coefficients[2] for block in own)
+            for block in own:
+                parts[block.number].normal_(0, spread(block.size[0], fan), generator=generator)
+
     def _assembled(self, block: _Block, parts: tuple[Tensor, ...]) -> Tensor:
         """W of one pair of kinds, (copies out · o, copies in · i)."""
         copies_out, copies_in, rank = block.coefficients
@@ -243,8 +265,6 @@ class AssembledMap(ExactBuffers):
         if block.is_read_off:
             index = getattr(self, f"{block.name}_index")
             found = functional.pad(part, (0, 1)).index_select(1, index) * basis
-        elif rank == out == into == 1:
-            found = part * basis[0]
         else:
             found = part @ basis
         if out == into == 1:

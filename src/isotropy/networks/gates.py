@@ -68,9 +68,9 @@ class GatedNonlinearity(nn.Module):
                 f"expected inputs (…, {self.in_features}), {self.gates} gates and "
                 f"{self.out_features} entries, got {shape_text(inputs)}"
             )
-        gates, *parts = inputs.split([self.gates, *(length for length, _ in self._runs)], -1)
         if not self.gates:
             return functional.silu(inputs)
+        gates, *parts = inputs.split([self.gates, *(length for length, _ in self._runs)], -1)
         lengths = [length for length, has_gates in self._runs if has_gates]
         factors = iter((gates.sigmoid() @ self.spread).split(lengths, -1))
         found = [

@@ -113,9 +113,8 @@ def _equivariant_layers(network: nn.Module) -> dict[str, EquivariantLinear]:
 
 def _projected(assembled: AssembledMap, rank: int, matrix: Tensor) -> Tensor:
     """The equivariant matrix nearest to `matrix` (out, in): that of its coefficients Qᵀ vec."""
-    _, transposed = vjp(assembled, matrix.new_zeros(rank))
-    (coefficients,) = transposed(matrix)
-    found: Tensor = assembled(coefficients)
+    transposed: Callable[[Tensor], tuple[Tensor]] = vjp(assembled, matrix.new_zeros(rank))[1]
+    found: Tensor = assembled(*transposed(matrix))
     return found
 
 
