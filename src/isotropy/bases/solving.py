@@ -61,26 +61,19 @@ def solve(
     method: one of METHODS, to insist on it; the first that applies otherwise
     store:  solutions on disk, looked up before solving and added to
     """
+    if method is not None:
+        return _solved(Problem(group, atoms), method)
     key = (group.key, tuple(atom.key(group) for atom in atoms))
-    if method is None and key in _known:
-        return replace(_known[key], seconds=0.0)
     problem = Problem(group, atoms)
-    found = _stored(problem, store) if method is None else None
-    if found is None:
-        name, columns, seconds = _solved(problem, method)
-        residual = problem.residual(columns)
-        if not residual <= TOLERANCE:
-            raise CallerError(
-                f"the basis of {_words(atoms)} of {group} by {name!r} violates its constraints by "
-                f"{residual:.1e}, more than {TOLERANCE:.0e}; are the generators a representation "
-                "of the group?"
-            )
-        rank, size, shape = columns.shape[1], problem.size, problem.shape
-        found = Basis(rank, size, shape, name, residual, seconds, columns)
-        if store is not None and method is None:
-            store.save(solution_key(problem), found)
-    if method is None:
-        _known[key] = found
+    if key in _known:
+        found = replace(_known[key], seconds=0.0)
+        is_kept = store is None or solution_key(problem) in store
+    else:
+        stored = _stored(problem, store)
+        found = _known[key] = stored or _solved(problem, None)
+        is_kept = stored is not None
+    if store is not None and not is_kept:
+        store.save(solution_key(problem), found)
     return found
 
 
@@ -124,17 +117,28 @@ def _methods(method: str | None) -> dict[str, Method]:
     return {method: METHODS[check_choice(method, METHODS, what="method")]}
 
 
-def _solved(problem: Problem, method: str | None) -> tuple[str, Columns, float]:
+def _solved(problem: Problem, method: str | None) -> Basis:
+    """The basis by the first method that applies, put into the constraints."""
+    group, atoms = problem.group, problem.atoms
     started = time.perf_counter()
     for name, each in _methods(method).items():
         columns = each.basis(problem)
         if columns is not None:
-            return name, columns, time.perf_counter() - started
-    by = f" by {method!r}" if method else ""
-    raise CallerError(
-        f"no method finds the basis of {_words(problem.atoms)} of {problem.group}{by}: "
-        f"{problem.size:,} entries"
-    )
+            break
+    else:
+        by = f" by {method!r}" if method else ""
+        raise CallerError(
+            f"no method finds the basis of {_words(atoms)} of {group}{by}: {problem.size:,} entries"
+        )
+    seconds = time.perf_counter() - started
+    residual = problem.residual(columns)
+    if not residual <= TOLERANCE:
+        raise CallerError(
+            f"the basis of {_words(atoms)} of {group} by {name!r} violates its constraints by "
+            f"{residual:.1e}, more than {TOLERANCE:.0e}; are the generators a representation of "
+            "the group?"
+        )
+    return Basis(columns.shape[1], problem.size, problem.shape, name, residual, seconds, columns)
 
 
 def _stored(problem: Problem, store: Store | None) -> Basis | None:

@@ -82,6 +82,10 @@ class Store:
         if self.folder.exists() and not self.folder.is_dir():
             raise CallerError(f"solutions are kept in a folder, and {self.folder} is a file")
 
+    def __contains__(self, key: str) -> bool:
+        """Whether there is a file under this key, sound or not."""
+        return self._path(key).exists()
+
     def load(self, key: str, shape: tuple[int, ...]) -> Basis | None:
         """The solution saved under this key, of a problem of this shape, without a residual.
 
