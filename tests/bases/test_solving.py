@@ -19,7 +19,7 @@ from isotropy.symmetry.representations import Product, T
 CHOICES = {
     ("S(4)", "T(4)"): ("orbits", 15),
     ("D(4)", "T(4)"): ("signed", 4),
-    ("Z(3) x Z(3)", "T(2)"): ("product", 9),
+    ("SO(3) x S(3)", "T(2)"): ("product", 2),
     ("SO(3)", "T(5)"): ("invariants", 6),
     ("SU(3)", "T(3,3)"): ("invariants", 6),
     ("O2eR3", "T(4)"): ("blocks", 10),
