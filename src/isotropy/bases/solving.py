@@ -118,27 +118,30 @@ def _methods(method: str | None) -> dict[str, Method]:
 
 
 def _solved(problem: Problem, method: str | None) -> Basis:
-    """The basis by the first method that applies, put into the constraints."""
-    group, atoms = problem.group, problem.atoms
+    """The basis by the first method that applies."""
     started = time.perf_counter()
     for name, each in _methods(method).items():
         columns = each.basis(problem)
         if columns is not None:
-            break
-    else:
-        by = f" by {method!r}" if method else ""
-        raise CallerError(
-            f"no method finds the basis of {_words(atoms)} of {group}{by}: {problem.size:,} entries"
-        )
-    seconds = time.perf_counter() - started
+            return _checked(problem, name, columns, time.perf_counter() - started)
+    by = f" by {method!r}" if method else ""
+    raise CallerError(
+        f"no method finds the basis of {_words(problem.atoms)} of {problem.group}{by}: "
+        f"{problem.size:,} entries"
+    )
+
+
+def _checked(problem: Problem, method: str, columns: Columns, seconds: float) -> Basis:
+    """What a method found, put into the constraints."""
     residual = problem.residual(columns)
     if not residual <= TOLERANCE:
         raise CallerError(
-            f"the basis of {_words(atoms)} of {group} by {name!r} violates its constraints by "
-            f"{residual:.1e}, more than {TOLERANCE:.0e}; are the generators a representation of "
-            "the group?"
+            f"the basis of {_words(problem.atoms)} of {problem.group} by {method!r} violates its "
+            f"constraints by {residual:.1e}, more than {TOLERANCE:.0e}; are the generators a "
+            "representation of the group?"
         )
-    return Basis(columns.shape[1], problem.size, problem.shape, name, residual, seconds, columns)
+    rank = columns.shape[1]
+    return Basis(rank, problem.size, problem.shape, method, residual, seconds, columns)
 
 
 def _stored(problem: Problem, store: Store | None) -> Basis | None:
