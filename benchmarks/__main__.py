@@ -10,6 +10,7 @@ import sys
 from benchmarks import (
     basis,
     bound,
+    emlp,
     evidence,
     first_version,
     lie_derivative,
@@ -21,6 +22,7 @@ from benchmarks import (
 BENCHMARKS = {
     "basis": basis.main,
     "bound": bound.main,
+    "emlp": emlp.main,
     "evidence": evidence.main,
     "first_version": first_version.main,
     "lie_derivative": lie_derivative.main,

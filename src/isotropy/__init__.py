@@ -23,6 +23,8 @@ from isotropy.evidence.values import EvidenceValue
 from isotropy.evidence.verdict import Verdict
 from isotropy.networks.augmentations import Augmentation, Symmetry, UniformRanges
 from isotropy.networks.correlated import CorrelatedRanges
+from isotropy.networks.emlp import EMLP
+from isotropy.networks.equivariant_linear import EquivariantLinear
 from isotropy.networks.export import (
     as_kornia,
     as_torchvision,
@@ -45,6 +47,7 @@ from isotropy.symmetry.finite_actions import (
     reversal,
     sign_change,
 )
+from isotropy.symmetry.group_catalogue import group_named
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.image_actions import AffineAction, affine
 from isotropy.symmetry.intensity_actions import intensity
@@ -71,7 +74,9 @@ __all__ = [
     "CorrelatedRanges",
     "DenseRoots",
     "DiagonalRoots",
+    "EMLP",
     "Element",
+    "EquivariantLinear",
     "EvidenceValue",
     "FiniteAction",
     "Follows",
@@ -118,6 +123,7 @@ __all__ = [
     "equivariant_basis",
     "export_model",
     "flip",
+    "group_named",
     "intensity",
     "learn",
     "learn_many",

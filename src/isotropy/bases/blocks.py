@@ -15,19 +15,18 @@ Blocks are the connected components of the coordinates, joined where some genera
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product as words_of
 from math import prod
-from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sparse
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from isotropy.bases.problem import Columns, Problem
+from isotropy.bases.problem import Problem
+from isotropy.bases.products import Solve
 from isotropy.bases.solution import check_memory
-from isotropy.symmetry.atoms import Atom, Product
+from isotropy.symmetry.atoms import Atom
 from isotropy.symmetry.groups import Group
 
 MOST_WORDS = 20_000
@@ -71,19 +70,6 @@ class Block(Atom):
     @property
     def identity(self) -> tuple[object, ...]:
         return (Block, self.of, self.coordinates)
-
-
-class Solved(Protocol):
-    """What solving one word returns: `solution.Basis`."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def columns(self) -> Columns | None: ...
-
-
-Solve = Callable[[Group, Product], Solved]
 
 
 def block_basis(problem: Problem, solve: Solve) -> sparse.csc_array | None:
