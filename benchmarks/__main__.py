@@ -10,7 +10,7 @@ import sys
 from benchmarks import (
     basis,
     bound,
-    emlp,
+    equivariant_networks,
     evidence,
     first_version,
     lie_derivative,
@@ -22,7 +22,7 @@ from benchmarks import (
 BENCHMARKS = {
     "basis": basis.main,
     "bound": bound.main,
-    "emlp": emlp.main,
+    "equivariant_networks": equivariant_networks.main,
     "evidence": evidence.main,
     "first_version": first_version.main,
     "lie_derivative": lie_derivative.main,

@@ -12,16 +12,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import emlp
+from benchmarks import equivariant_networks as benchmark
 
 
 def test_a_report_on_small_networks() -> None:
-    assert importlib.import_module("benchmarks.__main__").BENCHMARKS["emlp"] is emlp.main
-    report = emlp.run(0, torch.device("cpu"), channels=16)
+    found = importlib.import_module("benchmarks.__main__").BENCHMARKS["equivariant_networks"]
+    assert found is benchmark.main
+    report = benchmark.run(0, torch.device("cpu"), channels=16)
     assert json.loads(json.dumps(report)) == report
-    assert report["networks"].keys() == emlp.PROBLEMS.keys()
+    assert report["networks"].keys() == benchmark.PROBLEMS.keys()
     for row, claim in zip(report["networks"].values(), report["goals"], strict=True):
         assert row["ratio"] == pytest.approx(row["emlp"] / row["mlp"])
-        assert claim["measured"] == row["ratio"] and claim["goal"] == emlp.MOST
-        assert claim["met"] == (row["ratio"] <= emlp.MOST)
-    assert "SO+(1,3)" in emlp._table(report)
+        assert claim["measured"] == row["ratio"] and claim["goal"] == benchmark.MOST
+        assert claim["met"] == (row["ratio"] <= benchmark.MOST)
+    assert "SO+(1,3)" in benchmark._table(report)

@@ -4,7 +4,7 @@ Forward and backward of `EMLP` and `plain_mlp`, 3 layers of 384 channels, batche
 problem a group; also what finding all bases and making the network takes, once. Steps take turns,
 and the least seconds of several rounds are compared. Ratios hold within one run.
 
-    python -m benchmarks.emlp [--json] [--rounds 20] [--device cpu]
+    python -m benchmarks.equivariant_networks [--json] [--rounds 20] [--device cpu]
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run(rounds: int, device: torch.device, channels: int = 384) -> dict[str, Any
     torch.manual_seed(0)
     found = {name: compared(name, device, rounds, channels) for name in PROBLEMS}
     return {
-        "benchmark": "emlp",
+        "benchmark": "equivariant_networks",
         "channels": channels,
         "batch": BATCH,
         **provenance(device),
