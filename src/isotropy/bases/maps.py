@@ -244,21 +244,9 @@ def _pair_columns(
     atoms = map_atoms(target, source, group)
     order = sorted(range(len(atoms)), key=lambda place: atoms[place].name)
     solution = solve(group, tuple(atoms[place] for place in order), store=store)
-    columns = _orthonormal(solution)
+    columns = solution.orthonormal
     if order != sorted(order):
         numbers = np.arange(solution.size).reshape(solution.shape)
         rows = numbers.transpose(np.argsort(order)).ravel()
         columns = columns.tocsr()[rows].tocsc() if sparse.issparse(columns) else columns[rows]
     return columns, solution
-
-
-def _orthonormal(solution: Basis) -> Columns:
-    columns = solution.columns
-    if sparse.issparse(columns):
-        entries = sparse.csc_array(columns)
-        entries.eliminate_zeros()
-        if len(np.unique(entries.indices)) == entries.nnz:  # no two columns share an entry
-            norms = np.sqrt(np.asarray(abs(entries).power(2).sum(0)).ravel())
-            return sparse.csc_array(entries @ sparse.diags_array(1 / norms))
-    found = solution.orthonormal
-    return found.toarray() if sparse.issparse(found) else found
