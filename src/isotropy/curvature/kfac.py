@@ -97,6 +97,8 @@ class KFAC:
                 continue
             rule.check(module, layer_name)
             for name in own:
+                if name in rule.constants:
+                    continue
                 if name not in rule.parameters:
                     raise CallerError(
                         f"layer {layer_name!r}: the rule for {type(module).__name__} knows the "

@@ -16,7 +16,8 @@ With eigenvalues λ of G, μ of A, output-curvature scale s and prior precision 
     log|H + δ I| = Σ_ij log(s λ_i μ_j / N + δ)          no damping, δ adds to the product
     ∂/∂G         = U diag_i( Σ_j s μ_j/N / (s λ_i μ_j/N + δ) ) Uᵀ        (likewise for A)
 
-Grouped convolutions have one such block a group; `groups` is the first axis everywhere.
+Grouped convolutions have one such block a group; `groups` is the first axis everywhere. Where one
+of the two factors has only one group, all blocks share it (`fully_connected_pathways`).
 Eigendecompositions run in float64: in lower precision they fail on ill-conditioned factors.
 
 Where factors have changed little since they were last decomposed, eigenvectors U from then will do:
@@ -39,7 +40,10 @@ from isotropy.fused import is_plain
 
 @dataclass(frozen=True)
 class KroneckerRoots:
-    """Roots of A: `inputs` (groups, rows, in), and of G: `outputs` (groups, rows, out)."""
+    """Roots of A: `inputs` (groups, rows, in), and of G: `outputs` (groups, rows, out).
+
+    With one group in one of them and more in the other, the one is shared by all blocks.
+    """
 
     inputs: Tensor
     outputs: Tensor
@@ -118,9 +122,10 @@ class KroneckerFactors:
         """A and G."""
         return (self.inputs, self.outputs)
 
-    def spectrum(self, count: int) -> KroneckerSpectrum:
+    def spectrum(self, count: int, *, values_only: bool = False) -> KroneckerSpectrum:
         """Eigenvalues and eigenvectors after dividing A by the number of examples."""
-        return KroneckerSpectrum(*_eigh(self.outputs), *_eigh(self.inputs / count), count)
+        found = _eigenvalues if values_only else _eigh
+        return KroneckerSpectrum(*found(self.outputs), *found(self.inputs / count), count)
 
     def spectrum_in(self, previous: object, count: int) -> KroneckerSpectrum:
         """Diagonals in the eigenvectors of `previous`; decomposed if those do not fit."""
@@ -139,9 +144,11 @@ class KroneckerFactors:
 
     def dense(self, count: int) -> Tensor:
         """The block written out, (groups, out·in, out·in); for small layers and tests."""
-        groups, size = self.inputs.shape[0], self.inputs.shape[1] * self.outputs.shape[1]
-        product = torch.einsum("gij,gkl->gikjl", self.outputs, self.inputs / count)
-        return product.reshape(groups, size, size)
+        size = self.inputs.shape[1] * self.outputs.shape[1]
+        outer, inner = torch.broadcast_tensors(
+            self.outputs[:, :, None, :, None], (self.inputs / count)[:, None, :, None, :]
+        )
+        return (outer * inner).reshape(-1, size, size)
 
 
 @dataclass(frozen=True)
@@ -161,9 +168,9 @@ class DenseFactors:
         """H."""
         return (self.matrix,)
 
-    def spectrum(self, count: int) -> DenseSpectrum:
+    def spectrum(self, count: int, *, values_only: bool = False) -> DenseSpectrum:
         del count  # a dense block is a plain sum over examples
-        return DenseSpectrum(*_eigh(self.matrix))
+        return DenseSpectrum(*(_eigenvalues if values_only else _eigh)(self.matrix))
 
     def spectrum_in(self, previous: object, count: int) -> DenseSpectrum:
         """The diagonal in the eigenvectors of `previous`; decomposed if those do not fit."""
@@ -189,8 +196,8 @@ class DiagonalFactors:
         """h."""
         return (self.values,)
 
-    def spectrum(self, count: int) -> DiagonalSpectrum:
-        del count
+    def spectrum(self, count: int, *, values_only: bool = False) -> DiagonalSpectrum:
+        del count, values_only
         return DiagonalSpectrum(self.values.double())
 
     def spectrum_in(self, previous: object, count: int) -> DiagonalSpectrum:
@@ -265,9 +272,10 @@ class KroneckerSpectrum(Spectrum):
         outer = self.output_values[:, :, None]
         inner = self.input_values[:, None, :]
         inverse = scale / (scale * outer * inner + precision)
-        for_outputs = _conjugate(self.output_vectors, (inner * inverse).sum(2), dtype)
-        weights = (outer * inverse).sum(1) / self.count
-        for_inputs = _conjugate(self.input_vectors, weights, dtype)
+        of_outputs = _over_shared((inner * inverse).sum(2), self.output_values)
+        of_inputs = _over_shared((outer * inverse).sum(1) / self.count, self.input_values)
+        for_outputs = _conjugate(self.output_vectors, of_outputs, dtype)
+        for_inputs = _conjugate(self.input_vectors, of_inputs, dtype)
         return for_inputs, for_outputs
 
 
@@ -303,21 +311,27 @@ class DiagonalSpectrum(Spectrum):
 
 
 def all_spectra(
-    factors: Mapping[str, Factors], count: int, basis: Mapping[str, object] | None = None
+    factors: Mapping[str, Factors],
+    count: int,
+    basis: Mapping[str, object] | None = None,
+    *,
+    values_only: bool = False,
 ) -> dict[str, Spectrum]:
     """Spectra by parameter name; what a bias shares with its weight is decomposed once.
 
     basis: earlier spectra by name, whose eigenvectors are kept (`spectrum_in`).
+    values_only: no eigenvectors are found, which is faster; there are no pullbacks then
     """
     found: dict[str, Spectrum] = {}
     for name, block in factors.items():
         weight = found.get(block.output_of or "") if isinstance(block, DenseFactors) else None
         if isinstance(weight, KroneckerSpectrum):
-            found[name] = DenseSpectrum(weight.output_values[0], weight.output_vectors[0])
+            vectors = weight.output_vectors if values_only else weight.output_vectors[0]
+            found[name] = DenseSpectrum(weight.output_values[0], vectors)
         elif basis is not None and name in basis:
             found[name] = block.spectrum_in(basis[name], count)
         else:
-            found[name] = block.spectrum(count)
+            found[name] = block.spectrum(count, values_only=values_only)
     return found
 
 
@@ -346,6 +360,11 @@ def _gram(root: Tensor) -> Tensor:
     return found
 
 
+def _over_shared(weights: Tensor, values: Tensor) -> Tensor:
+    """Weights (groups, size) summed over groups where these share the factor with `values`."""
+    return weights.sum(0, keepdim=True) if len(values) < len(weights) else weights
+
+
 def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
     vectors = vectors.to(dtype)
     return (vectors * values.to(dtype)[..., None, :]) @ vectors.mT
@@ -355,6 +374,13 @@ def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     matrix = matrix.double()
     values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
     return values.clamp_min(0.0), vectors
+
+
+def _eigenvalues(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, and no vectors (0,)."""
+    matrix = matrix.double()
+    values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
+    return values.clamp_min(0.0), values.new_empty(0)
 
 
 def _diagonal_in(vectors: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:

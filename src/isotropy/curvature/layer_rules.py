@@ -57,6 +57,8 @@ class LayerRule:
     """
 
     parameters: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    """Parameters that are trained, but constants of the evidence: no curvature and no prior."""
 
     def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
         """What is kept of a call's inputs (batch·copies, …): by default the mean over copies."""

@@ -71,6 +71,8 @@ class LaplaceFit:
 
     statistic: the likelihood's, summed over `count` examples; spectra by block, which is a
     parameter's name or, for joint curvature, one for all; norms and sizes by parameter name.
+    stands_for: how many examples those are a random sample of, `count` unless said otherwise; log
+    likelihood and curvature are those of the sample times stands_for/count.
     """
 
     spectra: dict[str, AnySpectrum]
@@ -78,6 +80,12 @@ class LaplaceFit:
     sizes: dict[str, int]
     statistic: Tensor
     count: int
+    stands_for: int | None = None
+
+    @property
+    def share(self) -> float:
+        """By how much sums over all examples exceed those over the sample."""
+        return 1.0 if self.stands_for is None else self.stands_for / self.count
 
 
 class LaplaceEvidence:
@@ -100,17 +108,25 @@ class LaplaceEvidence:
         """As in records: `kfac-ggn`, …"""
         return self.curvature.kind.name
 
-    def fit(self, batches: Iterable[Batch], basis: LaplaceFit | None = None) -> LaplaceFit:
+    def fit(
+        self,
+        batches: Iterable[Batch],
+        basis: LaplaceFit | None = None,
+        *,
+        values_only: bool = False,
+    ) -> LaplaceFit:
         """Pass one: factors and likelihood statistic over all batches, then eigenvalues.
 
         basis: an earlier fit whose eigenvectors are kept, which saves the decompositions; the
         log-determinant is then that of the blocks' diagonals in this basis, never smaller than
         the exact one and equal to it as long as the eigenvectors have not turned.
+        values_only: no eigenvectors are found; enough for `value` and `effective_parameters`, and
+        not for gradients.
         """
         sums = _Sums(self.likelihood)
         for batch in batches:
             sums.add(self._curvature_of(batch, graph=False), batch)
-        return self._fit_from(sums, basis)
+        return self._fit_from(sums, basis, values_only=values_only)
 
     def fit_with_gradient(
         self,
@@ -146,13 +162,15 @@ class LaplaceEvidence:
             create_graph=graph,
         )
 
-    def _fit_from(self, sums: _Sums, basis: LaplaceFit | None) -> LaplaceFit:
+    def _fit_from(
+        self, sums: _Sums, basis: LaplaceFit | None, *, values_only: bool = False
+    ) -> LaplaceFit:
         sums.check()
-        kept = {} if basis is None else {"basis": basis.spectra}
+        kept = None if basis is None else basis.spectra
         parameters = dict(self.network.named_parameters())
         names = self.curvature.parameter_names
         return LaplaceFit(
-            spectra=spectra_of(sums.factors, sums.count, **kept),
+            spectra=spectra_of(sums.factors, sums.count, kept, values_only=values_only),
             squared_norms={
                 name: parameters[name].detach().double().square().sum() for name in names
             },
@@ -174,7 +192,8 @@ class LaplaceEvidence:
         for block, spectrum in fit.spectra.items():
             precision = block_precision(spectrum, block, precisions)
             complexity = complexity + spectrum.log_determinant(scale, precision)
-        return self.likelihood.log_likelihood(fit.statistic, fit.count) - complexity / 2
+        log_likelihood = self.likelihood.log_likelihood(fit.statistic, fit.count)
+        return fit.share * log_likelihood - complexity / 2
 
     def gradient(
         self, fit: LaplaceFit, batches: Iterable[Batch], inputs: Sequence[Tensor]
@@ -241,7 +260,7 @@ class LaplaceEvidence:
 
     def scale(self, fit: LaplaceFit) -> Tensor:
         """The factor between the blocks and the curvature, from the likelihood's noise."""
-        return self.curvature.kind.scale(self.likelihood).to(fit.statistic)
+        return self.curvature.kind.scale(self.likelihood).to(fit.statistic) * fit.share
 
 
 class _Sums:

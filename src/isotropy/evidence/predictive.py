@@ -217,7 +217,7 @@ def covariance_root(spectrum: AnySpectrum, scale: Tensor, precision: Tensor) -> 
     spread = (scale * spectrum.eigenvalues() + precision).rsqrt()
     if isinstance(spectrum, KroneckerSpectrum):
         outer, inner = spectrum.output_vectors, spectrum.input_vectors
-        shape = (len(outer), outer.shape[1], inner.shape[1])
+        shape = (max(len(outer), len(inner)), outer.shape[1], inner.shape[1])
         by_shape = spread.reshape(shape)
 
         def kronecker_root(rows: Tensor) -> Tensor:
