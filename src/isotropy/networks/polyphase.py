@@ -1,0 +1,75 @@
+"""Polyphase down-sampling: fewer pixels without losing equivariance to single-pixel shifts.
+
+A map splits into f² components, one for each place in a cell of f × f pixels; of these the one with
+the largest value stays,
+
+    v_r(x, y) = v(f x + r₁, f y + r₂)        kept: r = argmax_r max_{c,x,y} |v_r(c, x, y)|
+
+A circular shift of the map permutes the components and shifts them, and so do turns and reflections
+of maps whose size is a multiple of f, so that the same content is kept wherever it lies (Chaman and
+Dokmanić 2021; van der Ouderaa, Immer and van der Wilk 2023, F.2, with the l∞ norm). The choice is
+made for each example alone, over all of its channels; the published code makes one choice for a
+whole batch, by the largest signed value. Axes: maps (batch, channels, height, width).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError, check_axes
+
+
+class PolyphaseDownsampling(nn.Module):
+    """Keeps the polyphase component with the largest |value|; of equal ones the first.
+
+    (batch, channels, X, Y) → (batch, channels, X/factor, Y/factor). Differentiable in the values
+    that are kept; the choice is a constant of the derivative.
+
+    factor: f, the pixels a side that one is kept of
+    size:   (X, Y), if known, so that sizes that are not multiples of f are refused at once
+    """
+
+    def __init__(self, factor: int, size: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        if factor < 1:
+            raise CallerError(f"polyphase factor: expected at least 1, got {factor}")
+        self.factor = factor
+        if size is not None:
+            self._check(*size)
+
+    def _check(self, height: int, width: int) -> None:
+        if height % self.factor or width % self.factor:
+            parity = "even sizes" if self.factor == 2 else f"multiples of {self.factor}"
+            raise CallerError(
+                f"polyphase down-sampling by {self.factor}: expected maps of {parity}, got "
+                f"{height}×{width}; pad or resize the images, so that every size that is divided "
+                f"can be, or use stride 1 here"
+            )
+
+    def forward(self, maps: Tensor) -> Tensor:
+        check_axes(maps, ("batch", "channels", "height", "width"), what="maps")
+        height, width = maps.shape[-2:]
+        self._check(height, width)
+        if self.factor == 1:
+            return maps
+        return (
+            maps.flatten(2)
+            .gather(2, self._places(maps.detach()))
+            .unflatten(2, (height // self.factor, width // self.factor))
+        )
+
+    def _places(self, maps: Tensor) -> Tensor:
+        """Which pixels are kept, (batch, channels, pixels), as places in the flattened map."""
+        factor, (height, width) = self.factor, maps.shape[-2:]
+        cells = maps.abs().amax(1).unflatten(2, (-1, factor)).unflatten(1, (-1, factor))
+        chosen = cells.amax((1, 3)).flatten(1).argmax(1)  # (batch,), r₁ slow
+        first = torch.div(chosen, factor, rounding_mode="floor") * width + chosen % factor
+        rows = torch.arange(0, height, factor, device=maps.device) * width
+        columns = torch.arange(0, width, factor, device=maps.device)
+        corners = (rows[:, None] + columns).flatten()
+        places = first[:, None, None] + corners
+        return places.expand(-1, maps.shape[1], -1)
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor}"
