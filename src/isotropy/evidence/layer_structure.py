@@ -1,0 +1,132 @@
+"""What each layer of a relaxed network has become: how much of each pathway the data determines.
+
+For a pathway with weights θ, curvature eigenvalues h and prior precision δ (van der Ouderaa, Immer
+and van der Wilk 2023, D.1 and D.2):
+
+    effective    γ = Σ h / (h + δ)                      of P parameters
+    normalised   γ / P
+    relative     (γ / P) / Σ over the layer's pathways of the same
+
+A pathway of two weights, such as a factored one, has the sums of both; biases do not count. Its
+prior precision is the higher one of its weights: a product is off where one of its factors is. A
+layer has become what holds at least a tenth: `conv` alone if convolution holds over 90 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit
+from isotropy.networks.pathways import RelaxedLayer
+
+COUNTS_FROM = 0.1
+"""Relative effective number of parameters from which a pathway is part of what a layer became."""
+OFF = "off"
+
+
+@dataclass(frozen=True)
+class PathwayUse:
+    """One pathway: parameters P (biases aside), γ, γ/P, share among the layer's, δ, ‖θ‖².
+
+    precisions: δ of every tensor of the pathway, biases too, by its name in the pathway
+    """
+
+    parameters: int
+    effective: float
+    normalised: float
+    relative: float
+    prior_precision: float
+    weight_norm: float
+    precisions: dict[str, float]
+
+
+@dataclass(frozen=True)
+class LayerStructure:
+    """One relaxed layer by its name in the network."""
+
+    name: str
+    pathways: dict[str, PathwayUse]
+
+    @property
+    def relative(self) -> dict[str, float]:
+        """Relative effective number of parameters by pathway."""
+        return {kind: use.relative for kind, use in self.pathways.items()}
+
+    @property
+    def became(self) -> str:
+        """Pathways that hold at least a tenth, the largest first; `off` if nothing is used."""
+        return became(self.relative)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As in records."""
+        uses = self.pathways.items()
+        return {
+            "name": self.name,
+            "became": self.became,
+            "effective": self.relative,
+            "normalised": {kind: use.normalised for kind, use in uses},
+            "parameters": {kind: use.parameters for kind, use in uses},
+            "prior_precision": {kind: use.prior_precision for kind, use in uses},
+            "weight_norm": {kind: use.weight_norm for kind, use in uses},
+            "precisions": {
+                f"{kind}.{name}": value
+                for kind, use in uses
+                for name, value in use.precisions.items()
+            },
+        }
+
+
+def became(relative: dict[str, float]) -> str:
+    """In a word what a layer with these shares has become."""
+    used = [kind for kind, share in relative.items() if share >= COUNTS_FROM]
+    return " + ".join(sorted(used, key=lambda kind: -relative[kind])) or OFF
+
+
+def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
+    """The relaxed layers of a network by name, in its own order."""
+    found = network.named_modules()
+    return {name: module for name, module in found if isinstance(module, RelaxedLayer)}
+
+
+def layer_structures(
+    network: nn.Module, evidence: LaplaceEvidence, fit: LaplaceFit
+) -> list[LayerStructure]:
+    """Every relaxed layer, from the curvature of one pass over the data."""
+    effective = evidence.effective_parameters(fit)
+    precisions = {name: float(value.detach()) for name, value in evidence.precisions(fit).items()}
+    found = []
+    for layer, module in relaxed_layers(network).items():
+        raw: dict[str, tuple[int, float, float, float, dict[str, float]]] = {}
+        for kind, pathway in module.members().items():
+            prefix = f"{layer}.pathways.{kind}." if layer else f"pathways.{kind}."
+            names = [prefix + name for name in pathway.weights]
+            own = {
+                name.removeprefix(prefix): value
+                for name, value in precisions.items()
+                if name.startswith(prefix)
+            }
+            raw[kind] = (
+                sum(fit.sizes[name] for name in names),
+                sum(effective[name] for name in names),
+                sum(float(fit.squared_norms[name]) for name in names),
+                max(precisions[name] for name in names),
+                own,
+            )
+        total = sum(gamma / size for size, gamma, *_ in raw.values())
+        uses = {
+            kind: PathwayUse(
+                parameters=size,
+                effective=gamma,
+                normalised=gamma / size,
+                relative=gamma / size / total if total > 0 else 0.0,
+                prior_precision=precision,
+                weight_norm=norm,
+                precisions=own,
+            )
+            for kind, (size, gamma, norm, precision, own) in raw.items()
+        }
+        found.append(LayerStructure(layer, uses))
+    return found

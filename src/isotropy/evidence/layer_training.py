@@ -1,0 +1,270 @@
+"""Weights and the precision of every pathway learned in one run: layer-wise equivariance.
+
+An epoch takes one weight step per mini-batch on  mean loss + (1/2N) Σ_l δ_l ‖θ_l‖², one precision
+δ_l a parameter tensor (`proximal_adam`). With the objective `laplace`, after a burn-in and every
+few epochs, one pass over the data gives the curvature and some steps of Adam on log δ follow the
+Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9). A pathway that the data does
+not need is driven to zero and its precision to infinity. With `map` precisions stay as they are.
+
+Only weight steps see augmented images, never the evidence. The log-determinant of fixed curvature
+needs eigenvalues and no eigenvectors, which is most of what a hyper step would cost.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import kind_named
+from isotropy.curvature.recording import evaluation_mode
+from isotropy.evidence.captured import CapturedFunction, can_capture
+from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
+from isotropy.evidence.layer_structure import LayerStructure, layer_structures, relaxed_layers
+from isotropy.evidence.layer_schedule import AUGMENTATIONS, RelaxConfig
+from isotropy.evidence.precision import multiplying_in
+from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.proximal_adam import ProximalAdam
+from isotropy.evidence.schedule import cosine
+from isotropy.evidence.scoring import Scores
+from isotropy.evidence.streams import stream
+from isotropy.likelihoods import Likelihood
+
+ROWS = 4096
+"""Rows that the network is called on at once where nothing is kept of it."""
+
+
+@dataclass(frozen=True)
+class LayerEpoch:
+    """What is known after an epoch; None where it was not computed then."""
+
+    epoch: int
+    train_loss: float
+    train_accuracy: float | None
+    log_evidence: float | None
+    test_accuracy: float | None
+    test_nll: float | None
+    seconds: float
+    layers: list[dict[str, Any]] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class LayerTrainer:
+    """One run: `run_epoch` until `epoch == config.epochs`, then `structures` and `evidence_of`.
+
+    network: with or without relaxed layers, on the device of inputs (examples, …) and targets
+    config:  resolved (no None)
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        likelihood: Likelihood,
+        config: RelaxConfig,
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> None:
+        self.network, self.likelihood, self.config = network, likelihood, config
+        self.inputs, self.targets = inputs, targets
+        self.device = inputs.device
+        curvature = KFAC(network, kind_named(config.curvature))
+        self.prior = GaussianPrior(
+            network, curvature.parameter_names, "tensor", config.prior_precision
+        ).to(self.device)
+        self.evidence = LaplaceEvidence(network, likelihood, self.prior, curvature)
+        self.hyper = torch.optim.Adam(
+            [self.prior.log_precisions, *likelihood.parameters()], lr=config.prior_rate
+        )
+        named = {n: p for n, p in network.named_parameters() if p.requires_grad}
+        self._names = list(named)
+        self.optimiser = ProximalAdam(list(named.values()), rate=config.weight_rate)
+        self._write_decays()
+        self.augmentation = AUGMENTATIONS[config.augmentation]
+        self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self._step = self._plain_step
+        if config.captured and can_capture(network, self.device):
+            self._step = CapturedFunction(self._plain_step, self._state)  # type: ignore[assignment]
+        self.epoch = 0
+        self.seconds = 0.0
+
+    # -- one epoch -------------------------------------------------------------------------
+
+    def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> LayerEpoch:
+        """One pass of weight steps, a hyper step and scores on `test` when due."""
+        assert self.config.precision is not None
+        with multiplying_in(self.config.precision, self.device):
+            return self._run_epoch(test)
+
+    def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> LayerEpoch:
+        config = self.config
+        assert config.evaluate_every is not None
+        started = time.perf_counter()
+        self.epoch += 1
+        loss, accuracy = self._weight_steps()
+        if not math.isfinite(loss):
+            raise NotFiniteError(
+                f"the training loss is {loss} in epoch {self.epoch}; lower the weight rate "
+                f"({config.weight_rate})"
+            )
+        evidence, layers = None, None
+        if self._hyper_step_due():
+            fit = self.fit(config.curvature_examples)
+            evidence = self._precision_steps(fit)
+            layers = [{"name": s.name, "effective": s.relative} for s in self._structures(fit)]
+        due = self.epoch == config.epochs or self.epoch % config.evaluate_every == 0
+        scores = self.score(*test) if test is not None and due else None
+        self.seconds += time.perf_counter() - started
+        return LayerEpoch(
+            epoch=self.epoch,
+            train_loss=loss,
+            train_accuracy=accuracy,
+            log_evidence=evidence,
+            test_accuracy=None if scores is None else scores.accuracy,
+            test_nll=None if scores is None else -scores.log_likelihood,
+            seconds=self.seconds,
+            layers=layers,
+        )
+
+    def _weight_steps(self) -> tuple[float, float | None]:
+        config, count = self.config, len(self.inputs)
+        assert config.batch_size is not None and config.epochs is not None
+        order = torch.randperm(count, generator=stream(config.seed, "order", self.epoch))
+        batches = order.to(self.device).split(config.batch_size)
+        draws = stream(config.seed, "augmentation", self.epoch, self.device)
+        if isinstance(self._step, CapturedFunction):
+            self._step.refresh()
+        self._sums.zero_()
+        self.network.train()
+        for index, batch in enumerate(batches):
+            progress = (self.epoch - 1 + index / len(batches)) / config.epochs
+            rate = cosine(config.weight_rate, config.weight_rate_end, progress)
+            self.optimiser.rate.fill_(rate)
+            if self.augmentation is None:
+                self._step(batch)
+            else:
+                self._step(batch, self.augmentation.draw(len(batch), draws))
+        loss, hits = (self._sums / count).tolist()
+        return loss, hits if self.targets.ndim == 1 else None
+
+    def _plain_step(self, batch: Tensor, draws: Tensor | None = None) -> None:
+        """One weight step on the examples with these numbers; adds to the epoch's sums."""
+        images, targets = self.inputs[batch], self.targets[batch]
+        if draws is not None and self.augmentation is not None:
+            images = self.augmentation(images, draws)
+        self.optimiser.zero_grad()
+        outputs = self.network(images)
+        loss = self.likelihood.training_loss(outputs, targets)
+        loss.backward()
+        self._sums[0] += loss.detach() * len(batch)
+        if self.targets.ndim == 1:
+            self._sums[1] += (outputs.detach().argmax(1) == targets).sum()
+        self.optimiser.step()
+
+    def _state(self) -> Iterator[Tensor]:
+        """What a captured step reads beside its arguments."""
+        yield from (self.inputs, self.targets, self._sums)
+        yield from self.network.parameters()
+        yield from self.network.buffers()
+        yield from self.optimiser.state()
+
+    # -- the evidence ----------------------------------------------------------------------
+
+    def _hyper_step_due(self) -> bool:
+        config = self.config
+        assert config.burn_in is not None and config.update_every is not None
+        after = self.epoch - config.burn_in
+        return config.objective == "laplace" and after >= 0 and after % config.update_every == 0
+
+    def batches(self, limit: int | None = None) -> Iterator[Batch]:
+        """Training data for an evidence pass: all of it in order, or so many drawn at random."""
+        config, count = self.config, len(self.inputs)
+        assert config.curvature_batch is not None
+        chosen = torch.arange(count)
+        if limit is not None and limit < count:
+            order = stream(config.seed, "curvature", self.epoch)
+            chosen = torch.randperm(count, generator=order)[:limit]
+        labels = stream(config.seed, "labels", self.epoch, self.device)
+        for part in chosen.to(self.device).split(config.curvature_batch):
+            yield Batch(self.inputs[part], self.targets[part], Copies(1), labels, is_checked=True)
+
+    def fit(self, limit: int | None = None) -> LaplaceFit:
+        """Curvature and likelihood of the weights as they are: eigenvalues alone.
+
+        limit: from so many examples at most, which then stand for all
+        """
+        found = self.evidence.fit(self.batches(limit), values_only=True)
+        return replace(found, stands_for=len(self.inputs))
+
+    def _precision_steps(self, fit: LaplaceFit) -> float:
+        """Some steps on log precisions; returns the evidence before them."""
+        config, before = self.config, float("nan")
+        assert config.epochs is not None and config.burn_in is not None
+        progress = (self.epoch - config.burn_in) / max(1, config.epochs - config.burn_in)
+        for group in self.hyper.param_groups:
+            group["lr"] = cosine(config.prior_rate, config.prior_rate_end, progress)
+        for step in range(config.prior_steps):
+            self.hyper.zero_grad(set_to_none=True)
+            value = self.evidence.value(fit) / len(self.inputs)
+            if step == 0:
+                before = float(value.detach()) * len(self.inputs)
+                if not math.isfinite(before):
+                    raise NotFiniteError(
+                        f"the log evidence is {before} in epoch {self.epoch}; lower the weight rate"
+                    )
+            (-value).backward()
+            self.hyper.step()
+        self._write_decays()
+        return before
+
+    @torch.no_grad()
+    def _write_decays(self) -> None:
+        """δ/N of each parameter to the optimiser; zero for those without a prior."""
+        precisions = self.prior.precisions()
+        zero = self.prior.log_precisions.new_zeros(())
+        rows = [precisions.get(name, zero) for name in self._names]
+        self.optimiser.decays.copy_(torch.stack(rows) / len(self.inputs))
+
+    def structures(self) -> tuple[list[LayerStructure], float]:
+        """What every relaxed layer has become, and log Z in nats; notes it on the layers."""
+        assert self.config.precision is not None
+        with multiplying_in(self.config.precision, self.device):
+            fit = self.fit()
+            found = self._structures(fit)
+        with torch.no_grad():
+            value = float(self.evidence.value(fit))
+        layers = relaxed_layers(self.network)
+        for structure in found:
+            layers[structure.name].effective = structure.relative
+        return found, value
+
+    @torch.no_grad()
+    def _structures(self, fit: LaplaceFit) -> list[LayerStructure]:
+        return layer_structures(self.network, self.evidence, fit)
+
+    def score(self, inputs: Tensor, targets: Tensor) -> Scores:
+        """Accuracy and mean log likelihood of the network as it is."""
+        return plain_scores(self.network, self.likelihood, inputs, targets)
+
+
+@torch.no_grad()
+def plain_scores(
+    network: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor
+) -> Scores:
+    """Accuracy (None for regression) and mean log likelihood of a network's own predictions."""
+    hits, total = 0.0, 0.0
+    with evaluation_mode(network):
+        for part, wanted in zip(inputs.split(ROWS), targets.split(ROWS), strict=True):
+            outputs = network(part)
+            total += float(likelihood.log_likelihood(likelihood.statistic(outputs, wanted), len(part)))
+            hits += float((outputs.argmax(1) == wanted).sum()) if targets.ndim == 1 else 0.0
+    accuracy = hits / len(inputs) if targets.ndim == 1 else None
+    return Scores(accuracy, total / len(inputs))

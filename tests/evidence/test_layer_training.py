@@ -1,0 +1,204 @@
+"""Training of relaxed networks: what the data does not need is switched off, the rest is kept."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.evidence.layer_schedule import RelaxConfig, resolved
+from isotropy.evidence.layer_structure import became, layer_structures
+from isotropy.evidence.layer_training import LayerTrainer, plain_scores
+from isotropy.likelihoods import Categorical
+from isotropy.networks.pathway import LayerShape
+from isotropy.networks.pathways import RelaxedLayer
+
+SIZE = 6
+
+
+def _network(seed: int = 0) -> nn.Sequential:
+    generator = torch.Generator().manual_seed(seed)
+    shape = LayerShape((1, SIZE, SIZE), (4, SIZE, SIZE))
+    head = nn.Linear(4, 2)
+    with torch.no_grad():
+        head.weight.normal_(0, 0.5, generator=generator)
+        head.bias.zero_()
+    return nn.Sequential(
+        OrderedDict(
+            layer=RelaxedLayer.new(("ffc", "conv"), shape, generator=generator),
+            relu=nn.ReLU(),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flat=nn.Flatten(),
+            head=head,
+        )
+    )
+
+
+def _stripes(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Stripes along one axis or the other, anywhere: translations leave the label unchanged."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, (count,), generator=generator)
+    phases = torch.randint(2, (count,), generator=generator)
+    waves = (-1.0) ** (torch.arange(SIZE)[None] + phases[:, None])
+    images = waves[:, None, None, :].expand(count, 1, SIZE, SIZE)
+    images = torch.where(labels[:, None, None, None] == 0, images, images.mT)
+    return images + 0.3 * torch.randn(images.shape, generator=generator), labels
+
+
+def _corners(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """A bright pixel in the left or the right half: no circular convolution can tell."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, (count,), generator=generator)
+    rows = torch.randint(SIZE, (count,), generator=generator)
+    columns = torch.randint(SIZE // 2, (count,), generator=generator) + labels * (SIZE // 2)
+    images = 0.1 * torch.randn(count, 1, SIZE, SIZE, generator=generator)
+    images[torch.arange(count), 0, rows, columns] += 3
+    return images, labels
+
+
+def _trained(data: tuple[Tensor, Tensor], **settings: object) -> LayerTrainer:
+    config = RelaxConfig(
+        **{"epochs": 40, "batch_size": 40, "weight_rate": 0.02, **settings}  # type: ignore[arg-type]
+    )
+    config = resolved(config, examples=len(data[0]), on_gpu=False)
+    trainer = LayerTrainer(_network(), Categorical(), config, *data)
+    assert config.epochs is not None
+    for _ in range(config.epochs):
+        trainer.run_epoch()
+    return trainer
+
+
+def test_layers_become_convolutions_where_position_does_not_matter() -> None:
+    trainer = _trained(_stripes(300, 0), epochs=60, update_every=1)
+    (layer,), evidence = trainer.structures()
+    assert layer.became == "conv" and layer.relative["conv"] > 0.98
+    assert layer.pathways["ffc"].prior_precision > 10 * layer.pathways["conv"].prior_precision
+    assert trainer.score(*_stripes(200, 1)).accuracy > 0.95
+    assert torch.isfinite(torch.tensor(evidence))
+    assert trainer.network.layer.effective == layer.relative
+
+
+def test_layers_keep_the_other_pathway_where_position_matters() -> None:
+    trainer = _trained(_corners(300, 0))
+    (layer,), _ = trainer.structures()
+    assert layer.relative["ffc"] > 0.1
+    assert trainer.score(*_corners(200, 1)).accuracy > 0.9
+
+
+def test_with_map_precisions_stay() -> None:
+    trainer = _trained(_stripes(60, 0), objective="map", epochs=3, prior_precision=2.0)
+    assert set(trainer.prior.by_group().values()) == {2.0}
+    torch.testing.assert_close(
+        trainer.optimiser.decays, torch.full_like(trainer.optimiser.decays, 2.0 / 60)
+    )
+
+
+def test_precisions_beyond_ten_million_stay_finite() -> None:
+    data = _stripes(100, 0)
+    config = resolved(RelaxConfig(epochs=4, burn_in=1), examples=100, on_gpu=False)
+    trainer = LayerTrainer(_network(), Categorical(), config, *data)
+    with torch.no_grad():
+        for number, name in enumerate(trainer.prior.groups):
+            if ".ffc." in name:
+                trainer.prior.log_precisions[number] = 25.0  # 7·10¹⁰
+    trainer._write_decays()
+    for _ in range(4):
+        trainer.run_epoch()
+    (layer,), evidence = trainer.structures()
+    assert torch.isfinite(torch.tensor(evidence))
+    assert layer.pathways["ffc"].weight_norm < 1e-8 and layer.became == "conv"
+    assert all(torch.isfinite(each).all() for each in trainer.network.parameters())
+
+
+def test_structures_follow_the_definitions() -> None:
+    """γ = Σ h/(h + δ) from dense eigenvalues of each block, normalised and relative."""
+    data = _stripes(30, 0)
+    config = resolved(RelaxConfig(epochs=1, prior_precision=0.7), examples=30, on_gpu=False)
+    trainer = LayerTrainer(_network().double(), Categorical(), config, data[0].double(), data[1])
+    fit = trainer.fit()
+    (layer,) = layer_structures(trainer.network, trainer.evidence, fit)
+    names = {
+        "conv": ["layer.pathways.conv.convolution.weight"],
+        "ffc": ["layer.pathways.ffc.readout.weight", "layer.pathways.ffc.spread.weight"],
+    }
+    normalised = {}
+    for kind, own in names.items():
+        values = torch.cat([fit.spectra[name].eigenvalues() for name in own])
+        parameters = sum(trainer.network.get_parameter(name).numel() for name in own)
+        assert len(values) == parameters == layer.pathways[kind].parameters
+        gamma = float((values / (values + 0.7)).sum())
+        assert layer.pathways[kind].effective == pytest.approx(gamma)
+        normalised[kind] = gamma / parameters
+        squared = sum(float(trainer.network.get_parameter(n).detach().square().sum()) for n in own)
+        assert layer.pathways[kind].weight_norm == pytest.approx(squared)
+        assert layer.pathways[kind].prior_precision == pytest.approx(0.7)
+    share = normalised["conv"] / (normalised["conv"] + normalised["ffc"])
+    assert layer.relative["conv"] == pytest.approx(share)
+
+
+def test_what_a_layer_became_in_words() -> None:
+    assert became({"conv": 0.95, "ffc": 0.05}) == "conv"
+    assert became({"ffc": 0.3, "conv": 0.7}) == "conv + ffc"
+    assert became({"ffc": 0.0, "conv": 0.0}) == "off"
+
+
+def test_eigenvalues_alone_give_the_same_evidence() -> None:
+    data = _stripes(20, 0)
+    config = resolved(RelaxConfig(epochs=1), examples=20, on_gpu=False)
+    trainer = LayerTrainer(_network(), Categorical(), config, *data)
+    alone = trainer.evidence.value(trainer.fit())
+    full = trainer.evidence.value(trainer.evidence.fit(trainer.batches()))
+    torch.testing.assert_close(alone, full)
+
+
+def test_some_examples_stand_for_all() -> None:
+    """Data that is the same ten times over: a tenth of it has the same evidence."""
+    images, labels = _stripes(20, 0)
+    tenfold = images.repeat(10, 1, 1, 1).double(), labels.repeat(10)
+    config = resolved(RelaxConfig(epochs=1), examples=200, on_gpu=False)
+    trainer = LayerTrainer(_network().double(), Categorical(), config, *tenfold)
+    every = trainer.fit()
+    some = replace(trainer.evidence.fit(islice(trainer.batches(), 0, 1)), stands_for=200)
+    assert some.count == config.curvature_batch == 100
+    torch.testing.assert_close(trainer.evidence.value(some), trainer.evidence.value(every))
+    assert trainer.fit(limit=7).count == 7
+
+
+def test_a_run_is_repeated_by_its_seed_and_augmentation_needs_images() -> None:
+    def weights(seed: int) -> Tensor:
+        trainer = _trained(_stripes(50, 0), epochs=2, seed=seed, augmentation="flips")
+        return torch.cat([each.flatten() for each in trainer.network.parameters()])
+
+    torch.testing.assert_close(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+
+
+def test_scores_are_those_of_the_network() -> None:
+    images, labels = _stripes(30, 0)
+    network = copy.deepcopy(_network())
+    outputs = network(images)
+    scores = plain_scores(network, Categorical(), images, labels)
+    assert scores.accuracy == pytest.approx(float((outputs.argmax(1) == labels).float().mean()))
+    wanted = -nn.functional.cross_entropy(outputs, labels)
+    assert scores.log_likelihood == pytest.approx(float(wanted.detach()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"objective": "maximum"}, "objective"),
+        ({"augmentation": "cutout"}, "augmentation"),
+        ({"curvature": "diagonal-ggn"}, "Kronecker-factored"),
+        ({"epochs": 0}, "epochs"),
+        ({"weight_rate": -1.0}, "weight rate"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict, sentence: str) -> None:
+    with pytest.raises(CallerError, match=sentence):
+        resolved(RelaxConfig(**settings), examples=10, on_gpu=False)
