@@ -15,6 +15,7 @@ from benchmarks import (
     first_version,
     lie_derivative,
     orbit_training,
+    pathways,
     stacked,
     warp,
 )
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "first_version": first_version.main,
     "lie_derivative": lie_derivative.main,
     "orbit_training": orbit_training.main,
+    "pathways": pathways.main,
     "stacked": stacked.main,
     "warp": warp.main,
 }

@@ -110,6 +110,7 @@ D5 = Group("D(5)", discrete=[turn(5), reflection(2)])
 O2_IN_SPACE = Group("O(2) in R3", algebra=[unit(3, 0, 1) - unit(3, 1, 0)], discrete=[reflection(3)])
 TRIVIAL = Group("trivial", dimension=3)
 DEPENDENT = Group("SO(3) with one generator twice", algebra=[*rotations(3), -2 * rotations(3)[0]])
+SIGNED = Group("signed", discrete=[[[0, -1, 0], [1, 0, 0], [0, 0, 1]], [0, 2, 1]])
 NOTHING = Group("zero generator", algebra=[np.zeros((2, 2))], discrete=[reflection(2)])
 
 WITH_TORUS: list[tuple[Group, str, int]] = [
@@ -170,6 +171,20 @@ WITHOUT_TORUS: list[tuple[Group, str, int]] = [
     (NOTHING, "VV", 2),
 ]
 
+SMALL: list[tuple[Group, str, int]] = [
+    (SO3, "VVV", 1),
+    (O3, "VV", 1),
+    (ALL_LORENTZ, "Vd", 1),
+    (D5, "VVV", 0),
+    (SU2, "VVd", 0),
+    (E2, "Vdd", 2),
+    (SIGNED, "VVV", 0),
+    (SIGNED, "VV", 1),
+    (SIGNED, "", 1),
+    (TRIVIAL, "V", 3),
+]
+"""One of every kind of generator, small enough to write all constraints out."""
+
 
 def case_name(case: tuple[Group, str, int]) -> str:
     return f"{case[0].name} {case[1] or 'Scalar'}"
@@ -179,12 +194,28 @@ def problem_of(group: Group, word: str) -> Problem:
     return Problem(group, tuple(BASE if letter == "V" else BASE.dual for letter in word))
 
 
+def constraint_factors(
+    group: Group, word: str
+) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
+    """Factors of the algebra's and of the discrete generators' images, for the oracle."""
+    algebra = word_factors([a.toarray() for a in group.algebra], word, infinitesimal=True)
+    discrete = word_factors([h.toarray() for h in group.discrete], word, infinitesimal=False)
+    return algebra, discrete
+
+
+def some_vectors(problem: Problem, count: int = 5) -> np.ndarray:
+    """Vectors that are not invariant (size, count)."""
+    generator = np.random.default_rng(0)
+    found = generator.standard_normal((problem.size, count))
+    if problem.is_complex:
+        found = found + 1j * generator.standard_normal(found.shape)
+    return found
+
+
 @lru_cache
 def projector_of(group: Group, word: str) -> np.ndarray:
     """What the oracle says."""
-    algebra = word_factors([a.toarray() for a in group.algebra], word, infinitesimal=True)
-    discrete = word_factors([h.toarray() for h in group.discrete], word, infinitesimal=False)
-    return invariant_projector(algebra, discrete, group.dimension ** len(word))
+    return invariant_projector(*constraint_factors(group, word), group.dimension ** len(word))
 
 
 def assert_basis(found: np.ndarray, group: Group, word: str, rank: int) -> None:

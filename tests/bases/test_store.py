@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from isotropy.bases import store as store_module
 from isotropy.bases.orbits import orbit_basis
 from isotropy.bases.problem import Columns, Problem
+from isotropy.bases.residual import residual
 from isotropy.bases.solution import Basis
 from isotropy.bases.store import Store, solution_key
 from isotropy.checks import CallerError
@@ -319,5 +320,5 @@ def test_a_solution_of_a_solver_and_back(tmp_path: Path) -> None:
     assert Store(tmp_path).save(key, basis)
     found = Store(tmp_path).load(key, problem.shape)
     assert found is not None and found.columns is not None
-    assert problem.residual(found.columns) == 0.0
+    assert residual(problem, found.columns) == 0.0
     assert (found.rank, found.size, found.shape) == (25, 125, (5, 5, 5))

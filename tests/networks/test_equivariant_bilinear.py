@@ -8,7 +8,7 @@ from equivariant_cases import CASES, TOLERANCE, bound, elements, random_inputs
 from oracles.emlp_oracle import equivariance_error, tensor_bilinear
 
 from isotropy.checks import CallerError
-from isotropy.networks.equivariant_bilinear import EquivariantBilinear
+from isotropy.networks.equivariant_bilinear import Contraction, EquivariantBilinear
 from isotropy.symmetry.group_catalogue import GL, SO, SU, O, SO13p, Sp
 from isotropy.symmetry.representations import P, Representation, Scalar, T, V
 
@@ -35,7 +35,7 @@ def test_it_is_equivariant(name):
     representation = source + target + EXTRA.get(name, T(2))(group) + Scalar(group)
     layer = EquivariantBilinear(representation, representation, generator=seeded()).double()
     inputs = random_inputs(10, representation.size)
-    assert layer.triples and layer(inputs).var(0).max() > 1e-3
+    assert layer.contractions and layer(inputs).var(0).max() > 1e-3
     for element in elements(group):
         matrix = representation.element(element)
         assert equivariance_error(layer, matrix, matrix, inputs) < TOLERANCE[torch.float64]
@@ -49,21 +49,37 @@ def test_against_loops_over_objects():
     lengths = [n * dimension**rank for rank, n in amounts.items()]
     parts = inputs[0].split(lengths)
     objects = {rank: part.view(amounts[rank], -1) for rank, part in enumerate(parts)}
-    used = {rank: min(n, dimension**rank) for rank, n in amounts.items()}
-    # (map, source, target): on their own kind with all of it, on vectors with as many as maps.
-    triples = {(1, 1, 0): 5, (2, 2, 0): 2, (3, 3, 0): 1, (2, 1, 1): used[1], (3, 1, 2): used[1]}
-    weights, start = {}, 0
-    for triple in sorted(triples, key=lambda each: (each[2], each[1])):
-        shape = amounts[triple[2]], used[triple[0]], triples[triple]
-        end = start + shape[0] * shape[1] * shape[2]
-        weights[triple] = layer.coefficients.detach()[start:end].view(shape)
-        start = end
-    assert start == layer.coefficients.numel()
+    # (map, source, target, shift), pairs: within a kind, maps on vectors, vectors beside vectors.
+    pairs = {
+        **{(1, 1, 0, 0): 5, (1, 1, 0, 2): 2, (2, 2, 0, 0): 2, (3, 3, 0, 0): 1},
+        **{(2, 1, 1, 0): 2, (1, 1, 2, 2): 2},
+    }
+    weights = {_key(each): own for each, own in _weights(layer).items()}
+    assert {key: own.shape for key, own in weights.items()} == {
+        key: (amounts[key[2]], count) for key, count in pairs.items()
+    }
+    assert sum(own.numel() for own in weights.values()) == layer.coefficients.numel()
     expected = tensor_bilinear(objects, weights, dimension)
     found = layer(inputs)[0].split(lengths)
     for rank in (0, 1, 2):
         assert torch.allclose(found[rank], expected[rank].ravel(), atol=1e-13)
-    assert not found[3].any()  # nothing of rank four maps a vector to it
+    assert not found[3].any()  # nothing gives a tensor of rank three
+
+
+def _key(each: Contraction) -> tuple[int, int, int, int]:
+    return each.map, each.source, each.target, each.first
+
+
+def _weights(layer: EquivariantBilinear) -> dict[Contraction, torch.Tensor]:
+    """The weights (copies out, pairs) of each contraction."""
+    found, at = {}, 0
+    for target in sorted({each.target for each in layer.contractions}):
+        own = [each for each in layer.contractions if each.target == target]
+        copies, pairs = layer.target_kinds[target].copies, [each.count for each in own]
+        block = layer.coefficients.detach()[at : at + copies * sum(pairs)]
+        found |= dict(zip(own, block.view(copies, -1).split(pairs, 1), strict=True))
+        at += block.numel()
+    return found
 
 
 def test_order_of_the_sum_does_not_matter():
@@ -72,22 +88,29 @@ def test_order_of_the_sum_does_not_matter():
     to_apart = torch.tensor([2, 3, 4, 0, *range(11, 20), *range(5, 11), 1])
     first = EquivariantBilinear(together, together, generator=seeded()).double()
     second = EquivariantBilinear(apart, apart, generator=seeded()).double()
-    assert len(first.triples) == len(second.triples) == 3
+    assert len(first.contractions) == len(second.contractions) == 5
     of_second = {0: 1, 1: 0, 2: 2}  # kinds of the second as they are numbered in the first
-    own = _weights(first)
+    own = {_key(each): weight for each, weight in _weights(first).items()}
+    moved = {
+        t: own[of_second[t.map], of_second[t.source], of_second[t.target], t.first]
+        for t in second.contractions
+    }
+    blocks = [
+        torch.cat([moved[t] for t in second.contractions if t.target == target], 1).ravel()
+        for target in (0, 1, 2)
+    ]
     with torch.no_grad():
-        second.coefficients.copy_(
-            torch.cat([own[tuple(of_second[kind] for kind in key)] for key in _weights(second)])
-        )
+        second.coefficients.copy_(torch.cat(blocks))
     inputs = random_inputs(4, 20)
     assert torch.allclose(second(inputs[:, to_apart]), first(inputs)[:, to_apart], atol=1e-13)
 
 
-def _weights(layer: EquivariantBilinear) -> dict[tuple[int, int, int], torch.Tensor]:
-    """The weights of each triple, in the order in which they lie."""
-    ordered = [t for group in layer._by_target.values() for t in group]
-    parts = layer.coefficients.detach().split(layer._amounts)
-    return {(t.map, t.source, t.target): p for t, p in zip(ordered, parts, strict=True)}
+def test_added_to_its_input():
+    representation = (V + Scalar + T(2) + 2 * V + Scalar)(SO(3))
+    layer = EquivariantBilinear(representation, representation, generator=seeded()).double()
+    inputs = random_inputs(4, representation.size)
+    found = layer.joined(layer.added(layer.parts(inputs)))
+    assert torch.allclose(found, inputs + layer(inputs), atol=1e-14)
 
 
 def test_it_starts_with_about_a_third_of_its_input():
@@ -110,19 +133,21 @@ def test_it_is_quadratic_and_takes_any_leading_axes():
 @pytest.mark.parametrize("group", [SO13p(), Sp(1)], ids=str)
 def test_a_form_makes_vectors_of_their_own_kind_into_maps(group):
     layer = EquivariantBilinear((2 * V)(group), Scalar(group), generator=seeded()).double()
-    (triple,) = layer.triples
-    assert triple.forms == (1,)
+    assert all(each.forms == (1,) for each in layer.contractions)
     form = torch.from_numpy(group.classical.form)
-    first, second = random_inputs(2, group.dimension)
-    weight = layer.coefficients.detach().view(2, 2)
-    vectors = torch.stack([first, second])
-    expected = 0.1 * (weight * (vectors @ form @ vectors.T)).sum()
-    assert torch.allclose(layer(torch.cat([first, second]))[0], expected, atol=1e-13)
+    vectors = random_inputs(2, group.dimension)
+    inner = vectors @ form @ vectors.T
+    # By a symmetric form each vector meets itself, too; an antisymmetric one needs two of them.
+    values = [] if torch.equal(form, -form.T) else [inner[0, 0], inner[1, 1]]
+    values = torch.stack([inner[0, 1], *values])
+    expected = 0.5 * (layer.coefficients.detach() * values).sum()
+    assert torch.allclose(layer(vectors.ravel())[0], expected, atol=1e-13)
 
 
 def test_without_a_form_vectors_need_covectors():
-    assert not EquivariantBilinear((2 * V)(GL(2)), Scalar(GL(2))).triples
-    assert len(EquivariantBilinear((V + V.dual)(GL(2)), Scalar(GL(2))).triples) == 2
+    assert not EquivariantBilinear((2 * V)(GL(2)), Scalar(GL(2))).contractions
+    assert len(EquivariantBilinear((V + V.dual)(GL(2)), Scalar(GL(2))).contractions) == 2
+    assert not EquivariantBilinear(V(Sp(1)), Scalar(Sp(1))).contractions
 
 
 def test_nothing_to_contract_gives_zeros():
@@ -155,5 +180,5 @@ def test_it_is_one_graph_and_saves_its_weights_alone():
 def test_refusals():
     with pytest.raises(CallerError, match="needs a real group, got SU\\(2\\)"):
         EquivariantBilinear(V(SU(2)), V(SU(2)))
-    with pytest.raises(CallerError, match=r"expected inputs \(…, 3\), got \(2, 4\)"):
+    with pytest.raises(CallerError, match=r"expected inputs \(…, 3\) of V, got \(2, 4\)"):
         EquivariantBilinear(V(SO(3)), V(SO(3)))(torch.zeros(2, 4))

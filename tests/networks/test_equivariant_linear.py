@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from equivariant_cases import CASES, TOLERANCE, bound, elements, random_inputs
 from oracles.emlp_oracle import equivariance_error
-from torch import nn
+from torch import Tensor, nn
 
 from isotropy.bases.maps import map_basis
 from isotropy.checks import CallerError
-from isotropy.networks import equivariant_linear
+from isotropy.networks import assembled_map, equivariant_linear
+from isotropy.networks.assembled_map import AssembledMap
 from isotropy.networks.equivariant_linear import EquivariantLinear
+from isotropy.networks.isotypic_map import IsotypicMap
 from isotropy.symmetry.group_catalogue import SO, SU, O, S, Z
+from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import Scalar, T, V
 
 
@@ -55,18 +60,61 @@ def test_a_dense_layer_of_the_same_size_is_not(name):
     assert max(errors) > 1e-3
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_weight_is_the_matrix_of_its_coefficients(name):
-    layer = layer_of(name).double()
+def weight_of(layer: EquivariantLinear, coefficients: Tensor) -> Tensor:
+    state = {"coefficients": coefficients}
+    one = torch.eye(layer.in_features, dtype=coefficients.dtype)
+    zero = torch.zeros_like(one[:1])
+    call = partial(torch.func.functional_call, layer, state)
+    return (call((one,)) - call((zero,))).T
+
+
+def check_it_is_every_map(layer: EquivariantLinear) -> None:
+    """Coefficients are those of an orthogonal basis of all maps, and outputs are W x + b."""
     maps = map_basis(layer.source >> layer.target)
-    expected = torch.from_numpy(maps.matrix(layer.coefficients.detach().numpy()))
-    assert torch.allclose(layer.weight, expected, atol=1e-12)
+    own = layer.coefficients.detach()
+    each = torch.func.vmap(partial(weight_of, layer))(torch.eye(len(own), dtype=own.dtype))
+    assert len(each) == maps.rank
+    flat = each.flatten(1)
+    gram = flat @ flat.T
+    assert torch.allclose(gram, gram.diagonal().diag(), atol=1e-11)
+    assert gram.diagonal().min() > 0.9  # the unit of a matrix entry
+    weight = layer.weight.detach()
+    assert torch.allclose(weight, torch.einsum("r,roi->oi", own, each), atol=1e-12)
+    projected = torch.from_numpy(maps.matrix(maps.project(weight.numpy())))
+    assert torch.allclose(weight, projected, atol=1e-11)
     inputs = random_inputs(5, layer.source.size)
-    by_hand = inputs @ expected.T + (0 if layer.bias is None else layer.bias)
+    by_hand = inputs @ weight.T + (0 if layer.bias is None else layer.bias)
     assert torch.allclose(layer(inputs), by_hand, atol=1e-12)
     plain = layer.export()
     assert type(plain) is nn.Linear
     assert torch.allclose(plain(inputs), layer(inputs), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_its_matrices_are_all_maps_and_no_other(name):
+    layer = layer_of(name).double()
+    assert isinstance(layer.map, IsotypicMap)
+    check_it_is_every_map(layer)
+
+
+@pytest.mark.parametrize("name", ["S(4)", "SO(2)", "O(3)", "SO+(1,3)", "GL(2)", "Grid(4,2)"])
+def test_so_they_are_where_products_are_not_split(name, monkeypatch):
+    monkeypatch.setattr(equivariant_linear, "splitting", lambda *_: None)
+    layer = layer_of(name).double()
+    assert isinstance(layer.map, AssembledMap)
+    check_it_is_every_map(layer)
+
+
+def test_a_group_whose_products_do_not_split():
+    shear = Group("shear", algebra=[np.array([[0.0, 1.0], [0.0, 0.0]])])
+    source, target = (2 * V + Scalar + V.dual)(shear), (V + Scalar)(shear)
+    layer = EquivariantLinear(source, target, generator=seeded()).double()
+    assert isinstance(layer.map, AssembledMap)
+    check_it_is_every_map(layer)
+    inputs = random_inputs(20, source.size)
+    for element in elements(shear):
+        error = equivariance_error(layer, source.element(element), target.element(element), inputs)
+        assert error < TOLERANCE[torch.float64]
 
 
 def test_the_bias_is_every_invariant_vector():
@@ -82,21 +130,6 @@ def test_the_bias_is_every_invariant_vector():
     assert EquivariantLinear(V(O(3)), V(O(3))).bias is None
 
 
-def test_parts_without_maps_between_them_are_applied_one_by_one():
-    even_and_odd = (20 * Scalar + 3 * T(2) + 5 * V + T(3))(O(3))
-    layer = EquivariantLinear(even_and_odd, even_and_odd, generator=seeded()).double()
-    assert layer.weight_map.is_split
-    assert list(zip(layer.weight_map.heights, layer.weight_map.widths, strict=True)) == [
-        (47, 47),
-        (42, 42),
-    ]
-    inputs = random_inputs(4, even_and_odd.size)
-    expected = nn.functional.linear(inputs, layer.weight, layer.bias)
-    assert torch.allclose(layer(inputs), expected, atol=1e-13)
-    mixed = EquivariantLinear((V + Scalar + V)(O(3)), even_and_odd)
-    assert not mixed.weight_map.is_split
-
-
 def test_sources_and_targets_without_any_map():
     layer = EquivariantLinear((10 * V + Scalar)(O(3)), (Scalar + 3 * T(2))(O(3))).double()
     inputs = random_inputs(4, 31)
@@ -109,12 +142,13 @@ def test_sources_and_targets_without_any_map():
 
 
 def test_weights_read_off_by_indices_are_the_same(monkeypatch):
+    monkeypatch.setattr(equivariant_linear, "splitting", lambda *_: None)
     source, target = (2 * V + V * V)(S(4)), (V + 2 * (V * V))(S(4))
     products = EquivariantLinear(source, target, generator=seeded()).double()
-    monkeypatch.setattr(equivariant_linear, "READ_OFF_FROM", 1)
+    monkeypatch.setattr(assembled_map, "READ_OFF_FROM", 1)
     read_off = EquivariantLinear(source, target, generator=seeded()).double()
-    assert not any("index" in name for name, _ in products.weight_map.named_buffers())
-    assert any("index" in name for name, _ in read_off.weight_map.named_buffers())
+    assert not any("index" in name for name, _ in products.map.named_buffers())
+    assert any("index" in name for name, _ in read_off.map.named_buffers())
     assert torch.allclose(products.weight, read_off.weight, atol=1e-13)
     first, second = (
         torch.autograd.grad(each.weight.square().sum(), each.coefficients)[0]
@@ -123,10 +157,12 @@ def test_weights_read_off_by_indices_are_the_same(monkeypatch):
     assert torch.allclose(first, second, atol=1e-12)
 
 
-def test_a_large_cyclic_group_is_a_circular_convolution():
-    layer = EquivariantLinear(V(Z(100)), V(Z(100)), bias=False, generator=seeded()).double()
-    assert layer.coefficients.numel() == 100
-    inputs = random_inputs(3, 100)
+@pytest.mark.parametrize(("size", "map_class"), [(50, IsotypicMap), (200, AssembledMap)])
+def test_a_large_cyclic_group_is_a_circular_convolution(size, map_class):
+    group = Z(size)
+    layer = EquivariantLinear(V(group), V(group), bias=False, generator=seeded()).double()
+    assert layer.coefficients.numel() == size and isinstance(layer.map, map_class)
+    inputs = random_inputs(3, size)
     kernel = layer.weight[:, 0]
     by_fourier = torch.fft.ifft(torch.fft.fft(inputs) * torch.fft.fft(kernel)).real
     assert torch.allclose(layer(inputs), by_fourier, atol=1e-10)
@@ -149,8 +185,8 @@ def test_gradients_and_second_gradients():
 def test_several_sets_of_coefficients_at_once():
     layer = layer_of("SO(3)").double()
     many = random_inputs(4, layer.coefficients.numel())
-    found = torch.func.vmap(layer.weight_map)(many)
-    assert torch.allclose(found[2], layer.weight_map(many[2]), atol=1e-14)
+    found = torch.func.vmap(partial(weight_of, layer))(many)
+    assert torch.allclose(found[2], weight_of(layer, many[2]), atol=1e-14)
 
 
 def test_only_coefficients_are_saved_and_they_are_enough():
@@ -168,14 +204,18 @@ def test_converted_there_and_back_the_basis_is_exact():
     exact = layer_of("SO(3)").double()
     with torch.no_grad():
         exact.coefficients.copy_(layer.coefficients)
-    assert torch.equal(
-        copy.deepcopy(layer).half().double().weight_map.basis_1, exact.weight_map.basis_1
-    )
+    there_and_back = copy.deepcopy(layer).half().double()
+    with torch.no_grad():
+        there_and_back.coefficients.copy_(layer.coefficients)
+    assert torch.equal(there_and_back.weight, exact.weight)
     assert layer.double().weight.dtype == torch.float64
     assert torch.equal(layer.weight, exact.weight)
 
 
-def test_every_kind_starts_with_the_same_variance():
+@pytest.mark.parametrize("split", [True, False], ids=["split", "assembled"])
+def test_every_kind_starts_with_the_same_variance(split, monkeypatch):
+    if not split:
+        monkeypatch.setattr(equivariant_linear, "splitting", lambda *_: None)
     representation = (60 * Scalar + 20 * V + 7 * V * V)(SO(3))
     layer = EquivariantLinear(representation, representation, generator=seeded()).double()
     outputs = layer(random_inputs(3000, representation.size)) - layer.bias

@@ -53,7 +53,9 @@ def test_permutations_need_no_gates_and_signs_do():
 def test_no_state_and_the_wrong_width():
     layer = GatedNonlinearity((2 * V)(SO(3)))
     assert not layer.state_dict()
-    with pytest.raises(CallerError, match=r"expected inputs \(…, 8\), 2 gates and 6 entries"):
+    with pytest.raises(
+        CallerError, match=r"expected inputs \(…, 8\) of 2Scalar \+ 2V, got \(5, 6\)"
+    ):
         layer(torch.zeros(5, 6))
 
 

@@ -42,21 +42,28 @@ def equivariance_error(
 
 
 def tensor_bilinear(
-    objects: Mapping[int, Tensor], weights: Mapping[tuple[int, int, int], Tensor], dimension: int
+    objects: Mapping[int, Tensor],
+    weights: Mapping[tuple[int, int, int, int], Tensor],
+    dimension: int,
 ) -> dict[int, Tensor]:
-    """0.1 W(x) x for tensors of an orthogonal group, one object and one pair at a time.
+    """0.5 W(x) x for tensors of an orthogonal group, one pair of objects at a time.
 
     objects: tensors of each rank, (copies, dimension^rank)
-    weights: (copies out, maps, sources) for (rank of map, rank of source, rank of target)
+    weights: (copies out, pairs) for (rank of map, rank of source, rank of target, s), where object
+             j of the map meets object j + s of the source; where the ranks of map and source add
+             up to that of the target, objects are multiplied
     """
     found: dict[int, Tensor] = {}
-    for (map_rank, source_rank, target_rank), weight in weights.items():
+    for (map_rank, source_rank, target_rank, first), weight in weights.items():
         total = found.setdefault(
             target_rank, weight.new_zeros(weight.shape[0], dimension**target_rank)
         )
         for k in range(weight.shape[0]):
             for j in range(weight.shape[1]):
-                matrix = objects[map_rank][j].view(dimension**target_rank, dimension**source_rank)
-                for i in range(weight.shape[2]):
-                    total[k] += 0.1 * weight[k, j, i] * (matrix @ objects[source_rank][i])
+                acting, source = objects[map_rank][j], objects[source_rank][j + first]
+                if map_rank + source_rank == target_rank:
+                    product = torch.outer(acting, source).ravel()
+                else:
+                    product = acting.view(dimension**target_rank, -1) @ source
+                total[k] += 0.5 * weight[k, j] * product
     return found

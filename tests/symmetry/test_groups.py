@@ -190,6 +190,23 @@ def test_key_sees_small_changes_but_not_rounding():
     assert turned(1.0) != turned(1.0 + 1e-9)
     assert turned(1.0) == turned(1.0 + 1e-15)
     assert Group("a", discrete=[[[0.0, 1], [1, -0.0]]]) == Group("b", discrete=[[1, 0]])
+    assert Group("a", discrete=[[[1j]]]) == Group("b", discrete=[[[complex(-0.0, 1)]]])
+    assert Group("a", discrete=[[[1j]]]) == Group("b", discrete=[[[1e-17 + 1j]]])
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-13, 1e-200, 5e-324, 1e300])
+def test_key_tells_groups_apart_in_any_units(unit: float):
+    def weighted(first: float, second: float) -> Group:
+        return Group("weights", algebra=[np.diag([first * unit, second * unit])])
+
+    assert weighted(1, 2) == weighted(1, 2)
+    assert weighted(1, 2) != weighted(2, 1)
+    assert weighted(1, 2) != weighted(1, -2)
+    assert weighted(1, 2) != weighted(2, 4)
+
+
+def test_key_sees_entries_that_are_small_beside_others():
+    assert Group("a", algebra=[np.diag([1, 1e-13])]) != Group("b", algebra=[np.diag([1, 2e-13])])
 
 
 def test_signed_permutations():

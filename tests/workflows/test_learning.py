@@ -459,7 +459,7 @@ def test_callbacks_are_told_everything() -> None:
 # -- saving ------------------------------------------------------------------------------------
 
 
-def test_save_writes_the_folder_that_a_run_would(tmp_path: Path) -> None:
+def test_save_writes_the_folder_that_a_run_would(tmp_path: Path, drawn_pages: None) -> None:
     saved = RUNS["laplace"].learn().save(tmp_path / "saved")
     RUNS["laplace"].learn(folder=tmp_path / "run")
     assert outcome(saved) == outcome(tmp_path / "run")
@@ -478,7 +478,7 @@ def test_save_writes_the_folder_that_a_run_would(tmp_path: Path) -> None:
     assert record.flows is not None and record.image_shape == (SIZE, SIZE)
 
 
-def test_report_alone(tmp_path: Path) -> None:
+def test_report_alone(tmp_path: Path, drawn_pages: None) -> None:
     result = RUNS["augerino"].learn()
     path = result.report(tmp_path / "deep" / "first.html")
     assert path.read_text().startswith("<!DOCTYPE html>")

@@ -112,10 +112,41 @@ def test_a_matrix_moves_within_the_equivariant_ones_at_the_rate() -> None:
     stack = SeedStack([layer], 1e-2)
     before = layer.weight.detach()
     inputs = torch.eye(3, dtype=torch.float64)[None]
-    assert set(stack.parameters) == {"weight"}
+    assert set(stack.parameters) == {"coefficients"}
     stack.step(stack(inputs).sum((1, 2)))
     after = stack(inputs)[0].mT
     torch.testing.assert_close(after, before - 1e-2 * torch.eye(3), rtol=1e-6, atol=1e-8)
+
+
+class Doubled(nn.Module):
+    """A module around an equivariant network, with a parameter of its own."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.factor = inner, nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.factor * self.inner(inputs)
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["network", "within"])
+def test_matrices_assembled_once_give_outputs_and_gradients_of_the_stack(wrapped: bool) -> None:
+    networks = [emlp(seed, O(3)) for seed in (0, 1)]
+    stack = SeedStack([Doubled(each) if wrapped else each for each in networks], 1e-2)
+    inputs = torch.randn(2, 5, 6, generator=generator(1), dtype=torch.float64)
+    leaves = list(stack.parameters.values())
+    function = stack.assembled()
+    for given in (inputs, inputs + 1):
+        found, expected = function(given), stack(given)
+        torch.testing.assert_close(found, expected)
+        slopes = (
+            torch.autograd.grad(o.square().sum(), leaves, retain_graph=True)
+            for o in (found, expected)
+        )
+        for by_matrix, by_coefficients in zip(*slopes, strict=True):
+            torch.testing.assert_close(by_matrix, by_coefficients)
+    others = {name: 2 * each for name, each in stack.parameters.items()}
+    assert not torch.allclose(stack.assembled(others)(inputs), stack(inputs))
 
 
 def test_augmentation_changes_nothing_for_an_equivariant_network() -> None:

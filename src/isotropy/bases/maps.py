@@ -228,9 +228,7 @@ def map_atoms(target: Product, source: Product, group: Group) -> Product:
 
 
 def _normal_atom(atom: Atom, group: Group) -> Atom:
-    if not atom.is_self_dual(group):
-        return atom
-    return min(atom, atom.dual, key=lambda each: (len(each.name), each.name))
+    return atom.dual if atom.is_dual and atom.is_self_dual(group) else atom
 
 
 def _pair_columns(

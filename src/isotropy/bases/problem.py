@@ -9,10 +9,9 @@ against the size of its own generator, so that units of generators do not matter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from math import prod
 from typing import Any, TypeAlias
 
@@ -20,15 +19,12 @@ import numpy as np
 import scipy.sparse as sparse
 
 from isotropy.symmetry.atoms import Product
-from isotropy.symmetry.groups import Group, signed_permutation
+from isotropy.symmetry.groups import Group
 
 Matrix: TypeAlias = Any
 """A sparse matrix, `scipy.sparse.csr_array`."""
 Columns: TypeAlias = Any
 """Vectors (size, rank), one a column: `numpy.ndarray` or `scipy.sparse.csc_array`."""
-
-AT_ONCE = 4_000_000
-"""Nonzeros of sparse columns that are put into a constraint at once."""
 
 
 @dataclass(frozen=True)
@@ -147,50 +143,6 @@ class Problem:
         scaled = [part / size for part, size in zip(parts, self.sizes, strict=True)]
         return sparse.csr_array(sparse.vstack(scaled))
 
-    # -- the check -----------------------------------------------------------------------------
-
-    def residual(self, columns: Columns, at_once: int = 16) -> float:
-        """The largest ‖constraint‖ of any column and generator, relative to ‖v‖ and `sizes`.
-
-        For sparse columns the constraints are applied to sparse matrices and nothing is written
-        out densely. A column that is zero or not finite gives NaN.
-        """
-        if columns.shape[1] == 0:
-            return 0.0
-        if sparse.issparse(columns):
-            return self._sparse_residual(columns)
-        worst = [0.0]
-        for start in range(0, columns.shape[1], at_once):
-            part = np.ascontiguousarray(columns[:, start : start + at_once])
-            norms = np.linalg.norm(part, axis=0)
-            if not norms.all():
-                return float("nan")
-            for size, left in zip(self.sizes, self.constraints(part), strict=True):
-                worst.append(float((np.linalg.norm(left, axis=0) / norms).max() / size))
-        return float(np.max(worst))
-
-    def _sparse_residual(self, columns: sparse.csc_array) -> float:
-        columns = sparse.csc_array(columns)
-        norms = _column_norms(columns)
-        if not norms.all():
-            return float("nan")
-        worst, count = [0.0], len(self.algebra)
-        for size, factors in zip(self.sizes[:count], self.algebra, strict=True):
-            for part, part_norms in _parts(columns, norms):
-                left = kronecker_sum_times(self.shape, factors, part)
-                worst.append(float((_column_norms(left) / part_norms).max()) / size)
-        rows = sparse.csr_array(columns) if self.discrete else None
-        for size, factors in zip(self.sizes[count:], self.discrete, strict=True):
-            signed = [signed_permutation(each) for each in factors]
-            if all(each is not None for each in signed):
-                left_norms = _permuted_difference(self.shape, [s for s in signed if s], rows)
-                worst.append(float((left_norms / norms).max()) / size)
-                continue
-            for part, part_norms in _parts(columns, norms):
-                left = kronecker_times(self.shape, factors, part) - part
-                worst.append(float((_column_norms(left) / part_norms).max()) / size)
-        return float(np.max(worst))
-
 
 def along(shape: Sequence[int], axis: int, factor: Matrix, vectors: np.ndarray) -> np.ndarray:
     """One factor applied to one axis of vectors (prod(shape), count)."""
@@ -248,44 +200,6 @@ def _spread(
     place = np.arange(len(source)) + first[source]
     moved = rows[source] + (factor.indices[place] - index[source]) * after
     return moved, places[source], data[source] * factor.data[place]
-
-
-def _permuted_difference(
-    shape: Sequence[int],
-    factors: Sequence[tuple[np.ndarray, np.ndarray]],
-    rows: sparse.csr_array,
-) -> np.ndarray:
-    """‖ρ(h) v − v‖ of every column where ρ(h) = ⊗ of signed permutations (places, signs)."""
-    image, sign = np.zeros(1, np.int64), np.ones(1)
-    for size, (places, signs) in zip(shape, factors, strict=True):
-        image = np.add.outer(image * size, places).ravel()
-        sign = np.multiply.outer(sign, signs).ravel()
-    origin = np.empty_like(image)
-    origin[image] = np.arange(len(image))
-    sign = sign[origin]
-    if np.array_equal(rows.indptr, np.arange(len(image) + 1)):  # disjoint columns: no matrices
-        column = rows.indices[origin]
-        if np.array_equal(column, rows.indices):
-            change = np.abs(rows.data[origin] * sign - rows.data) ** 2
-            return np.sqrt(np.bincount(column, change, rows.shape[1]))
-    moved = rows[origin]
-    moved.data = moved.data * np.repeat(sign, np.diff(moved.indptr))
-    return _column_norms((moved - rows).tocsc())
-
-
-def _parts(
-    columns: sparse.csc_array, norms: np.ndarray
-) -> Iterator[tuple[sparse.csc_array, np.ndarray]]:
-    """Neighbouring columns with about AT_ONCE nonzeros, and their norms."""
-    breaks = np.searchsorted(columns.indptr, np.arange(AT_ONCE, columns.nnz, AT_ONCE))
-    edges = np.unique([0, *breaks, columns.shape[1]])
-    for start, end in pairwise(edges):
-        yield columns[:, start:end], norms[start:end]
-
-
-def _column_norms(columns: sparse.csc_array) -> np.ndarray:
-    column = np.repeat(np.arange(columns.shape[1]), np.diff(columns.indptr))
-    return np.sqrt(np.bincount(column, np.abs(columns.data) ** 2, columns.shape[1]))
 
 
 def _adjoint(factors: Sequence[Matrix]) -> tuple[Matrix, ...]:

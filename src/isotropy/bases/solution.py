@@ -25,8 +25,8 @@ class Basis:
     size:     entries of each
     shape:    each is a tensor of this shape, row-major
     method:   how it was found
-    residual: the largest relative violation of a constraint, measured on the columns
-              (None without columns)
+    residual: the largest relative violation of a constraint, measured on the columns; for large
+              bases an estimate of it (`residual`); None without columns
     seconds:  what solving took
     columns:  (size, rank), independent, not always orthonormal; None if only the rank was asked
     """

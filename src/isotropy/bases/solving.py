@@ -12,7 +12,8 @@ Methods, in the order in which they are tried; each returns None where it does n
     krylov       anything else: an iteration that needs only products with the constraints
 
 Every basis is put back into the constraints: a residual above `TOLERANCE` is an error, so that no
-wrong rank goes unnoticed. Solutions are kept in memory, and on disk if asked (`store`).
+vector that is not invariant goes unnoticed (`residual` says how surely). Solutions are kept in
+memory, and on disk if asked (`store`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from isotropy.bases.krylov import krylov_basis
 from isotropy.bases.orbits import orbit_basis, orbit_rank
 from isotropy.bases.problem import Columns, Problem
 from isotropy.bases.products import product_basis, product_rank
+from isotropy.bases.residual import residual
 from isotropy.bases.signed_orbits import signed_orbit_basis, signed_orbit_rank
 from isotropy.bases.solution import Basis
 from isotropy.bases.store import Store, solution_key
@@ -133,15 +135,15 @@ def _solved(problem: Problem, method: str | None) -> Basis:
 
 def _checked(problem: Problem, method: str, columns: Columns, seconds: float) -> Basis:
     """What a method found, put into the constraints."""
-    residual = problem.residual(columns)
-    if not residual <= TOLERANCE:
+    violation = residual(problem, columns)
+    if not violation <= TOLERANCE:
         raise CallerError(
             f"the basis of {_words(problem.atoms)} of {problem.group} by {method!r} violates its "
-            f"constraints by {residual:.1e}, more than {TOLERANCE:.0e}; are the generators a "
+            f"constraints by {violation:.1e}, more than {TOLERANCE:.0e}; are the generators a "
             "representation of the group?"
         )
     rank = columns.shape[1]
-    return Basis(rank, problem.size, problem.shape, method, residual, seconds, columns)
+    return Basis(rank, problem.size, problem.shape, method, violation, seconds, columns)
 
 
 def _stored(problem: Problem, store: Store | None) -> Basis | None:
@@ -153,8 +155,8 @@ def _stored(problem: Problem, store: Store | None) -> Basis | None:
     if found is None or found.columns is None:
         return None
     seconds = time.perf_counter() - started
-    residual = problem.residual(found.columns)
-    return replace(found, residual=residual, seconds=seconds) if residual <= TOLERANCE else None
+    violation = residual(problem, found.columns)
+    return replace(found, residual=violation, seconds=seconds) if violation <= TOLERANCE else None
 
 
 def _words(atoms: Product) -> str:

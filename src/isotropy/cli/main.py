@@ -20,6 +20,7 @@ from isotropy.cli.learn import learn_command
 from isotropy.cli.learn_many import learn_many_command
 from isotropy.cli.measure import measure_command
 from isotropy.cli.profile import profile_command
+from isotropy.cli.relax import relax_command
 from isotropy.cli.reproduce import reproduce_command
 from isotropy.evidence.laplace import NotFiniteError
 
@@ -35,6 +36,7 @@ cli.add_command(learn_command)
 cli.add_command(learn_many_command)
 cli.add_command(measure_command)
 cli.add_command(profile_command)
+cli.add_command(relax_command)
 cli.add_command(reproduce_command)
 
 

@@ -71,14 +71,15 @@ def reproduce_command(
     """Run the rows of EXPERIMENT; without one, list the experiments there are.
 
     A row that has a result already is left alone, so an interrupted series can be called again.
-    Short rows (convergence, data-efficiency, dynamics) are run in --workers processes that stay.
+    A series (convergence, data-efficiency, dynamics, layer-equivariance) is run in --workers
+    processes that stay.
     """
     if experiment is None:
         click.echo("\n".join([*experiments(), *SERIES]))
         return
     if experiment in SERIES:
         reproduce_series(
-            experiment, results, rows=rows, seeds=seeds, device=device, workers=workers,
+            experiment, results, data=data, rows=rows, seeds=seeds, device=device, workers=workers,
             limit=limit, quick=quick, again=again, commit=commit, as_json=as_json,
             command=str(context.find_root().obj),
         )  # fmt: skip

@@ -11,7 +11,7 @@ import click
 from isotropy.checkpoint import plain
 from isotropy.checks import CallerError, check_choice
 from isotropy.cli.inputs import device_from
-from isotropy.experiments import convergence, data_efficiency, dynamics
+from isotropy.experiments import convergence, data_efficiency, dynamics, layer_equivariance
 from isotropy.experiments.series import (
     ROWS,
     SeriesJob,
@@ -26,6 +26,7 @@ SERIES = {
     "convergence": convergence.SERIES,
     "data-efficiency": data_efficiency.SERIES,
     "dynamics": dynamics.SERIES,
+    "layer-equivariance": layer_equivariance.SERIES,
 }
 
 
@@ -33,6 +34,7 @@ def reproduce_series(
     name: str,
     results: Path,
     *,
+    data: dict[str, Path],
     rows: tuple[str, ...],
     seeds: tuple[int, ...],
     device: str,
@@ -49,8 +51,9 @@ def reproduce_series(
     jobs = series.jobs(read_table(name), quick)
     for row in rows:
         check_choice(row, [job.row for job in jobs], what="row")
+    places = {"places": {known: str(folder.expanduser()) for known, folder in data.items()}}
     chosen = [
-        SeriesJob(job.row, tuple(seeds) or job.seeds, job.settings, job.cost)
+        SeriesJob(job.row, tuple(seeds) or job.seeds, {**job.settings, **places}, job.cost)
         for job in jobs
         if not rows or job.row in rows
     ]

@@ -26,6 +26,8 @@ AUGMENTATIONS: dict[str, FlipsAndShifts | None] = {
     "flips": FlipsAndShifts(pixels=4, flip=True),
 }
 """Of images in weight steps: random crops after a rim of 4 pixels, and mirrored with chance ½."""
+
+
 @dataclass(frozen=True)
 class RelaxConfig:
     """What a caller may set. None means: follow from the size of the problem (`resolved`).

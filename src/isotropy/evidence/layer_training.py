@@ -3,11 +3,11 @@
 An epoch takes one weight step per mini-batch on  mean loss + (1/2N) Σ_l δ_l ‖θ_l‖², one precision
 δ_l a parameter tensor (`proximal_adam`). With the objective `laplace`, after a burn-in and every
 few epochs, one pass over the data gives the curvature and some steps of Adam on log δ follow the
-Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9). A pathway that the data does
-not need is driven to zero and its precision to infinity. With `map` precisions stay as they are.
+Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing how the weights
+will follow (`moving_mode`). A pathway that the data does not need is driven to zero and its
+precision to infinity. With `map` precisions stay as they are.
 
-Only weight steps see augmented images, never the evidence. The log-determinant of fixed curvature
-needs eigenvalues and no eigenvectors, which is most of what a hyper step would cost.
+Only weight steps see augmented images, never the evidence.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.captured import CapturedFunction, can_capture
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
-from isotropy.evidence.layer_structure import LayerStructure, layer_structures, relaxed_layers
 from isotropy.evidence.layer_schedule import AUGMENTATIONS, RelaxConfig
+from isotropy.evidence.layer_structure import LayerStructure, layer_structures, relaxed_layers
+from isotropy.evidence.moving_mode import MovingMode
 from isotropy.evidence.precision import multiplying_in
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.proximal_adam import ProximalAdam
@@ -117,7 +118,7 @@ class LayerTrainer:
             )
         evidence, layers = None, None
         if self._hyper_step_due():
-            fit = self.fit(config.curvature_examples)
+            fit = self.fit(config.curvature_examples, values_only=False)
             evidence = self._precision_steps(fit)
             layers = [{"name": s.name, "effective": s.relative} for s in self._structures(fit)]
         due = self.epoch == config.epochs or self.epoch % config.evaluate_every == 0
@@ -196,31 +197,37 @@ class LayerTrainer:
         for part in chosen.to(self.device).split(config.curvature_batch):
             yield Batch(self.inputs[part], self.targets[part], Copies(1), labels, is_checked=True)
 
-    def fit(self, limit: int | None = None) -> LaplaceFit:
-        """Curvature and likelihood of the weights as they are: eigenvalues alone.
+    def fit(self, limit: int | None = None, *, values_only: bool = True) -> LaplaceFit:
+        """Curvature and likelihood of the weights as they are, by default eigenvalues alone.
 
         limit: from so many examples at most, which then stand for all
         """
-        found = self.evidence.fit(self.batches(limit), values_only=True)
+        found = self.evidence.fit(self.batches(limit), values_only=values_only)
         return replace(found, stands_for=len(self.inputs))
 
     def _precision_steps(self, fit: LaplaceFit) -> float:
-        """Some steps on log precisions; returns the evidence before them."""
-        config, before = self.config, float("nan")
+        """Some steps on log precisions (and noise); returns the evidence before them."""
+        config, moving = self.config, MovingMode(self.evidence, fit)
         assert config.epochs is not None and config.burn_in is not None
         progress = (self.epoch - config.burn_in) / max(1, config.epochs - config.burn_in)
         for group in self.hyper.param_groups:
             group["lr"] = cosine(config.prior_rate, config.prior_rate_end, progress)
-        for step in range(config.prior_steps):
+        noise = list(self.likelihood.parameters())
+        with torch.no_grad():
+            before = float(self.evidence.value(fit))
+        if not math.isfinite(before):
+            raise NotFiniteError(
+                f"the log evidence is {before} in epoch {self.epoch}; lower the weight rate"
+            )
+        for _ in range(config.prior_steps):
             self.hyper.zero_grad(set_to_none=True)
-            value = self.evidence.value(fit) / len(self.inputs)
-            if step == 0:
-                before = float(value.detach()) * len(self.inputs)
-                if not math.isfinite(before):
-                    raise NotFiniteError(
-                        f"the log evidence is {before} in epoch {self.epoch}; lower the weight rate"
-                    )
-            (-value).backward()
+            (moving.loss() / len(self.inputs)).backward()
+            if noise:
+                value = self.evidence.value(fit) / len(self.inputs)
+                for parameter, gradient in zip(
+                    noise, torch.autograd.grad(value, noise), strict=True
+                ):
+                    parameter.grad = -gradient
             self.hyper.step()
         self._write_decays()
         return before
@@ -264,7 +271,9 @@ def plain_scores(
     with evaluation_mode(network):
         for part, wanted in zip(inputs.split(ROWS), targets.split(ROWS), strict=True):
             outputs = network(part)
-            total += float(likelihood.log_likelihood(likelihood.statistic(outputs, wanted), len(part)))
+            total += float(
+                likelihood.log_likelihood(likelihood.statistic(outputs, wanted), len(part))
+            )
             hits += float((outputs.argmax(1) == wanted).sum()) if targets.ndim == 1 else 0.0
     accuracy = hits / len(inputs) if targets.ndim == 1 else None
     return Scores(accuracy, total / len(inputs))

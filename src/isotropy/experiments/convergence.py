@@ -2,6 +2,14 @@
 
 Rows are GROUP REPRESENTATION: `SO(3) T(4)`. There is one start, so one seed, and no device: it
 runs in float64 on the CPU.
+
+The rate is that of the spectral gap, −log10(1 − λ / λ_max) decades an iteration, where λ is the
+smallest eigenvalue of CᴴC that is not zero. Of the table's cases D(6) T(6) is the fastest, with
+λ_max / λ = 7/3 and 0.24 decades, and flat from about iteration 65 on because only rounding is left.
+Three cases are still on their way after 300 iterations: O(3) T(5), the slowest, with a ratio of 17
+and 0.026 decades, has 2e-9 of the start left, the Rubik's cube on T(2), with 13.2, 2e-11, and SO(3)
+T(4), with 10, 4e-15. For SO(3) on T(k) the ratio is k (k + 1) / 2, so that iterations grow with the
+square of the order.
 """
 
 from __future__ import annotations

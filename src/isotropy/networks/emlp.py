@@ -27,11 +27,12 @@ from isotropy.networks.channel_allocation import uniform_representation
 from isotropy.networks.equivariant_bilinear import EquivariantBilinear
 from isotropy.networks.equivariant_linear import EquivariantLinear
 from isotropy.networks.gates import GatedNonlinearity, gated
+from isotropy.networks.kind_parts import OfParts, Parts
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import Representation
 
 
-class EMLP(nn.Module):
+class EMLP(OfParts):
     """f on (…, source.size) → (…, target.size) with f(ρ_in(g) x) = ρ_out(g) f(x).
 
     source, target: representations
@@ -52,9 +53,9 @@ class EMLP(nn.Module):
         layers: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
         group = _real_group(source, target, group)
-        self.group, self.source, self.target = group, source(group), target(group)
+        super().__init__(source(group), target(group))
+        self.group = group
         self.hidden = _hidden(channels, layers, group)
         sizes = [self.source, *self.hidden]
         self.blocks = nn.Sequential(
@@ -65,8 +66,11 @@ class EMLP(nn.Module):
         )
         self.head = EquivariantLinear(sizes[-1], self.target, generator=generator)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.blocks(inputs))
+    def of_parts(self, parts: Sequence[Tensor]) -> Parts:
+        for block in self.blocks:
+            assert isinstance(block, EquivariantBlock)
+            parts = block.of_parts(parts)
+        return self.head.of_parts(parts)
 
     def export(self) -> nn.Sequential:
         """The same network of plain layers: `nn.Linear`, contractions and gates, without bases.
@@ -78,8 +82,18 @@ class EMLP(nn.Module):
             self.head.export(),
         )
 
+    def plain_state(self) -> dict[str, Tensor]:
+        """Parameters of `export()` as functions of the coefficients, by name."""
+        layers = [*self.blocks, self.head]
+        return {
+            f"{number}.{name}": tensor
+            for number, layer in enumerate(layers)
+            if isinstance(layer, EquivariantBlock | EquivariantLinear)
+            for name, tensor in layer.plain_state().items()
+        }
 
-class EquivariantBlock(nn.Module):
+
+class EquivariantBlock(OfParts):
     """gate(L x + B(L x)): (…, source.size) → (…, target.size)."""
 
     def __init__(
@@ -89,19 +103,23 @@ class EquivariantBlock(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(source, target)
         inner = gated(target)
         self.linear = EquivariantLinear(source, inner, generator=generator)
         self.bilinear = EquivariantBilinear(inner, inner, generator=generator)
         self.nonlinearity = GatedNonlinearity(target)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        inner = self.linear(inputs)
-        return self.nonlinearity(inner + self.bilinear(inner))
+    def of_parts(self, parts: Sequence[Tensor]) -> Parts:
+        return self.nonlinearity.of_parts(self.bilinear.added(self.linear.of_parts(parts)))
 
     def export(self) -> PlainBlock:
         """The same with a plain linear layer."""
         return PlainBlock(self.linear.export(), deepcopy(self.bilinear), self.nonlinearity)
+
+    def plain_state(self) -> dict[str, Tensor]:
+        """Parameters of `export()` as functions of the coefficients, by name."""
+        linear = {f"linear.{name}": each for name, each in self.linear.plain_state().items()}
+        return {**linear, "bilinear.coefficients": self.bilinear.coefficients}
 
 
 class PlainBlock(nn.Module):

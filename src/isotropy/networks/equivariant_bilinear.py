@@ -1,100 +1,89 @@
-"""A bilinear layer that commutes with a group: tensors in the input read as maps on the rest of it.
+"""A bilinear layer that commutes with a group: objects in the input act on other objects in it.
 
-    y = s W(x) x       s = 0.1        W(x)[(k, C), (l, B)] = Σ_j w[k, l, j] x_a[j, (C, B)]
+    y_c = s Σ_(a, b) w_ab z_ab      s = 0.5      z_ab[j, C] = Σ_B x_a[j, (C, B)] x_b[j, B]
 
-(Finzi 2023, 2.6, and the public code.) An object of the product a = c ⊗ b* *is* a map from b to c,
-and it moves with the group as x does, so that W(x) x is equivariant whatever the weights w: T(2)
+An object of the product a = c ⊗ b* *is* a map from b to c, and it moves with the group as x does,
+so that z is equivariant, and with it y = W(x) x, whatever the weights w (Finzi 2023, 2.6): T(2)
 times T(1) gives T(1), T(1) with T(1) the inner product. The atoms of a may come in any order; its
 axes are put in order. Where the group keeps a form B, V stands for V* by x ↦ B x, so that V ⊗ V is
 a map from V to V, too.
 
-Which maps act on what:
+What acts on what:
 
-    on their own kind   c a scalar: all invariants of min(copies, size) objects with all of the kind
-    on vectors          b a single atom: min(copies, size) maps on min(copies, size) objects
+    on their own kind   c a scalar: invariants
+    on vectors          b and c single atoms
+    beside vectors      a and b single atoms, c = a ⊗ b: z[j, (A, B)] = x_a[j, A] x_b[j, B]
 
-The public code lets maps act on everything, scalars included, and so costs several times what the
-linear layer does. Gates multiply by scalars already, and what lies further apart is reached in two
-steps. As there, no more than `size` objects serve as maps: more are linearly dependent. It draws
-them at random; these are the first ones, which the linear layer before is free to fill.
-
-W(x) is never formed. All maps on one kind b are applied in one batched product, and all that a
-kind c receives is mixed in one matrix product with a matrix that does not depend on the batch:
-
-    z[j, C, l] = Σ_B x_a[j, C, B] x_b[l, B]        y[k, C] = s Σ_(j, l) w[k, j, l] z[j, C, l]
+The j-th object of a meets the j-th object of b; an object meets itself to give an invariant (not by
+an antisymmetric form: that is zero), and vectors of the first half of a kind those of the second.
+The linear layer before fills all of them as it likes, so that the pairs it wants are there, and
+w (copies of c, j) mixes what comes out. In the public code all pairs meet, which costs several
+times what the linear layer does, and s is 0.1. Gates multiply by scalars already, and what lies
+further apart is reached in two steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import accumulate
-from math import prod
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isotropy.bases.maps import Kind, kinds, map_atoms
-from isotropy.checks import CallerError, shape_text
+from isotropy.bases.maps import Kind, map_atoms
 from isotropy.networks.channel_allocation import keeps_form
-from isotropy.networks.equivariant_linear import ExactBuffers
+from isotropy.networks.kind_parts import OfParts, Parts
 from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import BASE, Maps, Product, Representation
+from isotropy.symmetry.representations import BASE, Product, Representation
 
-Key = TypeVar("Key")
-SourceKey = tuple[int, int, tuple[int, ...]]
-"""Number of a kind, how many objects of it, and their forms."""
-
-SCALE = 0.1
-"""What W(x) x is multiplied by, as in the public code: steps in w are small steps in W."""
+SCALE = 0.5
+"""What W(x) x is multiplied by: steps in w are smaller steps in W. With 0.1 invariants are learned
+more slowly, with 1 tensors less well."""
 SHARE = 0.3
 """Initial standard deviation of y, for inputs of standard deviation one."""
-WORTH_A_KERNEL = 400
-"""Multiplications in one item of a batched product, below which torch's is several times slower."""
 
 
 @dataclass(frozen=True)
-class Triple:
-    """Objects of kind `map` read as maps from kind `source` to kind `target` (indices of kinds).
+class Contraction:
+    """Objects of kind `map` acting on objects of kind `source` to give `target` (numbers of kinds).
 
-    used:  how many objects of kind `map`
-    taken: how many objects of kind `source`
+    count: pairs
     shape: of one object of kind `map`, its atoms one by one
     axes:  the order that makes these axes those of target, then those of source*
-    sizes: (C, B)
+    sizes: (C, B); B is one beside vectors, where `source` has the last axes of C
     forms: for each atom of source, what it goes through before the contraction: nothing (0), the
            form (1) or its inverse (−1)
+    first: the object of `source` that the first object of `map` meets
     """
 
     map: int
     source: int
     target: int
-    used: int
-    taken: int
+    count: int
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     sizes: tuple[int, int]
-    forms: tuple[int, ...]
+    forms: tuple[int, ...] = ()
+    first: int = 0
 
     @property
     def moment(self) -> int:
-        """Σ E z² over all (j, l), for entries of x independent with variance one."""
-        squares = self.used * self.sizes[1] ** 2 if self.map == self.source else 0
-        return self.used * self.taken * self.sizes[1] + squares
+        """E z², for entries of x independent with variance one."""
+        inner = self.sizes[1]
+        return inner * (inner + 2) if self.map == self.source and not self.first else inner
 
 
-class EquivariantBilinear(ExactBuffers):
-    """y = 0.1 W(x) x on (…, source.size) → (…, target.size); see the module.
+class EquivariantBilinear(OfParts):
+    """y = 0.5 W(x) x on (…, source.size) → (…, target.size); see the module.
 
     source, target: representations bound to one real group
     generator: draws the initial weights, normal, such that y starts with a standard deviation of
                about 0.3 where x has one of 1; torch's own if None
 
-    Outputs that nothing maps to are zero. `triples` says what is contracted with what; if it is
-    empty, so is the layer.
+    Outputs that nothing maps to are zero. `contractions` says what meets what; if it is empty, so
+    is the layer.
     """
 
     def __init__(
@@ -104,167 +93,176 @@ class EquivariantBilinear(ExactBuffers):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        maps = Maps(source, target)
-        if maps.group.is_complex:
-            raise CallerError(
-                f"a bilinear layer needs a real group, got {maps.group}; bind the representations "
-                "to group.real_form()"
-            )
-        source_kinds, target_kinds = kinds(maps.source), kinds(maps.target)
-        self.triples = contractions(source_kinds, target_kinds, maps.group)
-        self.in_features, self.out_features = maps.source.size, maps.target.size
-        self._sources = [(kind.copies, kind.size) for kind in source_kinds]
-        self._targets = [(kind.copies, kind.size) for kind in target_kinds]
-        self._by_source = _grouped(
-            [(each.source, each.taken, each.forms) for each in self.triples], self.triples
-        )
-        self._by_target = _grouped([each.target for each in self.triples], self.triples)
+        super().__init__(source, target)
+        group = self.source.group
+        self.contractions = contractions(self.source_kinds, self.target_kinds, group)
         self._forms: dict[tuple[int, ...], str] = {}
-        for forms in {each.forms for each in self.triples if any(each.forms)}:
+        for forms in {each.forms for each in self.contractions if any(each.forms)}:
             self._forms[forms] = f"form_{len(self._forms)}"
-            self.add_exact(self._forms[forms], _form(maps.group, forms))
-        # Weights (copies out, used, taken) one triple after another, as by target.
-        self._amounts = [
-            target_kinds[c].copies * triple.used * triple.taken
-            for c, group in self._by_target.items()
-            for triple in group
+            self.add_exact(self._forms[forms], torch.from_numpy(_form(group, forms)))
+        # Weights (copies out, Σ pairs), one kind of the target after another.
+        self._by_target = {
+            c: [each for each in self.contractions if each.target == c]
+            for c in sorted({each.target for each in self.contractions})
+        }
+        self._shapes = [
+            (self.target_kinds[c].copies, sum(each.count for each in own))
+            for c, own in self._by_target.items()
         ]
-        self.coefficients = nn.Parameter(torch.empty(sum(self._amounts)))
-        self._add_order("source_order", source_kinds, inverse=False)
-        self._add_order("target_order", target_kinds, inverse=True)
+        self.coefficients = nn.Parameter(torch.empty(sum(a * b for a, b in self._shapes)))
         self.reset_parameters(generator)
-
-    source_order: Tensor | None
-    target_order: Tensor | None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights anew."""
         with torch.no_grad():
-            parts = iter(self.coefficients.split(self._amounts))
-            for group in self._by_target.values():
-                for each in group:
-                    spread = SHARE / SCALE / (len(group) * each.moment) ** 0.5
-                    next(parts).normal_(0, spread, generator=generator)
+            for weight, group in zip(self._weights(), self._by_target.values(), strict=True):
+                columns = weight.split([each.count for each in group], 1)
+                for own, each in zip(columns, group, strict=True):
+                    spread = SHARE / SCALE / (len(group) * each.count * each.moment) ** 0.5
+                    own.normal_(0, spread, generator=generator)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        if inputs.shape[-1] != self.in_features:
-            raise CallerError(f"expected inputs (…, {self.in_features}), got {shape_text(inputs)}")
-        flat = inputs.reshape(-1, self.in_features)
-        if self.source_order is not None:
-            flat = flat.index_select(1, self.source_order)
-        mixed = self._mixed(flat)
-        if self.target_order is not None:
-            mixed = mixed.index_select(1, self.target_order)
-        return mixed.view(*inputs.shape[:-1], self.out_features)
-
-    def _mixed(self, inputs: Tensor) -> Tensor:
-        """W(x) x, inputs and outputs with copies of a kind together."""
-        objects = inputs.split([copies * size for copies, size in self._sources], 1)
-        products: dict[Triple, Tensor] = {}
-        for key, group in self._by_source.items():
-            found = _maps(group, objects) @ self._source(key, objects).mT  # (batch, Σ j C, l)
-            products.update(zip(group, _pieces(found.flatten(1), group), strict=True))
-        weights = iter((SCALE * self.coefficients).split(self._amounts))
-        columns = [
-            inputs.new_zeros(()).expand(inputs.shape[0], prod(shape)) for shape in self._targets
+    def of_parts(self, parts: Sequence[Tensor]) -> Parts:
+        batch = parts[0].shape[-1]
+        found = [
+            parts[0].new_zeros(()).expand(kind.copies, kind.size, batch)
+            for kind in self.target_kinds
         ]
+        for (target, products), weight in zip(
+            self._products(parts).items(), self._weights(), strict=True
+        ):
+            kind = self.target_kinds[target]
+            mixed = (SCALE * weight) @ products.flatten(1)
+            found[target] = mixed.view(kind.copies, kind.size, batch)
+        return found
+
+    def added(self, parts: Sequence[Tensor]) -> Parts:
+        """x + y on parts, where source and target are one."""
+        found = list(parts)
+        for (target, products), weight in zip(
+            self._products(parts).items(), self._weights(), strict=True
+        ):
+            own = parts[target].flatten(1)
+            mixed = torch.addmm(own, weight, products.flatten(1), alpha=SCALE)
+            found[target] = mixed.view(parts[target].shape)
+        return found
+
+    def _weights(self) -> list[Tensor]:
+        pieces = self.coefficients.split([a * b for a, b in self._shapes])
+        return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+    def _products(self, parts: Sequence[Tensor]) -> dict[int, Tensor]:
+        """z (Σ pairs, C, batch) for each kind of the target."""
+        found = {}
+        objects = [_Objects(part) for part in parts]
         for target, group in self._by_target.items():
-            copies, _ = self._targets[target]
-            matrix = _joined([_mixing(next(weights), copies, each) for each in group])
-            columns[target] = _joined([products[each] for each in group]) @ matrix.T
-        return _joined(columns)
+            products = [self._product(each, objects) for each in group]
+            found[target] = products[0] if len(products) == 1 else torch.cat(products)
+        return found
 
-    def _source(self, key: SourceKey, objects: Sequence[Tensor]) -> Tensor:
-        """x_b (batch, l, B), through the form where there is one."""
-        number, taken, forms = key
-        size = self._sources[number][1]
-        source = objects[number][:, : taken * size].unflatten(1, (taken, size))
-        return source @ getattr(self, self._forms[forms]).T if any(forms) else source
-
-    def _add_order(self, name: str, kinds: tuple[Kind, ...], *, inverse: bool) -> None:
-        places = np.concatenate([kind.places.ravel() for kind in kinds] or [np.zeros(0, int)])
-        ordered = np.array_equal(places, np.arange(len(places)))
-        order = torch.from_numpy(np.argsort(places) if inverse else places)
-        self.register_buffer(name, None if ordered else order, persistent=False)
+    def _product(self, each: Contraction, objects: Sequence[_Objects]) -> Tensor:
+        """z (pairs, C, batch) of one contraction."""
+        maps = objects[each.map].taken(0, each.count)
+        source = objects[each.source].taken(each.first, each.count)
+        batch = maps.shape[-1]
+        if any(each.forms):
+            form = getattr(self, self._forms[each.forms])
+            source = torch.bmm(form.expand(each.count, -1, -1), source)
+        outer, inner = each.sizes
+        if not each.forms:
+            return (maps[:, :, None] * source[:, None]).view(each.count, outer, batch)
+        if each.axes != tuple(range(len(each.axes))):
+            tensor = maps.unflatten(1, each.shape)
+            maps = tensor.permute(0, *(1 + axis for axis in each.axes), -1)
+        if outer == 1 and maps is source:
+            return maps.square().sum(1, keepdim=True)
+        if outer == 1:
+            return (maps.reshape(each.count, inner, batch) * source).sum(1, keepdim=True)
+        maps = maps.reshape(each.count, outer, inner, batch)
+        return (maps * source[:, None]).sum(2)
 
     def extra_repr(self) -> str:
         return (
-            f"{self.in_features} to {self.out_features}, {len(self.triples)} contractions, "
+            f"{self.source} >> {self.target}, {len(self.contractions)} contractions, "
             f"{self.coefficients.numel()} weights"
         )
 
 
+class _Objects:
+    """Copies of one kind, (copies, size, batch), taken from its halves where these hold them.
+
+    The gradient of a piece is padded to the length of what it was taken from, and pieces taken
+    together share this: so pieces are kept, and short ones are taken from a half.
+    """
+
+    def __init__(self, part: Tensor) -> None:
+        self._half = part.shape[0] // 2
+        self._known = {(0, part.shape[0]): part}
+
+    def taken(self, first: int, count: int) -> Tensor:
+        """Copies first, first + 1, …, as many as `count`."""
+        if (first, count) not in self._known:
+            whole = next(iter(self._known.values()))
+            half = self._half
+            if (0, half) not in self._known:
+                pieces = whole.split([half, half, whole.shape[0] - 2 * half])
+                self._known |= {(0, half): pieces[0], (half, half): pieces[1]}
+            if (first, count) not in self._known:
+                start, within = first, whole
+                if count <= half and first in (0, half):
+                    start, within = 0, self._known[first, half]
+                lengths = [start, count, within.shape[0] - start - count]
+                self._known[first, count] = within.split(lengths)[1]
+        return self._known[first, count]
+
+
 def contractions(
     sources: Sequence[Kind], targets: Sequence[Kind], group: Group
-) -> tuple[Triple, ...]:
-    """Every way in which a kind of `sources` acts on one of them to give one of `targets`."""
+) -> tuple[Contraction, ...]:
+    """Every way in which kinds of `sources` meet to give one of `targets`."""
     found = []
-    for b, source in enumerate(sources):
-        for c, target in enumerate(targets):
-            word = map_atoms(target.atoms, source.atoms, group)
-            if target.atoms and len(source.atoms) != 1:
-                continue
+    for c, target in enumerate(targets):
+        for b, source in enumerate(sources):
             for a, kind in enumerate(sources):
-                axes = _axes(kind.atoms, word, len(target.atoms), group)
-                if axes is None:
+                made = _contraction((a, b, c), kind, source, target, group)
+                if made is None:
                     continue
-                read = [kind.atoms[axis] for axis in axes]
-                found.append(
-                    Triple(
-                        map=a,
-                        source=b,
-                        target=c,
-                        used=min(kind.copies, kind.size),
-                        taken=min(source.copies, source.size) if target.atoms else source.copies,
-                        shape=tuple(atom.size(group) for atom in kind.atoms),
-                        axes=axes,
-                        sizes=(target.size, source.size),
-                        forms=tuple(
-                            0 if own == wanted else 1 if own == BASE else -1
-                            for own, wanted in zip(read, word, strict=True)
-                        )[len(target.atoms) :],
-                    )
-                )
-    return tuple(found)
+                half = kind.copies // 2 if a == b and len(kind.atoms) == 1 else 0
+                is_invariant = not target.atoms
+                if half:
+                    found.append(replace(made, count=min(half, made.count), first=half))
+                if not half or is_invariant:
+                    found.append(made)
+    return tuple(each for each in found if not _is_zero(each, group))
 
 
-def _maps(group: Sequence[Triple], objects: Sequence[Tensor]) -> Tensor:
-    """The objects that act on one source, (batch, Σ j C, B), and rows of zeros where these help."""
-    taken, into = group[0].taken, group[0].sizes[1]
-    pieces = []
-    for triple in group:
-        used = objects[triple.map][:, : triple.used * prod(triple.shape)]
-        if triple.axes != tuple(range(len(triple.axes))):
-            tensor = used.unflatten(1, (triple.used, *triple.shape))
-            used = tensor.permute(0, 1, *(2 + axis for axis in triple.axes)).flatten(1)
-        pieces.append(used)
-    rows = sum(triple.used * triple.sizes[0] for triple in group)
-    missing = -(-WORTH_A_KERNEL // (taken * into)) - rows
-    if 0 < missing <= 2 * rows:
-        pieces.append(pieces[0].new_zeros(()).expand(pieces[0].shape[0], missing * into))
-    return _joined(pieces).unflatten(1, (-1, into))
+def _is_zero(each: Contraction, group: Group) -> bool:
+    """Whether objects meet themselves by an antisymmetric form."""
+    if each.map != each.source or each.first or not any(each.forms):
+        return False
+    form = _form(group, each.forms)
+    return bool(np.allclose(form, -form.T))
 
 
-def _pieces(found: Tensor, group: Sequence[Triple]) -> list[Tensor]:
-    """The columns of each triple, used · C · taken of them."""
-    lengths = [each.used * each.sizes[0] * each.taken for each in group]
-    starts = accumulate([0, *lengths[:-1]])
-    return [found[:, start : start + length] for start, length in zip(starts, lengths, strict=True)]
-
-
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
-    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), 1)
-
-
-def _mixing(weight: Tensor, copies: int, triple: Triple) -> Tensor:
-    """The matrix (k C, j D l) whose entries are w[k, j, l] where C = D, and zero elsewhere."""
-    out = triple.sizes[0]
-    if out == 1:
-        return weight.view(copies, triple.used * triple.taken)
-    same = torch.eye(out, dtype=weight.dtype, device=weight.device)
-    tensor = weight.view(copies, 1, triple.used, 1, triple.taken) * same[:, None, :, None]
-    return tensor.view(copies * out, triple.used * out * triple.taken)
+def _contraction(
+    numbers: tuple[int, int, int], kind: Kind, source: Kind, target: Kind, group: Group
+) -> Contraction | None:
+    a, b, c = numbers
+    count = min(kind.copies, source.copies)
+    shape = tuple(atom.size(group) for atom in kind.atoms)
+    if len(kind.atoms) == len(source.atoms) == 1 and target.atoms == kind.atoms + source.atoms:
+        return Contraction(a, b, c, min(count, target.copies), shape, (0,), (target.size, 1))
+    if not source.atoms or (target.atoms and (len(source.atoms), len(target.atoms)) != (1, 1)):
+        return None
+    word = map_atoms(target.atoms, source.atoms, group)
+    axes = _axes(kind.atoms, word, len(target.atoms), group)
+    if axes is None:
+        return None
+    read = [kind.atoms[axis] for axis in axes]
+    forms = tuple(
+        0 if own == wanted else 1 if own == BASE else -1
+        for own, wanted in zip(read, word, strict=True)
+    )[len(target.atoms) :]
+    return Contraction(a, b, c, count, shape, axes, (target.size, source.size), forms)
 
 
 def _axes(atoms: Product, word: Product, of_target: int, group: Group) -> tuple[int, ...] | None:
@@ -286,16 +284,9 @@ def _axes(atoms: Product, word: Product, of_target: int, group: Group) -> tuple[
     return tuple(found)
 
 
-def _form(group: Group, forms: tuple[int, ...]) -> Tensor:
+def _form(group: Group, forms: tuple[int, ...]) -> np.ndarray:
     """The product of B, B⁻¹ or 1 for each atom, (B, B)."""
     assert group.classical is not None and group.classical.form is not None
     form = np.asarray(group.classical.form, dtype=np.float64)
     by = {0: np.eye(len(form)), 1: form, -1: np.linalg.inv(form)}
-    return torch.from_numpy(reduce(np.kron, [by[each] for each in forms]))
-
-
-def _grouped(keys: Sequence[Key], triples: Sequence[Triple]) -> dict[Key, list[Triple]]:
-    groups: dict[Key, list[Triple]] = {}
-    for key, triple in zip(keys, triples, strict=True):
-        groups.setdefault(key, []).append(triple)
-    return groups
+    return np.asarray(reduce(np.kron, [by[each] for each in forms]))

@@ -21,6 +21,9 @@
     measure_figures.py     bars, staircases of layers, accuracy against error
     measure_drawings.py    which of them a record gives
     measure_report.py      the page of `isotropy measure`
+    relax_words.py         what layers became, in words
+    relax_figures.py       a bar per layer, divided among its pathways, and over the epochs
+    relax_report.py        the page of `isotropy relax`
     basis_picture.py       a basis as colours on one matrix, SVG or PNG
 
 A report loads nothing from outside, runs no script, and is the same file byte for byte when it

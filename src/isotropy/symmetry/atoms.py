@@ -38,6 +38,8 @@ class Atom(ABC):
 
     name: str
     """As it is written."""
+    is_dual: bool = False
+    """Whether it was made as the dual of another: of the two, the one written with more."""
 
     @abstractmethod
     def size(self, group: Group) -> int:
@@ -119,6 +121,8 @@ class _Base(Atom):
 
 
 class _Dual(Atom):
+    is_dual = True
+
     def __init__(self, of: Atom) -> None:
         self.of = of
         self.name = f"{of.name}'"

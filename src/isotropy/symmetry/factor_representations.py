@@ -35,6 +35,7 @@ class OfFactor(Atom):
     def __init__(self, atom: Atom, index: int) -> None:
         self.atom = atom
         self.index = index
+        self.is_dual = atom.is_dual
         self.name = f"{atom.name}@{index}"
 
     def check(self, group: Group) -> None:

@@ -132,13 +132,17 @@ class Group:
 
     @cached_property
     def key(self) -> str:
-        """A digest of what defines the group: two groups with the same generators share it."""
+        """A digest of what defines the group: two groups with the same generators share it.
+
+        Numbers count to 12 digits each, however small, so that rounding does not tell two groups
+        apart and units do not make them one.
+        """
         digest = hashlib.sha256()
         for kind, matrices in (("algebra", self.algebra), ("discrete", self.discrete)):
             digest.update(f"{kind} {len(matrices)} {self.dimension};".encode())
             for each in matrices:
                 entries = each.tocoo()
-                numbers = np.round(entries.data.astype(complex), 12) + 0.0
+                numbers = _rounded(entries.data.astype(complex))
                 order = np.lexsort((entries.col, entries.row))
                 for part in (entries.row.astype(np.int64), entries.col.astype(np.int64), numbers):
                     digest.update(np.ascontiguousarray(part[order]).tobytes())
@@ -330,6 +334,15 @@ def _determinant(matrix: sparse.csr_array) -> complex:
 def _is_small(matrix: sparse.csr_array, against: sparse.csr_array) -> bool:
     largest = np.abs(against.data).max(initial=1.0)
     return bool(np.abs(matrix.data).max(initial=0.0) <= ROUNDING * largest)
+
+
+def _rounded(numbers: np.ndarray) -> np.ndarray:
+    """Complex numbers to 40 binary digits of the larger of their two parts; no −0."""
+    parts = numbers.view(np.float64).reshape(-1, 2)
+    _, exponents = np.frexp(np.abs(parts).max(1, keepdims=True))
+    # One power of two after the other: 2⁻¹⁰⁷⁴ to 2⁴⁰ at once is more than a float holds.
+    whole = np.rint(np.ldexp(np.ldexp(parts, -exponents), 40))
+    return np.concatenate([whole + 0.0, exponents], axis=1)
 
 
 def _stacked(matrices: Sequence[sparse.csr_array], dimension: int, dtype: torch.dtype) -> Tensor:

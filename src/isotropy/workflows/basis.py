@@ -29,7 +29,7 @@ from isotropy.symmetry.group_catalogue import group_named
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representation_language import parse_representation
 from isotropy.symmetry.representations import Maps, Product, Representation, Term
-from isotropy.workflows.provenance import provenance
+from isotropy.workflows.provenance import record_head
 
 PICTURE = "basis.svg"
 
@@ -115,12 +115,13 @@ class BasisResult:
     def record(self) -> dict[str, Any]:
         """Everything but the vectors, in JSON."""
         return {
-            "schema": 1,
-            "command": "basis",
-            "seed": self.seed,
-            **provenance(torch.device("cpu")),
-            "seconds": self.seconds,
-            "run_folder": self.run_folder,
+            **record_head(
+                "basis",
+                seed=self.seed,
+                device=torch.device("cpu"),
+                seconds=self.seconds,
+                run_folder=self.run_folder,
+            ),
             "group": str(self.group),
             "representation": str(self.representation),
             "rank": self.rank,

@@ -1,4 +1,4 @@
-"""What a result was made with: versions, commit, device. Every JSON record carries it."""
+"""What every JSON record begins with: what was asked, and what the result was made with."""
 
 from __future__ import annotations
 
@@ -11,6 +11,25 @@ import numpy
 import torch
 
 from isotropy._version import __version__
+
+
+def record_head(
+    command: str,
+    *,
+    seed: int,
+    device: torch.device,
+    seconds: float,
+    run_folder: str | Path | None,
+) -> dict[str, Any]:
+    """The first entries of a command's record, in their order; `seconds` are those of its work."""
+    return {
+        "schema": 1,
+        "command": command,
+        "seed": seed,
+        **provenance(device),
+        "seconds": seconds,
+        "run_folder": None if run_folder is None else str(run_folder),
+    }
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

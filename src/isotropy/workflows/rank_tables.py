@@ -16,7 +16,7 @@ import torch
 from isotropy.bases.published_ranks import PUBLISHED_RANKS
 from isotropy.checkpoint import CONFIG, RESULT, make_folder, plain, write_json
 from isotropy.workflows.basis import equivariant_basis
-from isotropy.workflows.provenance import provenance
+from isotropy.workflows.provenance import record_head
 
 OURS = "*"
 """What marks a rank that the thesis leaves blank."""
@@ -72,12 +72,13 @@ class RankTables:
     def record(self) -> dict[str, Any]:
         """Everything in JSON."""
         return {
-            "schema": 1,
-            "command": "basis",
-            "seed": self.seed,
-            **provenance(torch.device("cpu")),
-            "seconds": self.seconds,
-            "run_folder": self.run_folder,
+            **record_head(
+                "basis",
+                seed=self.seed,
+                device=torch.device("cpu"),
+                seconds=self.seconds,
+                run_folder=self.run_folder,
+            ),
             "tables": [
                 {
                     "table": table,

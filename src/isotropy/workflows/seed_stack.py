@@ -4,12 +4,9 @@ Networks of a few hundred channels leave a GPU idle between launches. Their para
 (seeds, …), and a forward pass is `vmap` over the first axis; Adam is elementwise, so that each seed
 gets the numbers it would get alone, up to rounding. Buffers are those of the first network.
 
-An equivariant layer is trained as in the thesis: its parameter is the whole matrix W, of which a
-pass uses the nearest equivariant one, QQᵀ vec W. These are the layers that coefficients θ of Q
-give, but Adam goes another way: its steps have one size, the rate in every entry of W, where in
-W = Qθ they are the rate times an entry of Q, which is small, and at the thesis's rate too slow. W
-is projected once a step, however often the network is called in it (`assembled`): an integrator
-calls it dozens of times.
+An integrator calls a network dozens of times in one step, and the parameters of equivariant layers
+are the same in all of them. `assembled` makes their matrices once and applies these
+(`EMLP.plain_state`); a single call works on coefficients.
 
 On a GPU a whole step is recorded once and replayed (`isotropy.evidence.captured`).
 """
@@ -19,14 +16,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import functional_call, vmap
 
 from isotropy.checks import CallerError
 from isotropy.evidence.captured import CapturedFunction
-from isotropy.networks.equivariant_linear import AssembledMap, EquivariantLinear
+from isotropy.networks.emlp import EMLP
+from isotropy.networks.equivariant_linear import EquivariantLinear
 
 Parameters = Mapping[str, Tensor]
 
@@ -46,11 +45,9 @@ class SeedStack:
                 "expected networks of one architecture, got parameters of different shapes"
             )
         self.network = networks[0]
-        self._projections = _projections(self.network)
         self.seeds = len(networks)
-        plain = [_with_plain_layers(each) for each in networks]
-        self._plain = plain[0]
-        own = [dict(each.named_parameters()) for each in plain]
+        self._plain = _Plain(self.network)
+        own = [dict(each.named_parameters()) for each in networks]
         self.parameters: dict[str, Tensor] = {
             name: torch.stack([each[name].detach() for each in own]).requires_grad_()
             for name in own[0]
@@ -70,24 +67,21 @@ class SeedStack:
 
         parameters: in place of the stack's own
         """
-        state = dict(self.parameters if parameters is None else parameters)
-        for name, project in self._projections.items():
-            state[name] = vmap(project)(state[name])
-
-        def of_one(own: dict[str, Tensor], *inputs: Tensor) -> Tensor:
-            found: Tensor = functional_call(self._plain, own, inputs)
-            return found
-
-        return lambda *inputs: vmap(of_one)(state, *inputs)
+        own = dict(self.parameters if parameters is None else parameters)
+        state = vmap(partial(_called, self._plain))(
+            {f"{_Plain.NETWORK}.{name}": tensor for name, tensor in own.items()}
+        )
+        return lambda *inputs: vmap(partial(_called, self._plain.twin))(state, *inputs)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Outputs (seeds, …) of inputs (seeds, …)."""
-        return self.assembled()(*inputs)
+        found: Tensor = vmap(partial(_called, self.network))(self.parameters, *inputs)
+        return found
 
     def to(self, dtype: torch.dtype) -> None:
         """Convert what the networks have beside parameters."""
         self.network.to(dtype)
-        self._plain.to(dtype)
+        self._plain.twin.to(dtype)
 
     def step(self, losses: Tensor) -> None:
         """One step of Adam for every seed on its own loss, (seeds)."""
@@ -107,42 +101,57 @@ class SeedStack:
         return CapturedFunction(function, lambda: kept)
 
 
-def _equivariant_layers(network: nn.Module) -> dict[str, EquivariantLinear]:
-    return {n: each for n, each in network.named_modules() if isinstance(each, EquivariantLinear)}
+def _called(module: nn.Module, state: dict[str, Tensor], *inputs: Tensor) -> Any:
+    return functional_call(module, state, inputs)
 
 
-def _projected(assembled: AssembledMap, rank: int, matrix: Tensor) -> Tensor:
-    """The equivariant matrix nearest to `matrix` (out, in): that of its coefficients Qᵀ vec."""
-    transposed: Callable[[Tensor], tuple[Tensor]] = vjp(assembled, matrix.new_zeros(rank))[1]
-    found: Tensor = assembled(*transposed(matrix))
-    return found
+class _Plain(nn.Module):
+    """The parameters of a network's twin with plain layers, as functions of the network's own.
 
+    twin: a copy with `export()` in the place, and under the name, of every equivariant network and
+          layer; held aside, so that its parameters are not this module's
+    """
 
-def _projections(network: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
-    """For each weight and bias of an equivariant layer, by name, what makes it equivariant."""
-    found: dict[str, Callable[[Tensor], Tensor]] = {}
-    for name, layer in _equivariant_layers(network).items():
-        prefix, rank = f"{name}." if name else "", layer.coefficients.numel()
-        found[f"{prefix}weight"] = partial(_projected, layer.weight_map, rank)
-        if layer.bias_map is not None:
-            rank = layer.bias_coefficients.numel()
-            found[f"{prefix}bias"] = partial(_projected_vector, layer.bias_map, rank)
-    return found
+    NETWORK = "network"
 
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        equivariant = {
+            name: each
+            for name, each in network.named_modules()
+            if isinstance(each, EMLP | EquivariantLinear)
+        }
+        self._names = [
+            name
+            for name in equivariant
+            if not any(
+                name.startswith(f"{other}.") or not other for other in equivariant if other != name
+            )
+        ]
+        twin = copy.deepcopy(network)
+        for name in self._names:
+            plain = equivariant[name].export()
+            if not name:
+                twin = plain
+                break
+            parent, _, own = name.rpartition(".")
+            setattr(twin.get_submodule(parent), own, plain)
+        self._aside = [twin]
 
-def _projected_vector(assembled: AssembledMap, rank: int, vector: Tensor) -> Tensor:
-    return _projected(assembled, rank, vector[:, None])[:, 0]
+    @property
+    def twin(self) -> nn.Module:
+        return self._aside[0]
 
-
-def _with_plain_layers(network: nn.Module) -> nn.Module:
-    """A copy with `nn.Linear` in the place, and under the name, of every equivariant layer."""
-    if isinstance(network, EquivariantLinear):
-        return network.export()
-    twin = copy.deepcopy(network)
-    for name, layer in _equivariant_layers(network).items():
-        parent, _, own = name.rpartition(".")
-        setattr(twin.get_submodule(parent), own, layer.export())
-    return twin
+    def forward(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = dict(self.network.named_parameters())
+        for name in self._names:
+            prefix = f"{name}." if name else ""
+            found = {key: each for key, each in found.items() if not key.startswith(prefix)}
+            layer = self.network.get_submodule(name)
+            assert isinstance(layer, EMLP | EquivariantLinear)
+            found |= {f"{prefix}{key}": each for key, each in layer.plain_state().items()}
+        return found
 
 
 class Best:

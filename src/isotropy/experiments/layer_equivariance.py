@@ -1,0 +1,156 @@
+"""Layer-wise equivariance: Tables 1, 2, 3, 4 and 7 of van der Ouderaa et al. (2023).
+
+Rows are TABLE/PROBLEM/PATHWAYS/OBJECTIVE: `toy/digit/ffc+conv/laplace`,
+`cifar10/original/conv/map`.
+Settings and published numbers are in `layer_equivariance.toml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from statistics import mean
+from typing import Any
+
+import torch
+
+from isotropy.checks import CallerError
+from isotropy.data.embedded import digits
+from isotropy.data.labelled import Split
+from isotropy.data.quadrants import quadrants, resized, standardised
+from isotropy.data.readers import load
+from isotropy.data.variants import LAWS, vary
+from isotropy.evidence.layer_schedule import RelaxConfig
+from isotropy.experiments.series import Series, SeriesJob
+from isotropy.workflows.relaxing import relax_and_learn
+
+SIZE = 32
+"""Height and width of all images."""
+OWN = ("epochs", "batch_size", "curvature", "augmentation", "objective")
+"""Settings of a row that are fields of `RelaxConfig`."""
+KEPT = (
+    "num_parameters", "test_accuracy", "test_nll", "train_loss", "log_evidence",
+    "log_evidence_per_example", "train_examples", "test_examples", "layers", "hardened", "config",
+    "data",
+)  # fmt: skip
+"""What a row keeps of a run's record."""
+
+
+def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
+    """Every table, problem, sum of pathways and objective."""
+    changed = dict(table["quick"]) if quick else {}
+    chosen = changed.pop("tables", list(table["tables"]))
+    found = []
+    for name in chosen:
+        own = {**table["settings"], **table["tables"][name], **changed, "table": name}
+        published = own.pop("published", {})
+        lists = {key: own.pop(key) for key in ("problems", "pathways", "objectives")}
+        own.pop("title")
+        for problem in lists["problems"]:
+            for pathways in lists["pathways"]:
+                for objective in lists["objectives"]:
+                    row = f"{problem}/{pathways}/{objective}"
+                    settings = {
+                        **own,
+                        "problem": problem,
+                        "pathways": pathways,
+                        "objective": objective,
+                        "published": {key: by.get(row) for key, by in published.items()},
+                    }
+                    cost = (
+                        own["epochs"]
+                        * (1 + 2 * pathways.count("+"))
+                        * (1.5 if objective == "laplace" else 1)
+                    )
+                    if own["data"] == "CIFAR10":
+                        cost *= 0.9
+                    found.append(SeriesJob(f"{name}/{row}", tuple(table["seeds"]), settings, cost))
+    return found
+
+
+def run(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
+    """Train the seeds of one row; the numbers of each."""
+    own = job.settings
+    data = _data(own["data"], own.get("places", {}).get(own["data"]), own["problem"])
+    found = []
+    for seed in job.seeds:
+        pathways = own["pathways"].split("+")
+        result = relax_and_learn(
+            data,
+            pathways=pathways,
+            width=own["width"],
+            group=own.get("group") if any(each.startswith("gconv") for each in pathways) else None,
+            config=RelaxConfig(seed=seed, **{key: own[key] for key in OWN if key in own}),
+            device=device,
+            hardened=bool(own.get("harden")) and len(pathways) > 1,
+            **{key: own[key] for key in ("learns_lengthscale",) if key in own},
+        )
+        record = result.record
+        described = {
+            key: own[key] for key in ("table", "problem", "pathways", "objective", "width")
+        }
+        scored = [row for row in record["epochs"] if row["test_accuracy"] is not None]
+        found.append(
+            {
+                **described,
+                **{key: record[key] for key in KEPT},
+                "published": own["published"],
+                "group": record["group"],
+                "history": [
+                    {key: row[key] for key in ("epoch", "train_loss", "test_accuracy", "test_nll")}
+                    for row in scored
+                ],
+                "seconds": record["seconds"],
+            }
+        )
+    return found
+
+
+@lru_cache(maxsize=4)
+def _data(name: str, place: str | None, problem: str) -> Split:
+    """Images of 32 × 32 with this problem's labels or transformations."""
+    if name == "digits":
+        split = digits()
+    elif place is None:
+        raise CallerError(f"expected to be told where {name} is; use --data {name}=FOLDER")
+    else:
+        split = load(place)
+    made = (
+        resized(vary(split, problem), SIZE)
+        if problem in LAWS
+        else quadrants(split, problem, size=SIZE)
+    )
+    # Black is zero before digits are standardised, and is what versions of them are filled with.
+    return standardised(made) if made.train.inputs.shape[1] == 1 else made
+
+
+# -- what came out -----------------------------------------------------------------------------
+
+
+def group_share(record: Mapping[str, Any], kind: str) -> float:
+    """Mean over layers of a pathway's relative effective number of parameters."""
+    return mean(layer["effective"].get(kind, 0.0) for layer in record["layers"])
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line a row: accuracy, negative log likelihood, what layers became; published beside."""
+    lines = []
+    for record in records:
+        published = record["published"]
+        told = [f"{100 * record['test_accuracy']:6.2f} %", f"nll {record['test_nll']:.3f}"]
+        if published.get("accuracy"):
+            told.append(f"(published {published['accuracy']:.2f} %)")
+        if record["objective"] == "laplace":
+            told.append(f"log Z/N {record['log_evidence_per_example']:.3f}")
+            told.append(" | ".join(layer["became"] for layer in record["layers"]))
+        if record.get("hardened"):
+            hardened = record["hardened"]
+            told.append(
+                f"hardened {100 * hardened['test_accuracy']:.2f} % with "
+                f"{hardened['num_parameters']:,} of {record['num_parameters']:,} parameters"
+            )
+        lines.append(f"{record['row']:<48} " + "  ".join(told))
+    return lines
+
+
+SERIES = Series(jobs, run, summary)

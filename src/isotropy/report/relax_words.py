@@ -1,0 +1,211 @@
+"""What layers became, in words: the sentences of `isotropy relax` and its report.
+
+A record has one object per layer: `became` names the pathways that are in use ("conv",
+"conv + ffc", or "off" where none is), `effective` is the share of each in the layer's relative
+effective number of parameters (van der Ouderaa, Immer and van der Wilk 2023, App. D.2). All
+functions are pure, and any part of a record may be null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isotropy.report.wording import (
+    MISSING,
+    finite,
+    joined,
+    mapping_of,
+    number_text,
+    objects_of,
+    percent_text,
+)
+
+Row = Mapping[str, Any]
+
+MIXED = "a sum of pathways"
+SWITCHED_OFF = "switched off"
+UNKNOWN = "not known"
+
+# One layer, several layers; pathways with the same symmetry go by the same words.
+_CONNECTED = ("fully connected", "fully connected")
+_CONVOLUTION = ("a convolution", "convolutions")
+_GROUP = ("a group convolution", "group convolutions")
+WORDS: dict[str, tuple[str, str]] = {
+    "fc": _CONNECTED,
+    "ffc": _CONNECTED,
+    "sfc": _CONNECTED,
+    "conv": _CONVOLUTION,
+    "sconv": _CONVOLUTION,
+    "gconv": _GROUP,
+    "gconv-full": _GROUP,
+    "gconv-separable": _GROUP,
+    "gconv-depthwise": _GROUP,
+    "off": (SWITCHED_OFF, SWITCHED_OFF),
+}
+
+
+def layers_of(record: Row) -> list[Row]:
+    """The layers with pathways, from inputs to outputs."""
+    return objects_of(record.get("layers"))
+
+
+def layer_name(layer: Row) -> str:
+    """The layer's name in its network."""
+    return str(layer.get("name") or "unnamed")
+
+
+def kinds_of(record: Row) -> list[str]:
+    """Pathways by kind, as they were asked for; where that is not known, as layers have them."""
+    asked = record.get("pathways")
+    if isinstance(asked, list | tuple) and asked:
+        return [str(kind) for kind in asked]
+    found = [kind for layer in layers_of(record) for kind in mapping_of(layer.get("effective"))]
+    return list(dict.fromkeys(map(str, found)))
+
+
+def pathways_in_use(layer: Row) -> list[str]:
+    """The kinds that a layer became: two of "conv + ffc"; none where it is not known."""
+    return [part.strip() for part in str(layer.get("became") or "").split("+") if part.strip()]
+
+
+def became_words(layer: Row) -> tuple[str, str]:
+    """What a layer became, in words for one layer and for several."""
+    kinds = pathways_in_use(layer)
+    if not kinds:
+        return UNKNOWN, UNKNOWN
+    if len(kinds) > 1:
+        return MIXED, "sums of pathways"
+    return WORDS.get(kinds[0], (kinds[0], kinds[0]))
+
+
+def part_text(share: object) -> str:
+    """A part of one in per cent; what is nearly nothing or nearly all is said to be so.
+
+    >>> [part_text(share) for share in (0.9999998, 0.41, 1e-7, 0.0)]
+    ['> 99.9 %', '41.0 %', '< 0.1 %', '0.0 %']
+    """
+    number = finite(share)
+    if number is None:
+        return MISSING
+    if 0 < number < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 < number < 1:
+        return "> 99.9 %"
+    return percent_text(number)
+
+
+def shares_text(layer: Row) -> str:
+    """`conv 62.0 %, ffc 38.0 %`, the largest first; empty where no share is known."""
+    shares = {
+        str(kind): number
+        for kind, share in mapping_of(layer.get("effective")).items()
+        if (number := finite(share)) is not None
+    }
+    ordered = sorted(shares.items(), key=lambda each: -each[1])
+    return ", ".join(f"{kind} {part_text(share)}" for kind, share in ordered)
+
+
+def relax_sentences(record: Row) -> list[str]:
+    """What the layers became, the exceptions by name, and what hardening left; in this order."""
+    sentences = [headline(record), *_exceptions(record)]
+    hardened = hardened_sentence(record)
+    return [*sentences, hardened] if hardened else sentences
+
+
+def headline(record: Row) -> str:
+    """`Of 8 layers 7 became convolutions and 1 became fully connected.`"""
+    layers, kinds = layers_of(record), kinds_of(record)
+    if not layers:
+        return "No layer has pathways."
+    every = f"All {len(layers)} layers" if len(layers) > 1 else "The one layer"
+    if len(kinds) == 1:
+        have = "have" if len(layers) > 1 else "has"
+        return f"{every} {have} one pathway, {kinds[0]}: there was nothing to choose."
+    if record.get("objective") == "map":
+        keep = "keep" if len(layers) > 1 else "keeps"
+        what = joined(kinds) if kinds else "their pathways"
+        return f"{every} {keep} {what}: training by MAP does not choose between pathways."
+    groups = _groups(layers)
+    if len(groups) == 1:
+        ((words, members),) = groups.items()
+        if words == UNKNOWN:
+            return f"What {every[0].lower()}{every[1:]} became is not known."
+        return f"{every} {_became(words, members)}."
+    parts = [f"{len(members)} {_became(words, members)}" for words, members in groups.items()]
+    return f"Of {len(layers)} layers {joined(parts)}."
+
+
+def hardened_sentence(record: Row) -> str:
+    """What is left without the pathways that were switched off; empty where it was not tried."""
+    hardened = mapping_of(record.get("hardened"))
+    if not hardened:
+        return ""
+    before, after = finite(record.get("num_parameters")), finite(hardened.get("num_parameters"))
+    if before is not None and before == after:
+        return (
+            f"Hardened: no pathway was switched off, all {number_text(after, 0)} parameters stay."
+        )
+    text = f"Hardened: {number_text(after, 0)} of {number_text(before, 0)} parameters are left"
+    if before and after:
+        text += f", {number_text(before / after, 1)} times fewer"
+    accuracy, own = finite(hardened.get("test_accuracy")), finite(record.get("test_accuracy"))
+    if accuracy is not None and own is not None:
+        text += f"; test accuracy {percent_text(accuracy, 2)}, before {percent_text(own, 2)}"
+    return text + "."
+
+
+def score_sentences(record: Row) -> list[str]:
+    """Accuracy, likelihood and evidence, for the end of a run on the command line."""
+    sentences = []
+    accuracy, loss = finite(record.get("test_accuracy")), finite(record.get("test_nll"))
+    if accuracy is not None:
+        text = f"Test accuracy {percent_text(accuracy)}"
+        if loss is not None:
+            text += f", negative log likelihood {number_text(loss, 3)} nats per example"
+        sentences.append(f"{text}.")
+    if finite(record.get("log_evidence")) is not None:
+        sentences.append(
+            f"Log evidence {number_text(record.get('log_evidence'), 1)} nats, "
+            f"{number_text(record.get('log_evidence_per_example'), 3)} per example."
+        )
+    return sentences
+
+
+def chose(record: Row) -> bool:
+    """Whether the run could choose between pathways at all."""
+    return record.get("objective") != "map" and len(kinds_of(record)) > 1
+
+
+def _groups(layers: Sequence[Row]) -> dict[str, list[Row]]:
+    """Layers by what they became, the most frequent first, what is not known last."""
+    groups: dict[str, list[Row]] = {}
+    for layer in layers:
+        groups.setdefault(became_words(layer)[0], []).append(layer)
+    ordered = sorted(groups.items(), key=lambda each: (each[0] == UNKNOWN, -len(each[1])))
+    return dict(ordered)
+
+
+def _became(words: str, members: Sequence[Row]) -> str:
+    if words == UNKNOWN:
+        return "became something that is not known"
+    several = len(members) > 1
+    if words == SWITCHED_OFF:
+        return f"{'are' if several else 'is'} {SWITCHED_OFF}"
+    return f"{'stayed' if words == MIXED else 'became'} {became_words(members[0])[several]}"
+
+
+def _exceptions(record: Row) -> list[str]:
+    """The layers by name that are not what most are, and the shares of mixed ones."""
+    if not chose(record):
+        return []
+    sentences = []
+    for place, (words, members) in enumerate(_groups(layers_of(record)).items()):
+        if words == UNKNOWN or (place == 0 and words != MIXED):
+            continue
+        names = [layer_name(layer) for layer in members]
+        if words == MIXED:
+            told = zip(names, map(shares_text, members), strict=True)
+            names = [f"{name} ({shares})" if shares else name for name, shares in told]
+        sentences.append(f"{words[0].upper()}{words[1:]}: {joined(names)}.")
+    return sentences

@@ -1,0 +1,246 @@
+"""`isotropy relax`: its JSON, its words, its folder, its data, and every mistake one sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from learn_runs import assert_one_sentence, bars_file, run_here
+from rich.console import Console
+
+from isotropy.cli.relax import QUICK, _completed, relax_command, relax_data
+from isotropy.cli.relax_display import RelaxDisplay
+from isotropy.data.quadrants import TASKS
+from isotropy.evidence.layer_schedule import RelaxConfig
+from isotropy.evidence.layer_training import LayerEpoch
+from isotropy.workflows.relaxing import RelaxProgress
+
+Capture = pytest.CaptureFixture[str]
+
+TINY = ("--width", "1", "--epochs", "2", "--curvature", "kfac-mc", "--device", "cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def given(**changes: Any) -> dict[str, Any]:
+    """The command's options as they are parsed without any word, but for these."""
+    with relax_command.make_context("relax", []) as context:
+        return {**context.params, **changes}
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def test_relax_prints_its_record(folder: Path, capsys: Capture) -> None:
+    words = ("relax", *TINY, "--subset", "40", "--task", "digit-quadrant", "--harden")
+    finished = run_here(capsys, *words, "--out", "run", "--json")
+    record = finished.record
+    assert (record["command"], record["run_folder"]) == ("relax", "run")
+    assert (record["task"], record["pathways"], record["width"]) == (TASKS[1], ["ffc", "conv"], 1)
+    assert 0 <= record["test_accuracy"] <= 1 and record["test_nll"] > 0
+    assert record["log_evidence"] < 0 and record["num_parameters"] > 0
+    assert [layer["name"] for layer in record["layers"]] == [f"stage{n}" for n in range(1, 9)]
+    for layer in record["layers"]:
+        assert set(layer["effective"]) == set(layer["prior_precision"]) == {"ffc", "conv"}
+        assert sum(layer["effective"].values()) == pytest.approx(1)
+        assert layer["became"] in ("conv", "ffc", "conv + ffc", "ffc + conv")
+    assert record["hardened"]["num_parameters"] <= record["num_parameters"]
+    assert record["config"]["epochs"] == len(record["epochs"]) == 2
+    assert record["command_line"] == "isotropy " + " ".join((*words, "--out", "run", "--json"))
+    assert json.loads(Path("run/result.json").read_text()) == record
+    assert Path("run/report.html").read_text().startswith("<!DOCTYPE html>")
+    assert "class and quadrant" in finished.stderr and "epoch 2/2" in finished.stderr
+    again = run_here(capsys, *words, "--out", "run")
+    assert_one_sentence(again, "'run'", "already holds a run")
+
+
+def test_relax_in_words_on_images_of_ones_own(folder: Path, capsys: Capture) -> None:
+    bars_file(folder, count=30, size=16)
+    words = ("--data", "bars.npz", "--objective", "map", "--pathways", "conv, gconv")
+    finished = run_here(capsys, "relax", *TINY, *words)
+    assert finished.status == 0, finished.stderr
+    *sentences, report = finished.stdout.splitlines()
+    assert sentences[0] == (
+        "All 8 layers keep conv and gconv: training by MAP does not choose between pathways."
+    )
+    assert sentences[1].startswith("Test accuracy ") and "nats per example" in sentences[1]
+    path = Path(report.removeprefix("Report: "))
+    assert path.is_file() and path.parent.name.startswith("relax-bars-original-conv-gconv-0-")
+    assert json.loads((path.parent / "result.json").read_text())["group"] == "C(4)"
+    assert "resized from 16 × 16 to 32 × 32" in finished.stderr
+
+
+def test_quiet_is_quiet_and_an_interruption_says_what_is_left(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isotropy.cli.relax.relax_and_learn", interrupted)
+    finished = run_here(capsys, "relax", "--quiet", "--device", "cpu")
+    assert (finished.status, finished.stdout) == (130, "")
+    assert finished.stderr.strip() == "isotropy: interrupted; nothing was saved"
+    assert not Path("runs").exists()
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def test_quick_fills_in_what_was_not_typed() -> None:
+    quick = _completed(given(quick=True, epochs=3))
+    assert quick["epochs"] == 3
+    assert {name: quick[name] for name in QUICK if name != "epochs"} == {
+        name: value for name, value in QUICK.items() if name != "epochs"
+    }
+    assert (_completed(given())["width"], _completed(given())["epochs"]) == (10, None)
+
+
+def test_a_group_comes_with_its_pathway() -> None:
+    assert _completed(given())["group"] is None
+    assert _completed(given(pathways=("conv", "gconv-full")))["group"] == "C(4)"
+    assert _completed(given(pathways=("conv", "gconv")))["width"] == 2
+    assert _completed(given(pathways=("gconv",), group="D(4)", width=3))["group"] == "D(4)"
+
+
+def test_data() -> None:
+    for task, classes in (("digit", 10), ("digit-quadrant", 40)):
+        split = relax_data(_completed(given(task=task, subset=12)))
+        assert tuple(split.train.inputs.shape) == (12, 1, 32, 32)
+        assert split.train.num_classes == classes
+        assert split.test is not None and len(split.test) == 1000
+    split = relax_data(_completed(given(data="digits", variant="rotated", subset=5)))
+    assert tuple(split.train.inputs.shape) == (5, 1, 32, 32) and "rotated" in split.train.name
+
+
+def test_digits_of_quadrants_may_be_others(folder: Path) -> None:
+    bars_file(folder, count=20, size=10)
+    options = _completed(given(digits_data="bars.npz", task="digit-quadrant", image_size=20))
+    split = relax_data(options)
+    assert split.train.num_classes == 12 and "in quadrants" in split.train.name
+    # At twice its side a canvas is not resampled: three quarters of it are black.
+    black = split.train.inputs.amin()
+    assert float(black) == pytest.approx(-0.1307 / 0.3081)
+    assert bool(((split.train.inputs != black).float().mean((1, 2, 3)) <= 0.25).all())
+
+
+def test_help_lists_every_option(capsys: Capture) -> None:
+    finished = run_here(capsys, "relax", "--help")
+    assert finished.status == 0 and finished.stderr == ""
+    for parameter in relax_command.params:
+        assert parameter.opts[0] in finished.stdout
+    assert "relax" in run_here(capsys, "--help").stdout
+
+
+MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "unknown pathway": (["--pathways", "conf"], ("pathway", "did you mean 'conv'?")),
+    "pathway twice": (["--pathways", "conv,conv"], ("each once",)),
+    "no pathway": (["--pathways", ""], ("pathway",)),
+    "group without use": (["--group", "C(4)"], ("group", "add gconv")),
+    "group not on the grid": (["--pathways", "conv,gconv", "--group", "C(3)"], ("C(3)", "grid")),
+    "task without quadrants": (["--data", "digits", "--task", "digit"], ("--task", "quadrants")),
+    "digits without quadrants": (["--data", "digits", "--digits", "m"], ("--digits", "--data")),
+    "variant of quadrants": (["--variant", "rotated"], ("--variant rotated", "--data digits")),
+    "test of quadrants": (["--test", "bars.npz"], ("--test",)),
+    "missing digits": (["--digits", "gone"], ("gone",)),
+    "missing data": (["--data", "gone.npz"], ("gone.npz", "found nothing")),
+    "not images": (["--data", "rows.npz"], ("rows", "expected images")),
+    "odd size": (["--image-size", "30"], ("30", "32")),
+    "unknown task": (["--task", "digits"], ("--task",)),
+    "no width": (["--width", "0"], ("--width",)),
+    "no epochs": (["--epochs", "0"], ("epochs",)),
+    "curvature": (["--curvature", "diagonal-ggn"], ("kfac-ggn", "diagonal-ggn")),
+    "subset": (["--subset", "1"], ("--subset", "at least 2")),
+    "unknown device": (["--device", "banana"], ("'banana'",)),
+    "out below a file": (["--out", "bars.npz/run"], ("bars.npz/run",)),
+}
+
+
+@pytest.mark.parametrize(("words", "named"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(words: list[str], named: tuple[str, ...], folder: Path, capsys: Capture) -> None:
+    bars_file(folder)
+    np.savez("rows.npz", x=np.zeros((9, 5), dtype=np.float32), y=np.arange(9) % 3)
+    start = ("relax", "--device", "cpu", "--epochs", "1", "--width", "1", "--quiet")
+    start = start if "--subset" in words or "--data" in words else (*start, "--subset", "8")
+    assert_one_sentence(run_here(capsys, *start, *words), *named)
+    assert not Path("runs").exists()
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def progress_of(epoch: int, **changes: Any) -> RelaxProgress:
+    after = epoch > 2
+    row = {
+        "epoch": epoch, "train_loss": 0.25, "train_accuracy": 0.9, "seconds": 2.0 * epoch,
+        "log_evidence": -150.0 if after else None,
+        "test_accuracy": 0.875 if epoch % 4 == 0 else None, "test_nll": None,
+        "layers": [
+            {"name": "stage1", "effective": {"ffc": 1e-6, "conv": 1 - 1e-6}},
+            {"name": "stage2", "effective": {"ffc": 0.4, "conv": 0.6}},
+        ] if after and epoch % 3 == 0 else None,
+        **changes,
+    }  # fmt: skip
+    return RelaxProgress(RelaxConfig(epochs=40), LayerEpoch(**row))
+
+
+def shown(
+    *, terminal: bool, quiet: bool = False, epochs: tuple[int, ...] = (1, 3, 4, 39, 40)
+) -> str:
+    """What a console shows of a run, without the codes that move its cursor."""
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+    display = RelaxDisplay(("ffc", "conv"), 100, quiet=quiet)
+    display.console = display.live.console = console
+    with display:
+        display.say("a note with [brackets]")
+        for epoch in epochs:
+            display(progress_of(epoch))
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+
+
+def test_terminal_shows_a_table_of_layers() -> None:
+    text = shown(terminal=True)
+    assert "a note with [brackets]" in text and "epoch 40/40" in text
+    table = text[text.rindex("epoch 40/40") :]
+    assert re.search(r"stage1 +< 0\.1 % +> 99\.9 % +█{30}\s", table)
+    assert re.search(r"stage2 +40\.0 % +60\.0 % +█{30}\s", table)
+    assert "learning   loss 0.250   evidence/example −1.500   test accuracy 87.5 %" in table
+
+
+def test_terminal_before_the_first_hyper_step() -> None:
+    text = shown(terminal=True, epochs=(1,))
+    assert "burn-in" in text and "stage1" not in text
+    assert "evidence/example –" in text and "test accuracy –" in text
+
+
+def test_elsewhere_every_tenth_of_the_run_is_a_line() -> None:
+    lines = shown(terminal=False).splitlines()
+    assert lines[0] == "a note with [brackets]"
+    assert lines[1:] == [
+        f"epoch {epoch}/40  loss 0.250  evidence/example −1.500  test accuracy 87.5 %  ffc 20 %  "
+        f"conv 80 %  {seconds} s"
+        for epoch, seconds in ((4, 8), (40, 80))
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_display_is_empty(terminal: bool) -> None:
+    assert shown(terminal=terminal, quiet=True) == ""
+
+
+def test_bars_are_as_long_as_the_shares_that_are_known() -> None:
+    display = RelaxDisplay(("ffc", "conv", "gconv"), 1)
+    for shares, letters in {
+        (1 / 3, 1 / 3, 1 / 3): 30, (0.017, 0.017, 0.966): 30, (None, 0.5, None): 15, (0, 0, 0): 0
+    }.items():  # fmt: skip
+        bar = display._bar(shares)
+        assert len(bar.plain) == letters
+        assert set(bar.plain) <= {"█"}
