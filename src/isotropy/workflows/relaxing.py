@@ -1,0 +1,260 @@
+"""`isotropy.learn_layers`: train a relaxed network and find out what each of its layers becomes.
+
+    relaxed = isotropy.relax(network, ("ffc", "conv"), example=images[:1])
+    result = isotropy.learn_layers(relaxed, (images, labels), (test_images, test_labels))
+    result.layers              [{"name": "0", "became": "conv", "effective": {…}, …}, …]
+    result.model               the trained network
+    result.harden()            plain layers, without the pathways that were switched off
+
+The evidence of the training data alone decides. Nothing is printed; progress comes by callback.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from isotropy.checkpoint import CHECKPOINT, check_unused, save_tensors, unwritable, write_bytes
+from isotropy.checks import CallerError
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.evidence.layer_schedule import RelaxConfig, resolved
+from isotropy.evidence.layer_structure import relaxed_layers
+from isotropy.evidence.layer_training import LayerEpoch, LayerTrainer, plain_scores
+from isotropy.likelihoods import likelihood_named
+from isotropy.networks.relaxed_cnn import relaxed_cnn
+from isotropy.networks.relaxing import harden
+from isotropy.report.relax_report import relax_page
+from isotropy.workflows.preparing import device_of, read_split, write_run
+from isotropy.workflows.provenance import provenance
+
+
+@dataclass(frozen=True)
+class RelaxProgress:
+    """Told after every epoch: the resolved settings, and this epoch's row."""
+
+    config: RelaxConfig
+    row: LayerEpoch
+
+
+@dataclass(frozen=True)
+class RelaxResult:
+    """What was learned. `record` is the JSON object that the command line prints.
+
+    model: the trained network, in evaluation mode
+    """
+
+    model: nn.Module
+    record: dict[str, Any]
+    split: Split = field(repr=False)
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """What every relaxed layer has become; see `evidence.layer_structure`."""
+        found: list[dict[str, Any]] = self.record["layers"]
+        return found
+
+    def harden(self, *, below: float = 0.01) -> nn.Module:
+        """The network with plain layers, without pathways that hold less than `below`."""
+        return harden(self.model, below=below)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a run folder: settings, weights, result and report."""
+        path = Path(folder)
+        check_unused(path)
+        record = {**self.record, "run_folder": str(path)}
+        write_run(path, self.record["config"], record, relax_page(record))
+        weights = {f"network/{n}": t for n, t in self.model.state_dict().items() if _is_tensor(t)}
+        save_tensors(path / CHECKPOINT, weights, {"epoch": self.record["config"]["epochs"]})
+        return path
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report alone: one self-contained HTML file."""
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        write_bytes(path, relax_page(self.record).encode())
+        return path
+
+
+def learn_layers(
+    model: nn.Module,
+    train: Any,
+    test: Any = None,
+    *,
+    config: RelaxConfig | None = None,
+    device: str | torch.device | None = None,
+    hardened: bool = False,
+    progress: Callable[[RelaxProgress], None] | None = None,
+    describe: Mapping[str, Any] | None = None,
+) -> RelaxResult:
+    """Train `model` and learn from the training data alone how much each of its pathways is needed.
+
+    model     an nn.Module from (batch, …) to (batch, outputs), as `relax` or `relaxed_cnn` make
+              it; a copy is trained
+    train     (inputs, targets), a torch Dataset, LabelledData, a Split, or a path to data
+    test      the same, only scored
+    device    where to run; by default where the model is
+    hardened  score the hardened network on the test data too
+    progress  told after every epoch
+    describe  further entries of the record, such as "task" and "pathways"
+
+    Raises CallerError for what the caller can put right, naming a layer without a curvature rule.
+    """
+    settings = config or RelaxConfig()
+    split = read_split(train, test, settings.seed)
+    place = device_of(model) if device is None else torch.device(device)
+    settings = resolved(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    network = copy.deepcopy(model).to(place)
+    likelihood = likelihood_named(
+        "categorical" if split.train.is_classification else "gaussian"
+    ).to(place)
+    trained_on = _on(split.train, network, place)
+    tested_on = None if split.test is None else _on(split.test, network, place)
+    _check_outputs(network, split.train, place)
+    trainer = LayerTrainer(network, likelihood, settings, *trained_on)
+    started = time.monotonic()
+    rows: list[LayerEpoch] = []
+    assert settings.epochs is not None
+    while trainer.epoch < settings.epochs:
+        rows.append(trainer.run_epoch(tested_on))
+        if progress is not None:
+            progress(RelaxProgress(settings, rows[-1]))
+    structures, log_evidence = trainer.structures()
+    network.eval()
+    record = {
+        "schema": 1,
+        "kind": "relax",
+        "command": "relax",
+        "seed": settings.seed,
+        **provenance(place),
+        "data": {"name": split.train.name, "notes": list(split.notes)},
+        "train_examples": len(split.train),
+        "test_examples": None if split.test is None else len(split.test),
+        "task": None,
+        "pathways": _kinds(network),
+        "width": None,
+        "group": None,
+        "objective": settings.objective,
+        "curvature": settings.curvature,
+        "config": settings.as_dict(),
+        "num_parameters": _parameters(network),
+        "test_accuracy": rows[-1].test_accuracy,
+        "test_nll": rows[-1].test_nll,
+        "train_loss": rows[-1].train_loss,
+        "log_evidence": log_evidence,
+        "log_evidence_per_example": log_evidence / len(split.train),
+        "layers": [structure.as_dict() for structure in structures],
+        "prior_precision": trainer.prior.by_group(),
+        "epochs": [row.as_dict() for row in rows],
+        "hardened": None,
+        "notes": [],
+        "run_folder": None,
+        **(describe or {}),
+    }
+    result = RelaxResult(network, record, split)
+    if hardened and relaxed_layers(network):
+        record["hardened"] = _hardened(result, likelihood, tested_on)
+    record["seconds"] = time.monotonic() - started
+    return result
+
+
+def relax_and_learn(
+    data: Split,
+    *,
+    pathways: Sequence[str] = ("ffc", "conv"),
+    width: int = 10,
+    group: str | None = None,
+    config: RelaxConfig | None = None,
+    device: str | torch.device | None = None,
+    hardened: bool = False,
+    progress: Callable[[RelaxProgress], None] | None = None,
+    describe: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> RelaxResult:
+    """`learn_layers` of the paper's architecture (`networks.relaxed_cnn`) for images.
+
+    options: further arguments of `relaxed_cnn`
+    """
+    settings = config or RelaxConfig()
+    if not data.train.is_images:
+        raise CallerError(
+            f"{data.train.name}: expected images (examples, channels, height, width), got "
+            f"{tuple(data.train.inputs.shape)}; relaxed convolutions act on images"
+        )
+    generator = torch.Generator().manual_seed(settings.seed)
+    network = relaxed_cnn(
+        tuple(data.train.inputs.shape[1:]),
+        data.train.num_outputs,
+        pathways=tuple(pathways),
+        width=width,
+        group=group,
+        generator=generator,
+        **options,
+    )
+    return learn_layers(
+        network,
+        data,
+        config=settings,
+        device=device or "cpu",
+        hardened=hardened,
+        progress=progress,
+        describe={
+            "pathways": list(pathways),
+            "width": width,
+            "group": group,
+            **(describe or {}),
+        },
+    )
+
+
+def _hardened(
+    result: RelaxResult, likelihood: Any, test: tuple[torch.Tensor, torch.Tensor] | None
+) -> dict[str, Any]:
+    plain = result.harden().eval()
+    scores = None if test is None else plain_scores(plain, likelihood, *test)
+    return {
+        "num_parameters": _parameters(plain),
+        "test_accuracy": None if scores is None else scores.accuracy,
+        "test_nll": None if scores is None else -scores.log_likelihood,
+    }
+
+
+def _on(
+    data: LabelledData, network: nn.Module, place: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = next((p.dtype for p in network.parameters()), torch.float32)
+    targets = data.targets if data.is_classification else data.targets.to(dtype)
+    return data.inputs.to(place, dtype), targets.to(place)
+
+
+def _check_outputs(network: nn.Module, data: LabelledData, place: torch.device) -> None:
+    inputs, _ = _on(data.take(torch.arange(min(2, len(data)))), network, place)
+    with torch.no_grad():
+        outputs = network(inputs)
+    if tuple(outputs.shape) != (len(inputs), data.num_outputs):
+        raise CallerError(
+            f"network outputs: expected ({len(inputs)}, {data.num_outputs}) for {data.name}, got "
+            f"{tuple(outputs.shape)}"
+        )
+
+
+def _kinds(network: nn.Module) -> list[str]:
+    kinds = [kind for layer in relaxed_layers(network).values() for kind in layer.members()]
+    return list(dict.fromkeys(kinds))
+
+
+def _parameters(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
