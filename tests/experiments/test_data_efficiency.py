@@ -37,7 +37,7 @@ def test_every_network_problem_and_size_is_a_job() -> None:
     rows = {job.row: job for job in found}
     assert len(rows) == len(found) == (4 + 4 + 5) * 7
     for name in ("o5/EMLP-SO(5)/30", "particle/EMLP-SO+(1,3)/30000", "inertia/MLP-Aug/1000"):
-        assert rows[name].seeds == (0, 1, 2)
+        assert rows[name].seeds == (20, 21, 22)
     assert rows["inertia/MLP-Aug/1000"].settings["group"] == "O(3)"
     assert rows["o5/MLP/30"].settings["group"] is None
     assert rows["o5/EMLP-O(5)/3000"].cost > rows["o5/EMLP-O(5)/30"].cost > rows["o5/MLP/30"].cost
