@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from equivariant_tables import TABLES as EQUIVARIANT_TABLES
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"
 Record = dict[str, Any]
@@ -257,6 +259,7 @@ TABLES = {
     "comparisons": comparisons,
     "measured": measured,
     "culprits": culprits,
+    **EQUIVARIANT_TABLES,
 }
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from equivariant_tables import in_short
+
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 UNITS = {"degrees": "°"}
@@ -52,7 +54,14 @@ def tables(results: Path) -> str:
         "|---|---|---|---|---|---|---|---|",
         *(_row(name, records) for name, records in rows.items()),
     ]
-    return "\n".join(lines if rows else ["No results are recorded yet."]) + _benchmark(results)
+    table = "\n".join(lines if rows else ["No results are recorded yet."])
+    return table + _benchmark(results) + _elsewhere(results)
+
+
+def _elsewhere(results: Path) -> str:
+    """A sentence for each of the other experiments that are in docs/results.md."""
+    said = [f"- {each}" for each in in_short(results)]
+    return "\n".join(["", "", "In [docs/results.md](docs/results.md):", "", *said]) if said else ""
 
 
 def _row(name: str, records: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,14 @@ def test_ranks_of_both_cubes_are_as_told() -> None:
     for group, told in (("PublishedRubiksCube", [2, 6, 22]), ("RubiksCube", [2, 9, 51])):
         found = [equivariant_basis(group, f"T({k})", rank_only=True).rank for k in (1, 2, 3)]
         assert found == told and ", ".join(map(str, told)) in text
+
+
+def test_the_cost_of_a_step_is_that_of_the_benchmark() -> None:
+    (path,) = (ROOT / "results" / "bench").glob("equivariant_networks-*-2-threads.json")
+    networks = json.loads(path.read_text(encoding="utf-8"))["networks"].values()
+    ratios = sorted(each["ratio"] for each in networks)
+    expected = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times"
+    assert marked("cost") == expected, f"should be: {expected}"
 
 
 def test_the_grammar_is_read() -> None:

@@ -16,6 +16,7 @@ from isotropy.equivariance.penalty import lie_derivative_penalty
 from isotropy.equivariance.testing import assert_equivariant
 from isotropy.evidence.calibration import Calibration, calibration
 from isotropy.evidence.laplace import NotFiniteError
+from isotropy.evidence.layer_schedule import RelaxConfig
 from isotropy.evidence.predictive import Predictive
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.screening import Screening
@@ -33,6 +34,8 @@ from isotropy.networks.export import (
 )
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import Mixture, augmentation_over
+from isotropy.networks.pathways import RelaxedLayer
+from isotropy.networks.relaxing import harden, relax
 from isotropy.symmetry.actions import Action, Generator, compose
 from isotropy.symmetry.catalogue import actions_named
 from isotropy.symmetry.finite_actions import (
@@ -58,9 +61,10 @@ from isotropy.workflows.basis import BasisResult, equivariant_basis
 from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
 from isotropy.workflows.learning_many import learn_many
-from isotropy.workflows.loading import load_model
+from isotropy.workflows.loading import load_layers, load_model
 from isotropy.workflows.measuring import MeasureResult, measure, measured_actions
 from isotropy.workflows.profiling import ProfileResult, profile
+from isotropy.workflows.relaxing import RelaxResult, learn_layers
 from isotropy.workflows.screening import ScreenResult, screen
 
 __all__ = [
@@ -101,6 +105,9 @@ __all__ = [
     "Predictive",
     "ProfileResult",
     "RandomTransform",
+    "RelaxConfig",
+    "RelaxResult",
+    "RelaxedLayer",
     "ScreenResult",
     "Screening",
     "Split",
@@ -124,12 +131,15 @@ __all__ = [
     "export_model",
     "flip",
     "group_named",
+    "harden",
     "intensity",
     "learn",
+    "learn_layers",
     "learn_many",
     "lie_derivative_penalty",
     "linear_action",
     "load",
+    "load_layers",
     "load_model",
     "matrix_elements",
     "measure",
@@ -140,6 +150,7 @@ __all__ = [
     "profile",
     "quarter_turns",
     "register_rule",
+    "relax",
     "reversal",
     "screen",
     "sequences",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.evidence.layer_schedule import RelaxConfig, resolved
-from isotropy.evidence.layer_structure import became, layer_structures
+from isotropy.evidence.layer_structure import became, layer_structures, note_contributions
 from isotropy.evidence.layer_training import LayerTrainer, plain_scores
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathway import LayerShape
@@ -78,10 +78,11 @@ def test_layers_become_convolutions_where_position_does_not_matter() -> None:
     trainer = _trained(_stripes(300, 0), epochs=60, update_every=1)
     (layer,), evidence = trainer.structures()
     assert layer.became == "conv" and layer.relative["conv"] > 0.98
-    assert layer.pathways["ffc"].prior_precision > 10 * layer.pathways["conv"].prior_precision
+    assert layer.pathways["ffc"].contribution < 0.05
     assert trainer.score(*_stripes(200, 1)).accuracy > 0.95
     assert torch.isfinite(torch.tensor(evidence))
-    assert trainer.network.layer.effective == layer.relative
+    kept = {kind: use.contribution for kind, use in layer.pathways.items()}
+    assert trainer.network.layer.contributions == kept
 
 
 def test_layers_keep_the_other_pathway_where_position_matters() -> None:
@@ -140,6 +141,18 @@ def test_structures_follow_the_definitions() -> None:
         assert layer.pathways[kind].prior_precision == pytest.approx(0.7)
     share = normalised["conv"] / (normalised["conv"] + normalised["ffc"])
     assert layer.relative["conv"] == pytest.approx(share)
+
+
+def test_contributions_are_root_mean_squares_of_outputs() -> None:
+    network, (images, _) = _network(), _stripes(20, 0)
+    with torch.no_grad():
+        network.layer.members()["ffc"].spread.weight.normal_(0, 0.1)
+        parts = {kind: each(images) for kind, each in network.layer.members().items()}
+    note_contributions(network, images)
+    sizes = {kind: float(each.square().mean().sqrt()) for kind, each in parts.items()}
+    whole = sum(size**2 for size in sizes.values()) ** 0.5
+    wanted = {kind: size / whole for kind, size in sizes.items()}
+    assert network.layer.contributions == pytest.approx(wanted, rel=1e-5)
 
 
 def test_what_a_layer_became_in_words() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -141,19 +142,33 @@ def test_a_layer_of_pathways_that_reach_their_target_takes_any_sizes():
     assert layer_of(("fc", "ffc"), shape)(maps_of(shape)).shape == (5, 3, 4, 2)
 
 
-def test_new_layers_share_the_variance():
-    kinds = ("ffc", "conv")
-    layer = layer_of(kinds, SAME, seed=4)
+@pytest.mark.parametrize("free_start", [0.0, 0.3])
+def test_in_new_layers_pathways_with_a_symmetry_share_the_variance(free_start: float):
+    kinds = ("ffc", "conv", "sconv")
+    options = replace(OPTIONS, free_start=free_start)
+    layer = RelaxedLayer.new(kinds, SAME, options, generator=seeded(4)).double()
     generator = seeded(4)
     maps = maps_of(SAME)
     for kind in kinds:
         alone = pathway_named(kind, SAME, OPTIONS, generator=generator).double()
-        ours = layer.members()[kind]
-        assert torch.allclose(ours(maps), alone(maps) / math.sqrt(2), rtol=1e-6, atol=1e-7)
+        ours, share = layer.members()[kind], free_start if kind == "ffc" else 1.0
+        wanted = alone(maps) * share / math.sqrt(2)
+        assert torch.allclose(ours(maps), wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_free_pathways_alone_share_the_variance():
+    layer = RelaxedLayer.new(("ffc", "fc"), SAME, generator=seeded(4)).double()
+    alone = pathway_named("ffc", SAME, generator=seeded(4)).double()
+    maps = maps_of(SAME)
+    assert torch.allclose(
+        layer.members()["ffc"](maps), alone(maps) / math.sqrt(2), rtol=1e-6, atol=1e-7
+    )
 
 
 def test_where_other_pathways_are_zero_the_layer_is_its_convolution_exactly():
-    layer, maps = layer_of(("fc", "ffc", "conv"), SAME), maps_of(SAME)
+    options = replace(OPTIONS, free_start=1.0)
+    layer = RelaxedLayer.new(("fc", "ffc", "conv"), SAME, options, generator=seeded()).double()
+    maps = maps_of(SAME)
     members = layer.members()
     assert not torch.equal(layer(maps), members["conv"](maps))
     members["fc"].scale_(0)
@@ -206,15 +221,15 @@ def test_options_have_a_group_exactly_if_it_is_used():
 
 def test_shares_are_saved_with_the_weights():
     layer = layer_of(("ffc", "conv"), SAME)
-    assert layer.effective is None
-    layer.effective = {"conv": 0.75, "ffc": 0.25}
-    assert layer.effective == {"ffc": 0.25, "conv": 0.75}
+    assert layer.contributions is None
+    layer.contributions = {"conv": 0.75, "ffc": 0.25}
+    assert layer.contributions == {"ffc": 0.25, "conv": 0.75}
     other = layer_of(("ffc", "conv"), SAME, seed=1)
     other.load_state_dict(layer.state_dict())
-    assert other.effective == {"ffc": 0.25, "conv": 0.75}
-    other.effective = None
-    assert other.effective is None
-    assert layer.effective is not None
+    assert other.contributions == {"ffc": 0.25, "conv": 0.75}
+    other.contributions = None
+    assert other.contributions is None
+    assert layer.contributions is not None
 
 
 @pytest.mark.parametrize(
@@ -229,5 +244,5 @@ def test_shares_are_saved_with_the_weights():
 def test_bad_shares_are_refused(shares, message):
     layer = layer_of(("ffc", "conv"), SAME)
     with pytest.raises(CallerError, match=message):
-        layer.effective = shares
-    assert layer.effective is None
+        layer.contributions = shares
+    assert layer.contributions is None

@@ -220,7 +220,10 @@ def test_a_convolution_beside_the_group_is_invariant_to_shifts_alone():
 
 
 def test_every_parameter_has_curvature():
-    network = relaxed_cnn((1, 32, 32), 3, pathways=MIXED, width=1, generator=seeded())
+    options = PathwayOptions(free_start=1.0)
+    network = relaxed_cnn(
+        (1, 32, 32), 3, pathways=MIXED, width=1, options=options, generator=seeded()
+    )
     inputs = images(2, 1).float()
     curvature = KFAC(network)
     assert set(curvature.parameter_names) == {name for name, _ in network.named_parameters()}

@@ -386,7 +386,7 @@ def test_hardened_layers_are_the_pathways_that_are_left():
     relaxed = learned()
     shares = [(0.0, 1.0), (0.005, 0.995), (0.6, 0.4), (1.0, 0.0), (0.01, 0.99), (0.0099, 0.9901)]
     for layer, (ffc, conv) in zip(layers_of(relaxed).values(), shares, strict=True):
-        layer.effective = {"ffc": ffc, "conv": conv}
+        layer.contributions = {"ffc": ffc, "conv": conv}
     hardened = harden(relaxed)
     block, last = hardened.blocks
     assert type(hardened.stem) is type(block.conv1) is type(last.shortcut[0]) is nn.Conv2d
@@ -412,7 +412,7 @@ def test_hardening_is_a_copy_and_does_nothing_twice():
     relaxed = learned()
     before, size = relaxed(images()), size_of(relaxed)
     for index, layer in enumerate(layers_of(relaxed).values()):
-        layer.effective = {"ffc": 0.5, "conv": 0.5} if index else {"ffc": 0.0, "conv": 1.0}
+        layer.contributions = {"ffc": 0.5, "conv": 0.5} if index else {"ffc": 0.0, "conv": 1.0}
     hardened = harden(relaxed)
     again = harden(hardened)
     assert torch.equal(again(images()), hardened(images()))
@@ -469,7 +469,9 @@ def test_several_that_wait_still_share_their_choice():
     disturb(layer)
     hardened = harden(layer, {"": {"ffc": 0.0, "conv": 0.25, "sconv": 0.75}})
     assert isinstance(hardened, RelaxedLayer)
-    assert hardened.effective == {"conv": 0.25, "sconv": 0.75}
+    assert hardened.contributions == pytest.approx(
+        {"conv": 0.25 / math.hypot(0.25, 0.75), "sconv": 0.75 / math.hypot(0.25, 0.75)}
+    )
     layer.members()["ffc"].scale_(0)
     assert (hardened(images(4, 6)) - layer(images(4, 6))).abs().max() < 1e-12
 
@@ -510,7 +512,7 @@ def test_relaxing_and_hardening_without_learning_give_the_model_back():
 def test_shares_survive_saving():
     relaxed = learned()
     for layer in layers_of(relaxed).values():
-        layer.effective = {"ffc": 0.0, "conv": 1.0}
+        layer.contributions = {"ffc": 0.0, "conv": 1.0}
     loaded = learned()
     loaded.load_state_dict(relaxed.state_dict())
     assert str(harden(loaded)) == str(harden(relaxed))
@@ -519,7 +521,7 @@ def test_shares_survive_saving():
 
 def test_harden_refuses_what_it_cannot_know():
     relaxed = learned()
-    with pytest.raises(CallerError, match="layer stem: nothing says.*learn first.*effective="):
+    with pytest.raises(CallerError, match="layer stem: nothing says.*learn first.*contributions="):
         harden(relaxed)
     with pytest.raises(CallerError, match="expected a model with relaxed layers, got none"):
         harden(model_of("resnet"))
@@ -528,7 +530,7 @@ def test_harden_refuses_what_it_cannot_know():
         harden(relaxed, {**shares, "stm": shares["stem"]})
     with pytest.raises(CallerError, match=r"layer blocks\.0\.conv1: nothing says"):
         harden(relaxed, {"stem": shares["stem"]})
-    with pytest.raises(CallerError, match="effective of stem: expected one number for each"):
+    with pytest.raises(CallerError, match="contributions of stem: expected one number for each"):
         harden(relaxed, {**shares, "stem": {"conv": 1.0}})
     with pytest.raises(CallerError, match="got nan for ffc"):
         harden(relaxed, {**shares, "stem": {"conv": 1.0, "ffc": math.nan}})

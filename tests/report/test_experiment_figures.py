@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from xml.etree import ElementTree
 
 from isotropy.report.experiment_figures import (
+    COLOURS,
     Curve,
     CurvePanel,
     convergence_figure,
@@ -38,7 +40,8 @@ def efficiency_records() -> list[dict[str, Any]]:
 
 def test_every_network_of_every_problem_is_drawn_once() -> None:
     found = texts(data_efficiency_figure(efficiency_records(), {"one": "First", "two": "Second"}))
-    assert found.count("EMLP-O(3)") == found.count("MLP") == found.count("test error") == 2
+    labels = found.count("EMLP-O(3)"), found.count("MLP"), found.count("mean squared test error")
+    assert labels == (2, 2, 2)
     assert "First" in found and "Second" in found
     # Sizes that a seed lacks, and failures, are left out; a problem without records is empty.
     partial = [*efficiency_records()[:-1], {**efficiency_records()[0], "test_error": None}]
@@ -48,20 +51,52 @@ def test_every_network_of_every_problem_is_drawn_once() -> None:
     )
 
 
-def test_dynamics_has_two_panels_a_kind() -> None:
+def test_ticks_are_powers_of_ten_and_the_sizes_in_plain_text() -> None:
+    found = texts(data_efficiency_figure(efficiency_records(), {"one": "First"}))
+    assert {"30", "100", "10⁻¹", "10⁰"} <= set(found)
+    many = [{**each, "examples": 100 * each["examples"]} for each in efficiency_records()]
+    assert {"3k", "10k"} <= set(texts(data_efficiency_figure(many, {"one": "First"})))
+    assert not any("$" in text for text in found)
+
+
+def line_widths(svg: str, colour: str) -> list[float]:
+    """Widths of the lines of this colour, in the drawing and its legend."""
+    found = re.findall(rf"stroke: {colour}; stroke-width: ([\d.]+)", svg)
+    return [float(each) for each in found]
+
+
+def test_a_line_that_another_covers_shows_on_both_sides() -> None:
+    def widths(second: float) -> tuple[float, float]:
+        curves = [Curve("a", [1, 2, 3], [[1, 2, 3]]), Curve("b", [1, 2, 3], [[1, second, 3]])]
+        svg = curve_figure([CurvePanel("t", "x", "y", curves)], key="k")
+        first, later = (max(line_widths(svg, colour)) for colour in COLOURS[:2])
+        return first, later
+
+    assert widths(2.01)[0] > 2 * widths(2.01)[1]
+    assert widths(2.5)[0] == widths(2.5)[1] == widths(2.01)[1]
+
+
+def test_dynamics_has_two_panels_a_kind_and_one_legend() -> None:
     records = [
         {"kind": kind, "network": network, "seed": 0, "error_by_time": [1e-7, 0.1, 0.2],
          "momentum_by_time": [1e-7, 1e-6, 1e-6]}
         for kind in ("HNN", "ODE") for network in ("O(2)", "MLP")
     ]  # fmt: skip
     found = texts(dynamics_figure(records, 0.2))
-    assert found.count("O(2)") == found.count("MLP") == 4
-    assert {"HNN: angular momentum", "ODE: state"} <= set(found)
+    assert found.count("O(2)") == found.count("MLP") == 1
+    titles = {f"{k}: {q}" for k in ("Hamiltonian network", "neural ODE")
+              for q in ("angular momentum", "state")}  # fmt: skip
+    assert titles <= set(found)
 
 
-def test_convergence_reaches_zero() -> None:
-    found = texts(convergence_figure([{"row": "SO(3) T(4)", "norms": [1.0, 0.1, 0.0]}]))
-    assert "SO(3) T(4)" in found
+def test_convergence_reaches_zero_and_lists_the_slowest_first() -> None:
+    rows = [{"row": "SO(3) T(4)", "norms": [1.0, 0.1, 0.0]}]
+    rows += [{"row": f"case {n}", "norms": [1.0, 0.1, 0.01 * n]} for n in range(1, 13)]
+    svg = convergence_figure(rows)
+    named = [text for text in texts(svg) if text.startswith(("case", "SO"))]
+    assert named == [f"case {n}" for n in range(12, 0, -1)] + ["SO(3) T(4)"]
+    # No two lines look alike: where colours begin again lines are dashed.
+    assert "stroke-dasharray" in svg and len(rows) <= 2 * len(COLOURS)
 
 
 def test_drawings_are_reproducible_and_follow_the_numbers() -> None:

@@ -51,7 +51,8 @@ def reproduce_series(
     jobs = series.jobs(read_table(name), quick)
     for row in rows:
         check_choice(row, [job.row for job in jobs], what="row")
-    places = {"places": {known: str(folder.expanduser()) for known, folder in data.items()}}
+    folders = {known: str(folder.expanduser()) for known, folder in data.items()}
+    places = {"places": folders} if folders else {}
     chosen = [
         SeriesJob(job.row, tuple(seeds) or job.seeds, {**job.settings, **places}, job.cost)
         for job in jobs

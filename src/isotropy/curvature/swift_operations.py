@@ -2,6 +2,7 @@
 
     conv2d       few channels, or a kernel that covers its image      `small_convolutions`
     max_pool2d   windows that lie side by side                        `pooling`
+    pad          maps that are continued periodically                 `circular_padding`
 
 and in a Sequential a maximum before a φ that never falls, max φ(z) = φ(max z), which leaves φ a
 fraction of the work. torch's own are made for many channels and for windows that overlap. Values
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from isotropy.curvature.circular_padding import CIRCULAR
 from isotropy.curvature.max_pooling import windows_side_by_side
 from isotropy.curvature.plain_operations import StandIns, Stands
 from isotropy.curvature.small_convolutions import is_small, small_convolution
@@ -98,6 +100,7 @@ def _max_pool2d(
 
 
 SWIFT: Stands = {
+    **CIRCULAR,
     functional.conv2d: _conv2d,
     functional.max_pool2d: _max_pool2d,
     torch.max_pool2d: _max_pool2d,

@@ -2,8 +2,9 @@
 
 `RelaxConfig` holds what a caller may set; what is left at None follows from the size of the problem
 and the device (`resolved`). The paper trains 4000 epochs on CIFAR-10 and 1000 on MNIST, on batches
-of 128, with 20 steps on log precisions every 5 epochs after the first 10; schedules here are far
-shorter.
+of 128, with 20 steps on log precisions every 5 epochs after the first 10, from the curvature of all
+data. Schedules here are far shorter: steps on precisions begin early, before weights have fitted
+single examples, and come often, each from the curvature of some examples.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class RelaxConfig:
     curvature        kfac-ggn, kfac-mc or kfac-ef (`curvature.kinds`)
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     curvature_examples  examples of an evidence pass during training, drawn anew for each, which
-                     stand for all; None: all. The last pass, which results are from, has all
+                     stand for all; 0: all. The last pass, which results are from, has all
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps; `prior_steps` on log precisions in each
@@ -61,7 +62,7 @@ class RelaxConfig:
     burn_in: int | None = None
     update_every: int | None = None
     prior_steps: int = 20
-    prior_rate: float = 0.1
+    prior_rate: float = 0.2
     prior_rate_end: float = 0.01
     prior_precision: float = 1.0
     augmentation: str = "none"
@@ -82,13 +83,15 @@ class RelaxConfig:
                 f"{self.curvature!r}"
             )
         kind_named(self.curvature)
-        for name in ("epochs", "batch_size", "curvature_batch", "curvature_examples",
-                     "update_every", "prior_steps", "evaluate_every"):  # fmt: skip
+        for name in ("epochs", "batch_size", "curvature_batch", "update_every", "prior_steps",
+                     "evaluate_every"):  # fmt: skip
             value = getattr(self, name)
             if value is not None:
                 check_at_least(value, 1, what=name.replace("_", " "))
-        if self.burn_in is not None:
-            check_at_least(self.burn_in, 0, what="burn in")
+        for name in ("burn_in", "curvature_examples"):
+            value = getattr(self, name)
+            if value is not None:
+                check_at_least(value, 0, what=name.replace("_", " "))
         for name in ("weight_rate", "prior_rate", "prior_precision"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
@@ -112,8 +115,13 @@ def resolved(config: RelaxConfig, *, examples: int, on_gpu: bool) -> RelaxConfig
         epochs=epochs,
         batch_size=min(config.batch_size or (256 if on_gpu else 64), examples),
         curvature_batch=min(config.curvature_batch or (1000 if on_gpu else 100), examples),
-        burn_in=min(10, epochs // 5) if config.burn_in is None else config.burn_in,
-        update_every=config.update_every or max(1, min(5, epochs // 12)),
+        curvature_examples=_given(config.curvature_examples, 1000 if on_gpu else 250),
+        burn_in=_given(config.burn_in, min(2, epochs // 5)),
+        update_every=config.update_every or (1 if on_gpu else 2),
         precision=config.precision or ("tf32" if on_gpu else "float32"),
         evaluate_every=config.evaluate_every or max(1, epochs // 10),
     )
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value

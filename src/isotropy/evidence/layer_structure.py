@@ -17,21 +17,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit
+from isotropy.networks.pathway import Pathway
 from isotropy.networks.pathways import RelaxedLayer
 
 COUNTS_FROM = 0.1
 """Relative effective number of parameters from which a pathway is part of what a layer became."""
 OFF = "off"
+ROWS = 500
+"""Examples that contributions are measured on at once."""
 
 
 @dataclass(frozen=True)
 class PathwayUse:
     """One pathway: parameters P (biases aside), γ, γ/P, share among the layer's, δ, ‖θ‖².
 
-    precisions: δ of every tensor of the pathway, biases too, by its name in the pathway
+    precisions:   δ of every tensor of the pathway, biases too, by its name in the pathway
+    contribution: how much of the layer's outputs it makes (`RelaxedLayer.contributions`), if known
     """
 
     parameters: int
@@ -41,6 +47,7 @@ class PathwayUse:
     prior_precision: float
     weight_norm: float
     precisions: dict[str, float]
+    contribution: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class LayerStructure:
             "parameters": {kind: use.parameters for kind, use in uses},
             "prior_precision": {kind: use.prior_precision for kind, use in uses},
             "weight_norm": {kind: use.weight_norm for kind, use in uses},
+            "contribution": {kind: use.contribution for kind, use in uses},
             "precisions": {
                 f"{kind}.{name}": value
                 for kind, use in uses
@@ -125,8 +133,39 @@ def layer_structures(
                 prior_precision=precision,
                 weight_norm=norm,
                 precisions=own,
+                contribution=(module.contributions or {}).get(kind),
             )
             for kind, (size, gamma, norm, precision, own) in raw.items()
         }
         found.append(LayerStructure(layer, uses))
     return found
+
+
+@torch.no_grad()
+def note_contributions(network: nn.Module, inputs: Tensor) -> None:
+    """Write into every relaxed layer how much of its outputs each pathway makes on `inputs`.
+
+    c_p = ‖pathway_p(x)‖ / √(Σ_q ‖pathway_q(x)‖²), norms over examples, channels and pixels, each
+    pathway at its own resolution: root mean squares are compared.
+    """
+    squares: dict[Pathway, list[Tensor]] = {}
+    handles = [
+        pathway.register_forward_hook(
+            lambda module, _, output: squares.setdefault(module, []).append(
+                output.double().square().mean()
+            )
+        )
+        for layer in relaxed_layers(network).values()
+        for pathway in layer.members().values()
+    ]
+    try:
+        with evaluation_mode(network):
+            for part in inputs.split(ROWS):
+                network(part)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for layer in relaxed_layers(network).values():
+        means = {k: float(torch.stack(squares[p]).mean()) for k, p in layer.members().items()}
+        total = sum(means.values()) or 1.0
+        layer.contributions = {kind: (mean / total) ** 0.5 for kind, mean in means.items()}

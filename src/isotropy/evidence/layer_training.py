@@ -25,10 +25,15 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
+from isotropy.curvature.swift_operations import swift_operations
 from isotropy.evidence.captured import CapturedFunction, can_capture
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
 from isotropy.evidence.layer_schedule import AUGMENTATIONS, RelaxConfig
-from isotropy.evidence.layer_structure import LayerStructure, layer_structures, relaxed_layers
+from isotropy.evidence.layer_structure import (
+    LayerStructure,
+    layer_structures,
+    note_contributions,
+)
 from isotropy.evidence.moving_mode import MovingMode
 from isotropy.evidence.precision import multiplying_in
 from isotropy.evidence.priors import GaussianPrior
@@ -40,6 +45,8 @@ from isotropy.likelihoods import Likelihood
 
 ROWS = 4096
 """Rows that the network is called on at once where nothing is kept of it."""
+CONTRIBUTING = 1000
+"""Training examples from which contributions of pathways are measured."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,8 @@ class LayerTrainer:
         if draws is not None and self.augmentation is not None:
             images = self.augmentation(images, draws)
         self.optimiser.zero_grad()
-        outputs = self.network(images)
+        with swift_operations(self.device):
+            outputs = self.network(images)
         loss = self.likelihood.training_loss(outputs, targets)
         loss.backward()
         self._sums[0] += loss.detach() * len(batch)
@@ -190,7 +198,7 @@ class LayerTrainer:
         config, count = self.config, len(self.inputs)
         assert config.curvature_batch is not None
         chosen = torch.arange(count)
-        if limit is not None and limit < count:
+        if limit and limit < count:
             order = stream(config.seed, "curvature", self.epoch)
             chosen = torch.randperm(count, generator=order)[:limit]
         labels = stream(config.seed, "labels", self.epoch, self.device)
@@ -241,17 +249,17 @@ class LayerTrainer:
         self.optimiser.decays.copy_(torch.stack(rows) / len(self.inputs))
 
     def structures(self) -> tuple[list[LayerStructure], float]:
-        """What every relaxed layer has become, and log Z in nats; notes it on the layers."""
+        """What every relaxed layer has become, and log Z in nats.
+
+        Notes on the layers what their pathways contribute, from some training examples.
+        """
         assert self.config.precision is not None
         with multiplying_in(self.config.precision, self.device):
+            note_contributions(self.network, self.inputs[:CONTRIBUTING])
             fit = self.fit()
             found = self._structures(fit)
         with torch.no_grad():
-            value = float(self.evidence.value(fit))
-        layers = relaxed_layers(self.network)
-        for structure in found:
-            layers[structure.name].effective = structure.relative
-        return found, value
+            return found, float(self.evidence.value(fit))
 
     @torch.no_grad()
     def _structures(self, fit: LaplaceFit) -> list[LayerStructure]:

@@ -8,6 +8,7 @@ Settings and published numbers are in `layer_equivariance.toml`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from statistics import mean
 from typing import Any
@@ -22,12 +23,15 @@ from isotropy.data.readers import load
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.layer_schedule import RelaxConfig
 from isotropy.experiments.series import Series, SeriesJob
+from isotropy.networks.pathways import PathwayOptions
 from isotropy.workflows.relaxing import relax_and_learn
 
 SIZE = 32
 """Height and width of all images."""
 OWN = ("epochs", "batch_size", "curvature", "augmentation", "objective")
 """Settings of a row that are fields of `RelaxConfig`."""
+OF_PATHWAYS = tuple(each.name for each in fields(PathwayOptions) if each.name != "group")
+"""Settings of a row that are fields of `PathwayOptions`."""
 KEPT = (
     "num_parameters", "test_accuracy", "test_nll", "train_loss", "log_evidence",
     "log_evidence_per_example", "train_examples", "test_examples", "layers", "hardened", "config",
@@ -83,7 +87,7 @@ def run(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
             config=RelaxConfig(seed=seed, **{key: own[key] for key in OWN if key in own}),
             device=device,
             hardened=bool(own.get("harden")) and len(pathways) > 1,
-            **{key: own[key] for key in ("learns_lengthscale",) if key in own},
+            options=PathwayOptions(**{key: own[key] for key in OF_PATHWAYS if key in own}),
         )
         record = result.record
         described = {
@@ -137,6 +141,9 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for record in records:
         published = record["published"]
+        if record["test_accuracy"] is None or record["test_nll"] is None:
+            lines.append(f"{record['row']:<48} no finite score")
+            continue
         told = [f"{100 * record['test_accuracy']:6.2f} %", f"nll {record['test_nll']:.3f}"]
         if published.get("accuracy"):
             told.append(f"(published {published['accuracy']:.2f} %)")

@@ -10,8 +10,10 @@
     gconv-full, gconv-separable, gconv-depthwise   the other forms of F.3 group_pathways
 
 (van der Ouderaa, Immer and van der Wilk 2023.) Outputs are added, as in Eq. 4; the published code
-takes their mean, which is the same with priors of another scale. New layers divide initial outputs
-by the square root of the number of pathways, so that the sum has the variance of one.
+takes their mean, which is the same with priors of another scale. In new layers the pathways with a
+symmetry share the variance of one, and fully connected ones beside them start at zero: a layer is
+equivariant until the data asks for more. (Started alike, as published, they fit the training
+images one by one before the evidence has a say, and a short run does not find back.)
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class PathwayOptions:
     group:     of group convolutions
     sparsity:  anchors per pixel of a filter, of sparse pathways
     learns_lengthscale, learns_anchors: what of a sparse pathway's basis is trained too
+    free_start: factor of the initial outputs of fully connected pathways beside others; with 0 a
+               new layer is strictly equivariant, and what breaks symmetry has to be learned
     """
 
     kernel: int = 3
@@ -49,6 +53,7 @@ class PathwayOptions:
     sparsity: float = 0.5
     learns_lengthscale: bool = False
     learns_anchors: bool = False
+    free_start: float = 0.0
 
 
 UNKNOWN = -1.0
@@ -85,6 +90,9 @@ def _grouped(form: str) -> Maker:
         shape, _group(options), form=form, kernel=options.kernel, generator=generator
     )
 
+
+FREE = ("fc", "ffc", "sfc")
+"""Pathways without any symmetry."""
 
 GROUP_CONVOLUTIONS = {
     "gconv": "pointwise",
@@ -209,11 +217,17 @@ class RelaxedLayer(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> RelaxedLayer:
-        """A layer of new pathways, each with its share of the variance."""
+        """A layer of new pathways, those with a symmetry each with its share of the variance.
+
+        Fully connected ones beside others start at `options.free_start` of their share.
+        """
         check_kinds(kinds)
+        options = options or PathwayOptions()
         found = {kind: pathway_named(kind, shape, options, generator=generator) for kind in kinds}
-        for pathway in found.values():
-            pathway.scale_(1 / math.sqrt(len(found)))
+        bound = [kind for kind in kinds if kind not in FREE] or list(kinds)
+        for kind, pathway in found.items():
+            start = 1.0 if kind in bound else options.free_start
+            pathway.scale_(start / math.sqrt(len(bound)))
         return cls(shape, found)
 
     def members(self) -> dict[str, Pathway]:
@@ -221,20 +235,20 @@ class RelaxedLayer(nn.Module):
         return {kind: each for kind, each in self.pathways.items() if isinstance(each, Pathway)}
 
     @property
-    def effective(self) -> dict[str, float] | None:
-        """Relative effective number of parameters by pathway, as learning left it; None before.
+    def contributions(self) -> dict[str, float] | None:
+        """How much of the outputs each pathway makes, as learning left it; None before.
 
-        Shares of 1: what is normalised is γ_p / #parameters (D.2), what is compared their ratio.
+        c_p = ‖pathway_p(x)‖ / √(Σ_q ‖pathway_q(x)‖²) over training examples, so that Σ c² = 1.
         """
         found = self.shares.tolist()
         return None if min(found) < 0 else dict(zip(self.pathways, found, strict=True))
 
-    @effective.setter
-    def effective(self, shares: Mapping[str, float] | None) -> None:
+    @contributions.setter
+    def contributions(self, shares: Mapping[str, float] | None) -> None:
         if shares is None:
             self.shares.fill_(UNKNOWN)
             return
-        check_shares(shares, self.pathways, what="effective")
+        check_shares(shares, self.pathways, what="contributions")
         found = [float(shares[kind]) for kind in self.pathways]
         self.shares.copy_(torch.tensor(found, dtype=torch.float64))
 

@@ -89,15 +89,18 @@ def relax(
 
 def harden(
     model: nn.Module,
-    effective: Mapping[str, Mapping[str, float]] | None = None,
+    contributions: Mapping[str, Mapping[str, float]] | None = None,
     *,
     below: float = 0.01,
 ) -> nn.Module:
     """A copy of `model` without the pathways that are switched off.
 
-    effective: relative effective number of parameters of each pathway, by name of the layer; if
-               None what learning left in the layers (`RelaxedLayer.effective`)
+    contributions: how much of its outputs each pathway makes, by name of the layer; if None what
+               learning left in the layers (`RelaxedLayer.contributions`)
     below:     pathways with less are taken out; the largest of a layer always stays
+
+    A pathway is judged by what it does, not by its relative effective number of parameters: that
+    is by the parameter, and small for a large pathway whose few used directions matter.
 
     A layer of one pathway that is left becomes plain layers: an nn.Conv2d, with polyphase
     down-sampling where the layer has a stride, or Flatten, Linear and Unflatten. Filters of group
@@ -115,17 +118,17 @@ def harden(
         )
     if not 0 <= below <= 1:
         raise CallerError(f"below: expected a share between 0 and 1, got {below:g}")
-    for name in effective or {}:
+    for name in contributions or {}:
         check_choice(name, found, what="relaxed layer")
     replacements: dict[nn.Module, nn.Module] = {}
     for name, layer in found.items():
-        shares = layer.effective if effective is None else effective.get(name)
+        shares = layer.contributions if contributions is None else contributions.get(name)
         if shares is None:
             raise CallerError(
                 f"layer {name or '(the model itself)'}: nothing says which pathways are used; "
-                "learn first (isotropy relax, isotropy.learn_layers), or pass effective="
+                "learn first (isotropy relax, isotropy.learn_layers), or pass contributions="
             )
-        check_shares(shares, layer.pathways, what=f"effective of {name or 'the model'}")
+        check_shares(shares, layer.pathways, what=f"contributions of {name or 'the model'}")
         replacements[layer] = _hardened(layer, shares, kept_pathways(shares, below))
     return _replaced(copied, replacements)
 
@@ -327,8 +330,8 @@ def _hardened(layer: RelaxedLayer, shares: Mapping[str, float], kept: Sequence[s
     members = {kind: each for kind, each in layer.members().items() if kind in kept}
     if len(members) > 1:
         smaller = RelaxedLayer(layer.shape, members).to(layer.shares.device)
-        total = sum(shares[kind] for kind in members) or 1.0
-        smaller.effective = {kind: shares[kind] / total for kind in members}
+        total = math.hypot(*(shares[kind] for kind in members)) or 1.0
+        smaller.contributions = {kind: shares[kind] / total for kind in members}
         return smaller.train(layer.training)
     (pathway,) = members.values()
     plain = pathway.plain()

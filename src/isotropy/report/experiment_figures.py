@@ -1,8 +1,9 @@
 """Curves of the equivariant experiments: Figures 2.5, 2.6 and A.1 of Finzi (2023) from records.
 
-Every figure is one or more panels side by side on logarithmic axes, a line for each network, a band
-from the least to the largest of its seeds. Plain SVG that stands by itself, unlike the drawings of
-a report's page.
+Every figure is one or more panels on logarithmic axes, a line for each network through the
+geometric means over its seeds, and a band from the least to the largest of them. A line that a
+later one covers is drawn wider, so that it shows on both sides. Plain SVG that stands by itself,
+unlike the drawings of a report's page.
 """
 
 from __future__ import annotations
@@ -10,24 +11,38 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from isotropy.report.canvas import style
+from isotropy.report.canvas import UNITS_PER_INCH, style
 
-COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#8d6e63", "#e08e0b", "#3aa6a6", "#777777")
-WIDTH, HEIGHT = 300.0, 250.0
+COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#e08e0b", "#3aa6a6", "#c2559d", "#8c8c1f")
+WITHOUT_SYMMETRY = {"MLP": "#6b5b53", "MLP-Aug": "#b08968"}
+"""Networks that look the same in all panels: dashed, in colours of their own."""
+WIDTH, HEIGHT = 300.0, 270.0
+FLOOR = 1e-18
+"""In place of zero, which has no logarithm."""
+COVERED = 0.03
+"""Curves that differ by less than this part everywhere lie on one another."""
+MOST_MARKED = 20
+"""Points up to which each is marked, and each is a tick of a logarithmic axis."""
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """x (points), y (seeds, points); dashed for what has no symmetry built in."""
+    """x (points), y (seeds, points)."""
 
     name: str
     x: Sequence[float]
     y: Sequence[Sequence[float]]
-    dashed: bool = False
+
+    @property
+    def middle(self) -> np.ndarray:
+        """Geometric means over seeds, (points)."""
+        return np.exp(np.log(np.asarray(self.y, dtype=float)).mean(0))
 
 
 @dataclass(frozen=True)
@@ -41,44 +56,115 @@ class CurvePanel:
     log_x: bool = False
 
 
-def curve_figure(panels: Sequence[CurvePanel], *, key: str) -> str:
-    """SVG of the panels side by side."""
+@dataclass(frozen=True)
+class Arrangement:
+    """How panels lie, each of width × height pixels.
+
+    columns: panels in a row; None for all
+    legend:  "panel", one below each; "figure", one below all; "right", one beside all
+    shares:  whether the panels of a row have the same y axis
+    """
+
+    columns: int | None = None
+    legend: str = "panel"
+    shares: bool = False
+    width: float = WIDTH
+    height: float = HEIGHT
+
+
+def curve_figure(
+    panels: Sequence[CurvePanel], *, key: str, arrangement: Arrangement | None = None
+) -> str:
+    """SVG of the panels."""
     from matplotlib.figure import Figure
 
+    lies = arrangement or Arrangement()
+    columns = lies.columns or len(panels)
+    rows = -(-len(panels) // columns)
+    size = columns * lies.width / UNITS_PER_INCH, rows * lies.height / UNITS_PER_INCH
     with style(key):
-        figure = Figure(figsize=(WIDTH * len(panels) / 72, HEIGHT / 72), layout="constrained")
-        for place, panel in enumerate(panels):
-            axes = figure.add_subplot(1, len(panels), place + 1)
-            for number, curve in enumerate(panel.curves):
-                _draw(axes, curve, COLOURS[number % len(COLOURS)])
-            axes.set_yscale("log")
-            if panel.log_x:
-                axes.set_xscale("log")
-            axes.set_title(panel.title, fontsize=11)
-            axes.set_xlabel(panel.x_label)
-            axes.set_ylabel(panel.y_label)
-            axes.grid(alpha=0.25, linewidth=0.6)
-            axes.spines[["top", "right"]].set_visible(False)
-            if panel.curves:
-                axes.legend(fontsize=7, frameon=False)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(
+            rows, columns, squeeze=False, sharey="row" if lies.shares else "none"
+        ).flat
+        for axes, panel in zip(grid, panels, strict=False):
+            _draw_panel(axes, panel)
+            if lies.legend == "panel" and panel.curves:
+                _legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2)
+        if lies.legend != "panel":
+            below = lies.legend == "figure"
+            names = len(panels[0].curves)
+            _legend(
+                figure,
+                *figure.axes[0].get_legend_handles_labels(),
+                loc="outside lower center" if below else "outside right center",
+                ncol=max(names, 1) if below else 1,
+            )
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
 
 
-def _draw(axes: Any, curve: Curve, colour: str) -> None:
+def _draw_panel(axes: Any, panel: CurvePanel) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    for number, curve in enumerate(panel.curves):
+        covers = sum(_covers(later, curve) for later in panel.curves[number + 1 :])
+        _draw(axes, curve, number, 1.5 + 1.8 * covers)
+    axes.yaxis.set_major_locator(LogLocator(numticks=8))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _power_of_ten(value)))
+    if panel.log_x:
+        axes.set_xscale("log")
+        places = sorted(set(chain.from_iterable(curve.x for curve in panel.curves)))
+        if len(places) <= MOST_MARKED:
+            axes.xaxis.set_major_locator(FixedLocator(places))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _count(value)))
+    axes.set_title(panel.title, fontsize=11)
+    axes.set_xlabel(panel.x_label, fontsize=10)
+    axes.set_ylabel(panel.y_label, fontsize=10)
+    axes.tick_params(labelsize=9.5)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw(axes: Any, curve: Curve, number: int, width: float) -> None:
     values = np.asarray(curve.y, dtype=float)
-    middle = np.exp(np.log(values).mean(0))
-    dashes = {"linestyle": "--"} if curve.dashed else {}
-    marker = "o" if len(curve.x) < 20 else None
+    colour = WITHOUT_SYMMETRY.get(curve.name, COLOURS[number % len(COLOURS)])
+    dashed = curve.name in WITHOUT_SYMMETRY or number >= len(COLOURS)
+    marker = "o" if len(curve.x) < MOST_MARKED else None
     axes.plot(
-        curve.x, middle, color=colour, linewidth=1.4, marker=marker, markersize=3,
-        label=curve.name, **dashes,
+        curve.x, curve.middle, color=colour, linewidth=width, marker=marker,
+        markersize=2 + width, label=curve.name, linestyle="--" if dashed else "-",
     )  # fmt: skip
     if len(values) > 1:
         axes.fill_between(
             curve.x, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0
         )
+
+
+def _legend(where: Any, *entries: Any, **options: Any) -> None:
+    """A legend of `where`, a figure or axes, whose lines are all of one width."""
+    legend = where.legend(*entries, frameon=False, fontsize=9.5, columnspacing=1.2, **options)
+    for line in legend.get_lines():
+        line.set(linewidth=1.5, markersize=3.5)
+
+
+def _covers(later: Curve, curve: Curve) -> bool:
+    """Do the two lie on one another?"""
+    if list(later.x) != list(curve.x):
+        return False
+    return bool(np.all(np.abs(later.middle / curve.middle - 1) < COVERED))
+
+
+def _power_of_ten(value: float) -> str:
+    return "10" + str(round(np.log10(value))).translate(SUPERSCRIPTS)
+
+
+def _count(value: float) -> str:
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
 
 
 # -- the three figures -------------------------------------------------------------------------
@@ -92,25 +178,27 @@ def data_efficiency_figure(records: Records, titles: Mapping[str, str]) -> str:
     panels = []
     for problem, title in titles.items():
         own = [each for each in found if each["problem"] == problem and each["test_error"]]
-        curves = []
-        for network in sorted({each["network"] for each in own}):
-            sizes, values = _by(own, "network", network, "examples", "test_error")
-            curves.append(Curve(network, sizes, values, dashed=network.startswith("MLP")))
-        panels.append(CurvePanel(title, "training examples", "test error", curves, log_x=True))
-    return curve_figure(panels, key="data-efficiency")
+        networks = sorted({each["network"] for each in own}, key=lambda name: (name[0], len(name)))
+        curves = [
+            Curve(network, *_by(own, "network", network, "examples", "test_error"))
+            for network in networks
+        ]
+        panels.append(
+            CurvePanel(title, "training examples", "mean squared test error", curves, log_x=True)
+        )
+    lies = Arrangement(height=HEIGHT + 60)
+    return curve_figure(panels, key="data-efficiency", arrangement=lies)
 
 
 def dynamics_figure(records: Records, step: float) -> str:
     """Figure 2.6: angular momentum and state along rollouts. step: seconds between states."""
     found = list(records)
+    networks = list(dict.fromkeys(each["network"] for each in found))
     panels = []
-    for kind in ("HNN", "ODE"):
-        for number, label in (
-            ("momentum_by_time", "angular momentum"),
-            ("error_by_time", "state"),
-        ):
+    for number, label in (("momentum_by_time", "angular momentum"), ("error_by_time", "state")):
+        for kind, words in (("HNN", "Hamiltonian network"), ("ODE", "neural ODE")):
             curves = []
-            for network in dict.fromkeys(each["network"] for each in found):
+            for network in networks:
                 own = [
                     each[number][1:]
                     for each in found
@@ -118,19 +206,22 @@ def dynamics_figure(records: Records, step: float) -> str:
                 ]
                 if own:
                     times = [step * (n + 1) for n in range(len(own[0]))]
-                    curves.append(Curve(network, times, own, dashed=network == "MLP"))
-            panels.append(CurvePanel(f"{kind}: {label}", "seconds", "relative error", curves))
-    return curve_figure(panels, key="dynamics")
+                    curves.append(Curve(network, times, own))
+            panels.append(CurvePanel(f"{words}: {label}", "seconds", "relative error", curves))
+    lies = Arrangement(columns=2, legend="figure", shares=True, width=350, height=250)
+    return curve_figure(panels, key="dynamics", arrangement=lies)
 
 
 def convergence_figure(records: Records) -> str:
-    """Figure A.1: ‖C X‖ over iterations."""
+    """Figure A.1: ‖C X‖ over iterations, the slowest case first."""
     curves = [
-        Curve(each["row"], range(len(each["norms"])), [np.maximum(each["norms"], 1e-18).tolist()])
+        Curve(each["row"], range(len(each["norms"])), [np.maximum(each["norms"], FLOOR).tolist()])
         for each in records
     ]
-    panel = CurvePanel("gradient descent on ½‖CX‖²", "iterations", "‖C X‖", curves)
-    return curve_figure([panel], key="convergence")
+    curves.sort(key=lambda curve: -float(np.log(curve.middle).mean()))
+    panel = CurvePanel("Gradient descent on ½‖CX‖²", "iterations", "‖CX‖", curves)
+    lies = Arrangement(legend="right", width=620, height=360)
+    return curve_figure([panel], key="convergence", arrangement=lies)
 
 
 def _by(

@@ -1,10 +1,13 @@
-"""`isotropy.load_model`: a trained model back from its run folder, ready to predict."""
+"""`isotropy.load_model`, `isotropy.load_layers`: a trained model back from its run folder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
 from isotropy.checkpoint import CHECKPOINT, CONFIG, load_module, load_tensors, read_json
@@ -12,9 +15,12 @@ from isotropy.checks import CallerError
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import augmentation_over
+from isotropy.networks.pathways import PathwayOptions
+from isotropy.networks.relaxed_cnn import relaxed_cnn
 from isotropy.networks.specification import NetworkSpecification
 from isotropy.symmetry.catalogue import actions_named
 from isotropy.workflows.preparing import Actions
+from isotropy.workflows.relaxing import KIND, RELAXED_CNN
 
 
 def load_model(
@@ -26,7 +32,7 @@ def load_model(
     actions  needed when the run's actions were the user's own
     """
     path = Path(folder)
-    config = read_json(path / CONFIG)
+    config = _config_of_learning(path)
     tensors, _ = load_tensors(path / CHECKPOINT)
     if network is None:
         data = config["data"]
@@ -58,12 +64,69 @@ def load_model(
 def load_network(
     folder: str | Path, shape: Sequence[int], outputs: int
 ) -> tuple[NetworkSpecification, nn.Module]:
-    """The network of a run folder with its trained weights, built for data of `shape`."""
+    """The network of a run folder with its trained weights, built for data of `shape`.
+
+    Raises CallerError for a run of relaxed layers: their data are prepared in other ways.
+    """
     path = Path(folder)
     specification = NetworkSpecification.from_dict(
-        read_json(path / CONFIG).get("network"), where=str(path / CONFIG)
+        _config_of_learning(path).get("network"), where=str(path / CONFIG)
     )
     network = specification.build(shape, outputs)
     tensors, _ = load_tensors(path / CHECKPOINT)
     load_module(path, network, tensors, "network")
     return specification, network
+
+
+def load_layers(folder: str | Path, *, network: nn.Module | None = None) -> nn.Module:
+    """The network of a run folder of `isotropy relax` or `RelaxResult.save`, in evaluation mode.
+
+    network  needed when the run was given a module in Python: one of the same shapes, relaxed with
+             the same pathways; a copy of it gets the weights
+
+    What learning found of each layer is in its `effective`, so that the network can be hardened.
+    Raises CallerError for a folder of another kind, and for a network of other shapes.
+    """
+    path = Path(folder)
+    config = read_json(path / CONFIG)
+    if config.get("kind") != KIND:
+        raise CallerError(
+            f"run folder {str(path)!r} is not one of relaxed layers; isotropy.load_model reads "
+            "those of `isotropy learn`"
+        )
+    tensors, _ = load_tensors(path / CHECKPOINT)
+    model = _relaxed_network(path, config) if network is None else copy.deepcopy(network)
+    load_module(path, model, tensors, "network")
+    return model.eval()
+
+
+def _config_of_learning(path: Path) -> dict[str, Any]:
+    config = read_json(path / CONFIG)
+    if config.get("kind") == KIND:
+        raise CallerError(
+            f"run folder {str(path)!r} is one of relaxed layers (`isotropy relax`); "
+            "isotropy.load_layers gives its network, to be used in Python"
+        )
+    return config
+
+
+def _relaxed_network(path: Path, config: Mapping[str, Any]) -> nn.Module:
+    """A new network as the run's own was built."""
+    where = str(path / CONFIG)
+    specification = NetworkSpecification.from_dict(config.get("network"), where=where)
+    if specification.name != RELAXED_CNN:
+        raise CallerError(
+            f"run folder {str(path)!r}: its network {specification.name!r} was handed over in "
+            "Python and cannot be rebuilt from its name; give it again, relaxed in the same way, "
+            "with network="
+        )
+    arguments = specification.arguments
+    return relaxed_cnn(
+        config["data"]["shape"],
+        config["data"]["outputs"],
+        pathways=arguments["pathways"],
+        width=arguments["width"],
+        group=arguments["group"],
+        options=PathwayOptions(**arguments["options"]),
+        generator=torch.Generator().manual_seed(0),  # all is overwritten
+    )

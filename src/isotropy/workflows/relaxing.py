@@ -5,6 +5,7 @@
     result.layers              [{"name": "0", "became": "conv", "effective": {…}, …}, …]
     result.model               the trained network
     result.harden()            plain layers, without the pathways that were switched off
+    result.save("runs/mine")   a run folder; `workflows.loading.load_layers` gives the network back
 
 The evidence of the training data alone decides. Nothing is printed; progress comes by callback.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,25 @@ import torch
 from torch import nn
 
 from isotropy.checkpoint import CHECKPOINT, check_unused, save_tensors, unwritable, write_bytes
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, shape_text
+from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.layer_schedule import RelaxConfig, resolved
 from isotropy.evidence.layer_structure import relaxed_layers
 from isotropy.evidence.layer_training import LayerEpoch, LayerTrainer, plain_scores
 from isotropy.likelihoods import likelihood_named
+from isotropy.networks.pathways import PathwayOptions, check_kinds, options_for
 from isotropy.networks.relaxed_cnn import relaxed_cnn
 from isotropy.networks.relaxing import harden
+from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.relax_report import relax_page
 from isotropy.workflows.preparing import device_of, read_split, write_run
 from isotropy.workflows.provenance import provenance
+
+KIND = "relax"
+"""What a record and a run folder's config.json say they are of."""
+RELAXED_CNN = "relaxed_cnn"
+"""Of a specification: the network is `networks.relaxed_cnn` of its arguments."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +56,13 @@ class RelaxProgress:
 class RelaxResult:
     """What was learned. `record` is the JSON object that the command line prints.
 
-    model: the trained network, in evaluation mode
+    model:  the trained network, in evaluation mode
+    config: what config.json of a run folder holds: data, network and settings
     """
 
     model: nn.Module
     record: dict[str, Any]
+    config: dict[str, Any]
     split: Split = field(repr=False)
 
     @property
@@ -65,11 +76,14 @@ class RelaxResult:
         return harden(self.model, below=below)
 
     def save(self, folder: str | Path) -> Path:
-        """Write a run folder: settings, weights, result and report."""
+        """Write a run folder: settings, weights, result and report.
+
+        Raises CallerError for a folder that holds a run already, or that cannot be written.
+        """
         path = Path(folder)
         check_unused(path)
         record = {**self.record, "run_folder": str(path)}
-        write_run(path, self.record["config"], record, relax_page(record))
+        write_run(path, self.config, record, relax_page(record))
         weights = {f"network/{n}": t for n, t in self.model.state_dict().items() if _is_tensor(t)}
         save_tensors(path / CHECKPOINT, weights, {"epoch": self.record["config"]["epochs"]})
         return path
@@ -94,6 +108,7 @@ def learn_layers(
     device: str | torch.device | None = None,
     hardened: bool = False,
     progress: Callable[[RelaxProgress], None] | None = None,
+    network: NetworkSpecification | None = None,
     describe: Mapping[str, Any] | None = None,
 ) -> RelaxResult:
     """Train `model` and learn from the training data alone how much each of its pathways is needed.
@@ -105,22 +120,27 @@ def learn_layers(
     device    where to run; by default where the model is
     hardened  score the hardened network on the test data too
     progress  told after every epoch
+    network   how the model is built again from words, for the run folder
     describe  further entries of the record, such as "task" and "pathways"
 
     Raises CallerError for what the caller can put right, naming a layer without a curvature rule.
     """
+    if not relaxed_layers(model):
+        raise CallerError(
+            "expected a model with relaxed layers, got none; isotropy.relax(model) makes them"
+        )
     settings = config or RelaxConfig()
     split = read_split(train, test, settings.seed)
     place = device_of(model) if device is None else torch.device(device)
     settings = resolved(settings, examples=len(split.train), on_gpu=place.type == "cuda")
-    network = copy.deepcopy(model).to(place)
+    trained = copy.deepcopy(model).to(place)
     likelihood = likelihood_named(
         "categorical" if split.train.is_classification else "gaussian"
     ).to(place)
-    trained_on = _on(split.train, network, place)
-    tested_on = None if split.test is None else _on(split.test, network, place)
-    _check_outputs(network, split.train, place)
-    trainer = LayerTrainer(network, likelihood, settings, *trained_on)
+    trained_on = _on(split.train, trained, place)
+    tested_on = None if split.test is None else _on(split.test, trained, place)
+    _check_outputs(trained, split.train, place)
+    trainer = LayerTrainer(trained, likelihood, settings, *trained_on)
     started = time.monotonic()
     rows: list[LayerEpoch] = []
     assert settings.epochs is not None
@@ -129,10 +149,11 @@ def learn_layers(
         if progress is not None:
             progress(RelaxProgress(settings, rows[-1]))
     structures, log_evidence = trainer.structures()
-    network.eval()
+    trained.eval()
+    specification = network or specification_of(model)
     record = {
         "schema": 1,
-        "kind": "relax",
+        "kind": KIND,
         "command": "relax",
         "seed": settings.seed,
         **provenance(place),
@@ -140,13 +161,14 @@ def learn_layers(
         "train_examples": len(split.train),
         "test_examples": None if split.test is None else len(split.test),
         "task": None,
-        "pathways": _kinds(network),
+        "pathways": _kinds(trained),
         "width": None,
         "group": None,
+        "network": specification.name,
         "objective": settings.objective,
         "curvature": settings.curvature,
         "config": settings.as_dict(),
-        "num_parameters": _parameters(network),
+        "num_parameters": _parameters(trained),
         "test_accuracy": rows[-1].test_accuracy,
         "test_nll": rows[-1].test_nll,
         "train_loss": rows[-1].train_loss,
@@ -160,8 +182,19 @@ def learn_layers(
         "run_folder": None,
         **(describe or {}),
     }
-    result = RelaxResult(network, record, split)
-    if hardened and relaxed_layers(network):
+    kept = {
+        "schema": 1,
+        "kind": KIND,
+        "data": {
+            "name": split.train.name,
+            "shape": list(split.train.inputs.shape[1:]),
+            "outputs": split.train.num_outputs,
+        },
+        "network": specification.as_dict(),
+        "schedule": settings.as_dict(),
+    }
+    result = RelaxResult(trained, record, kept, split)
+    if hardened:
         record["hardened"] = _hardened(result, likelihood, tested_on)
     record["seconds"] = time.monotonic() - started
     return result
@@ -178,11 +211,12 @@ def relax_and_learn(
     hardened: bool = False,
     progress: Callable[[RelaxProgress], None] | None = None,
     describe: Mapping[str, Any] | None = None,
-    **options: Any,
+    options: PathwayOptions | None = None,
 ) -> RelaxResult:
     """`learn_layers` of the paper's architecture (`networks.relaxed_cnn`) for images.
 
-    options: further arguments of `relaxed_cnn`
+    group:   of group convolutions, by name; quarter turns if neither this nor `options` says
+    options: what pathways are made with
     """
     settings = config or RelaxConfig()
     if not data.train.is_images:
@@ -190,16 +224,22 @@ def relax_and_learn(
             f"{data.train.name}: expected images (examples, channels, height, width), got "
             f"{tuple(data.train.inputs.shape)}; relaxed convolutions act on images"
         )
-    generator = torch.Generator().manual_seed(settings.seed)
+    check_kinds(pathways)
+    options = options_for(pathways, group, options)
+    arguments = {
+        "pathways": list(pathways),
+        "width": width,
+        "group": None if options.group is None else options.group.name,
+    }
     network = relaxed_cnn(
         tuple(data.train.inputs.shape[1:]),
         data.train.num_outputs,
         pathways=tuple(pathways),
         width=width,
-        group=group,
-        generator=generator,
-        **options,
+        options=options,
+        generator=torch.Generator().manual_seed(settings.seed),
     )
+    others = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "group"}
     return learn_layers(
         network,
         data,
@@ -207,12 +247,8 @@ def relax_and_learn(
         device=device or "cpu",
         hardened=hardened,
         progress=progress,
-        describe={
-            "pathways": list(pathways),
-            "width": width,
-            "group": group,
-            **(describe or {}),
-        },
+        network=NetworkSpecification("relaxed", RELAXED_CNN, {**arguments, "options": others}),
+        describe={**arguments, **(describe or {})},
     )
 
 
@@ -238,8 +274,13 @@ def _on(
 
 def _check_outputs(network: nn.Module, data: LabelledData, place: torch.device) -> None:
     inputs, _ = _on(data.take(torch.arange(min(2, len(data)))), network, place)
-    with torch.no_grad():
-        outputs = network(inputs)
+    try:
+        with evaluation_mode(network), torch.no_grad():
+            outputs = network(inputs)
+    except RuntimeError as error:
+        raise CallerError(
+            f"{data.name}: the network cannot be run on inputs {shape_text(inputs)}: {error}"
+        ) from error
     if tuple(outputs.shape) != (len(inputs), data.num_outputs):
         raise CallerError(
             f"network outputs: expected ({len(inputs)}, {data.num_outputs}) for {data.name}, got "
