@@ -15,6 +15,7 @@ import ast
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,23 @@ SEEDS_OR_READS_THE_ENVIRONMENT = {
 def parsed(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
     """Every source file under `folder`, as its path relative to it and its syntax tree."""
     for path in sorted(folder.rglob("*.py")):
-        yield path.relative_to(folder), ast.parse(path.read_text(encoding="utf-8"), str(path))
+        yield path.relative_to(folder), tree_of(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
+def tree_of(source: str, name: str) -> ast.Module:
+    """The syntax tree of a source, which every rule walks and none changes."""
+    return ast.parse(source, name)
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` as it is written; what is not made of names and dots alone is empty."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return ""
 
 
 def imported(file: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -73,13 +90,16 @@ def imported(file: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
             base = here[: len(here) - node.level + 1] if node.level else ()
             module = (*base, *([node.module] if node.module else []))
             yield from ((node.lineno, ".".join((*module, alias.name))) for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            function = ast.unparse(node.func).split(".")[-1]
-            if function in ("import_module", "__import__"):
-                name = str(node.args[0].value)
-                dots = len(name) - len(name.lstrip("."))
-                base = here[: len(here) - dots + 1] if dots else ()
-                yield node.lineno, ".".join((*base, name.lstrip(".")))
+        elif (
+            isinstance(node, ast.Call)
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+            and dotted(node.func).split(".")[-1] in ("import_module", "__import__")
+        ):
+            name = str(node.args[0].value)
+            dots = len(name) - len(name.lstrip("."))
+            base = here[: len(here) - dots + 1] if dots else ()
+            yield node.lineno, ".".join((*base, name.lstrip(".")))
 
 
 def used(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -96,7 +116,7 @@ def used(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 meaning[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute):
-            first, *rest = ast.unparse(node).split(".")
+            first, *rest = dotted(node).split(".")
             yield node.lineno, ".".join((meaning.get(first, first), *rest))
 
 
@@ -140,7 +160,7 @@ def prints(package: Path) -> list[str]:
         for file, tree in parsed(package)
         if not within(file, MAY_PRINT)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+        if isinstance(node, ast.Call) and dotted(node.func) == "print"
     ]
 
 

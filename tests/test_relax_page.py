@@ -55,7 +55,7 @@ def test_pathways_are_those_of_the_source() -> None:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Every name that the page's code makes, run from top to bottom on small data."""
     torch.manual_seed(0)
-    images = torch.rand(12, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(12, 1, 12, 12, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(12) % 10
     names: dict[str, Any] = {
         "images": images, "labels": labels, "test_images": images[:6], "test_labels": labels[:6]

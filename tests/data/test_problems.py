@@ -168,8 +168,8 @@ def found_angle(cloud: np.ndarray, line: np.ndarray, grid: np.ndarray) -> float:
 
 @pytest.mark.parametrize("half_width", [60.0, 25.0])
 def test_clouds_are_turned_by_the_law(half_width):
-    data = turned_clouds(240, half_width, points=60).split.train
-    lines = {letter: on_the_line(corners, 60) for letter, corners in LETTERS.items()}
+    data = turned_clouds(240, half_width, points=40).split.train
+    lines = {letter: on_the_line(corners, 40) for letter, corners in LETTERS.items()}
     grid = np.arange(-180.0, 180.0, 4.0)
     offsets = []
     for cloud, label in zip(data.inputs.double().numpy(), data.targets.tolist(), strict=True):

@@ -29,7 +29,10 @@ from isotropy.experiments.runner import (
 )
 
 NAMES = tuple(experiments())
-TINY = ("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5", "--device", "cpu")
+TINY = (
+    *("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5"),
+    *("--device", "cpu", "--verdicts", "0", "--test-samples", "2"),
+)
 
 
 def options_of(command: str) -> set[str]:

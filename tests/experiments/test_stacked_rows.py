@@ -15,7 +15,7 @@ from isotropy.cli.main import main
 from isotropy.experiments.runner import Job, run_job, run_stack, stacks
 
 TINY = ("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5", "--device", "cpu",
-        "--verdicts", "0", "--quiet")  # fmt: skip
+        "--verdicts", "0", "--test-samples", "2", "--quiet")  # fmt: skip
 
 
 def job(folder: Path, seed: int, row: str = "tiny", *words: str, command: str = "learn") -> Job:

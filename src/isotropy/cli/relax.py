@@ -25,7 +25,7 @@ from isotropy.workflows.relaxing import RelaxProgress, relax_and_learn
 IMAGE_SIZE = 32
 WIDTH, GROUP_WIDTH = 10, 2
 """Of the paper: two where a group multiplies the channels."""
-QUICK: dict[str, Any] = {"width": 4, "epochs": 30, "batch_size": 32, "curvature": "kfac-mc"}
+QUICK: dict[str, Any] = {"width": 8, "epochs": 14, "batch_size": 16, "curvature": "kfac-mc"}
 """A run of minutes on two cores; what is typed beside --quick counts."""
 QUADRANTS, DIGITS = "quadrants", "digits"
 

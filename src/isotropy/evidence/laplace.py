@@ -34,9 +34,10 @@ from isotropy.curvature.batches import (
     spectra_of,
 )
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.joint import JointSpectrum
+from isotropy.curvature.joint import JointRoots, JointSpectrum
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kronecker import DenseRoots
+from isotropy.curvature.kronecker import DenseRoots, Roots
+from isotropy.curvature.thin_spectra import spectra_of_roots
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Likelihood
 
@@ -128,6 +129,26 @@ class LaplaceEvidence:
             sums.add(self._curvature_of(batch, graph=False), batch)
         return self._fit_from(sums, basis, values_only=values_only)
 
+    def fit_of_few(self, batches: Iterable[Batch]) -> LaplaceFit:
+        """`fit` of few examples by their roots, which are kept: for `value` and `moving_mode`.
+
+        Blocks with more columns than there are rows in all are not written out (`thin_spectra`).
+        """
+        kept: list[Mapping[str, Roots]] = []
+        statistics: list[Tensor] = []
+        count = 0
+        for batch in batches:
+            found = self._curvature_of(batch, graph=False).detach()
+            roots = {n: r for n, r in found.roots.items() if not isinstance(r, JointRoots)}
+            if len(roots) < len(found.roots):
+                raise CallerError("a joint curvature has no blocks of single parameters; use kfac")
+            kept.append(roots)
+            statistics.append(self.likelihood.statistic(found.outputs, batch.targets).double())
+            count += len(batch.targets)
+        if not count:
+            raise CallerError("evidence: expected at least one batch of data, got none")
+        return self._laplace_fit(spectra_of_roots(kept, count), statistics, count)
+
     def fit_with_gradient(
         self,
         previous: LaplaceFit,
@@ -167,16 +188,22 @@ class LaplaceEvidence:
     ) -> LaplaceFit:
         sums.check()
         kept = None if basis is None else basis.spectra
+        spectra = spectra_of(sums.factors, sums.count, kept, values_only=values_only)
+        return self._laplace_fit(spectra, sums.statistics, sums.count)
+
+    def _laplace_fit(
+        self, spectra: Mapping[str, AnySpectrum], statistics: Sequence[Tensor], count: int
+    ) -> LaplaceFit:
         parameters = dict(self.network.named_parameters())
         names = self.curvature.parameter_names
         return LaplaceFit(
-            spectra=spectra_of(sums.factors, sums.count, kept, values_only=values_only),
+            spectra=dict(spectra),
             squared_norms={
                 name: parameters[name].detach().double().square().sum() for name in names
             },
             sizes={name: parameters[name].numel() for name in names},
-            statistic=torch.stack(sums.statistics).sum().detach(),
-            count=sums.count,
+            statistic=torch.stack(list(statistics)).sum().detach(),
+            count=count,
         )
 
     def value(self, fit: LaplaceFit) -> Tensor:

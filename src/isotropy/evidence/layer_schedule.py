@@ -27,6 +27,10 @@ AUGMENTATIONS: dict[str, FlipsAndShifts | None] = {
     "flips": FlipsAndShifts(pixels=4, flip=True),
 }
 """Of images in weight steps: random crops after a rim of 4 pixels, and mirrored with chance ½."""
+RATE = 3e-3
+"""Of the weights with batches of 256; with others in proportion to the root of their size."""
+STEPS_BEFORE = 500
+"""Weight steps before the first step on precisions: pathways that start at zero get a size."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class RelaxConfig:
     curvature_examples  examples of an evidence pass during training, drawn anew for each, which
                      stand for all; 0: all. The last pass, which results are from, has all
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
-    burn_in          epochs before the first hyper step
+    burn_in          epochs before the first hyper step, which also waits until the loss has fallen
     update_every     epochs between hyper steps; `prior_steps` on log precisions in each
     prior_rate       their learning rate, cosine to `prior_rate_end`
     prior_precision  δ at the start
@@ -57,12 +61,12 @@ class RelaxConfig:
     curvature: str = "kfac-ggn"
     curvature_batch: int | None = None
     curvature_examples: int | None = None
-    weight_rate: float = 3e-3
+    weight_rate: float | None = None
     weight_rate_end: float = 1e-6
     burn_in: int | None = None
     update_every: int | None = None
     prior_steps: int = 20
-    prior_rate: float = 0.2
+    prior_rate: float = 0.1
     prior_rate_end: float = 0.01
     prior_precision: float = 1.0
     augmentation: str = "none"
@@ -94,7 +98,7 @@ class RelaxConfig:
                 check_at_least(value, 0, what=name.replace("_", " "))
         for name in ("weight_rate", "prior_rate", "prior_precision"):
             value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
+            if value is not None and not (value > 0 and math.isfinite(value)):
                 raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,13 +114,16 @@ def resolved(config: RelaxConfig, *, examples: int, on_gpu: bool) -> RelaxConfig
     """Every None filled in; what comes back is complete and is what records hold."""
     config.check()
     epochs = config.epochs or (100 if on_gpu else 40)
+    batch_size = min(config.batch_size or (256 if on_gpu else 32), examples)
+    before = max(2, math.ceil(STEPS_BEFORE / math.ceil(examples / batch_size)))
     return replace(
         config,
         epochs=epochs,
-        batch_size=min(config.batch_size or (256 if on_gpu else 64), examples),
+        batch_size=batch_size,
+        weight_rate=config.weight_rate or RATE * math.sqrt(batch_size / 256),
         curvature_batch=min(config.curvature_batch or (1000 if on_gpu else 100), examples),
         curvature_examples=_given(config.curvature_examples, 1000 if on_gpu else 250),
-        burn_in=_given(config.burn_in, min(2, epochs // 5)),
+        burn_in=_given(config.burn_in, min(before, epochs // 3)),
         update_every=config.update_every or (1 if on_gpu else 2),
         precision=config.precision or ("tf32" if on_gpu else "float32"),
         evaluate_every=config.evaluate_every or max(1, epochs // 10),

@@ -1,11 +1,11 @@
 """Weights and the precision of every pathway learned in one run: layer-wise equivariance.
 
 An epoch takes one weight step per mini-batch on  mean loss + (1/2N) Σ_l δ_l ‖θ_l‖², one precision
-δ_l a parameter tensor (`proximal_adam`). With the objective `laplace`, after a burn-in and every
-few epochs, one pass over the data gives the curvature and some steps of Adam on log δ follow the
-Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing how the weights
-will follow (`moving_mode`). A pathway that the data does not need is driven to zero and its
-precision to infinity. With `map` precisions stay as they are.
+δ_l a parameter tensor (`proximal_adam`). With the objective `laplace`, once the network has begun
+to learn, every few epochs one pass over the data gives the curvature, and some steps of Adam on
+log δ follow the Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing
+how the weights will follow (`moving_mode`). A pathway that the data does not need is driven to zero
+and its precision to infinity. With `map` precisions stay as they are.
 
 Only weight steps see augmented images, never the evidence.
 """
@@ -45,6 +45,12 @@ from isotropy.likelihoods import Likelihood
 
 ROWS = 4096
 """Rows that the network is called on at once where nothing is kept of it."""
+WARM_UP = 200
+"""Weight steps over which the rate grows to its start: Adam's first ones are all of one size, and
+large ones leave a network of rectified layers at zero for good."""
+HAS_LEARNED = 0.7
+"""Share of the loss of outputs that are zero, below which a network has begun to learn. Before, the
+best precisions are those that switch everything off."""
 CONTRIBUTING = 1000
 """Training examples from which contributions of pathways are measured."""
 
@@ -94,6 +100,7 @@ class LayerTrainer:
         )
         named = {n: p for n, p in network.named_parameters() if p.requires_grad}
         self._names = list(named)
+        assert config.weight_rate is not None
         self.optimiser = ProximalAdam(list(named.values()), rate=config.weight_rate)
         self._write_decays()
         self.augmentation = AUGMENTATIONS[config.augmentation]
@@ -101,6 +108,10 @@ class LayerTrainer:
         self._step = self._plain_step
         if config.captured and can_capture(network, self.device):
             self._step = CapturedFunction(self._plain_step, self._state)  # type: ignore[assignment]
+        with torch.no_grad(), evaluation_mode(network):
+            nothing = torch.zeros_like(network(inputs[:1])).expand(len(targets), -1)
+            self.loss_of_nothing = float(likelihood.training_loss(nothing, targets))
+        self.has_learned = False
         self.epoch = 0
         self.seconds = 0.0
 
@@ -124,8 +135,9 @@ class LayerTrainer:
                 f"({config.weight_rate})"
             )
         evidence, layers = None, None
+        self.has_learned |= loss < HAS_LEARNED * self.loss_of_nothing
         if self._hyper_step_due():
-            fit = self.fit(config.curvature_examples, values_only=False)
+            fit = self.fit_for_steps()
             evidence = self._precision_steps(fit)
             layers = [{"name": s.name, "effective": s.relative} for s in self._structures(fit)]
         due = self.epoch == config.epochs or self.epoch % config.evaluate_every == 0
@@ -145,6 +157,7 @@ class LayerTrainer:
     def _weight_steps(self) -> tuple[float, float | None]:
         config, count = self.config, len(self.inputs)
         assert config.batch_size is not None and config.epochs is not None
+        assert config.weight_rate is not None
         order = torch.randperm(count, generator=stream(config.seed, "order", self.epoch))
         batches = order.to(self.device).split(config.batch_size)
         draws = stream(config.seed, "augmentation", self.epoch, self.device)
@@ -155,7 +168,8 @@ class LayerTrainer:
         for index, batch in enumerate(batches):
             progress = (self.epoch - 1 + index / len(batches)) / config.epochs
             rate = cosine(config.weight_rate, config.weight_rate_end, progress)
-            self.optimiser.rate.fill_(rate)
+            done = (self.epoch - 1) * len(batches) + index + 1
+            self.optimiser.rate.fill_(rate * min(1.0, done / WARM_UP))
             if self.augmentation is None:
                 self._step(batch)
             else:
@@ -191,7 +205,8 @@ class LayerTrainer:
         config = self.config
         assert config.burn_in is not None and config.update_every is not None
         after = self.epoch - config.burn_in
-        return config.objective == "laplace" and after >= 0 and after % config.update_every == 0
+        due = after >= 0 and after % config.update_every == 0
+        return config.objective == "laplace" and self.has_learned and due
 
     def batches(self, limit: int | None = None) -> Iterator[Batch]:
         """Training data for an evidence pass: all of it in order, or so many drawn at random."""
@@ -205,12 +220,16 @@ class LayerTrainer:
         for part in chosen.to(self.device).split(config.curvature_batch):
             yield Batch(self.inputs[part], self.targets[part], Copies(1), labels, is_checked=True)
 
-    def fit(self, limit: int | None = None, *, values_only: bool = True) -> LaplaceFit:
-        """Curvature and likelihood of the weights as they are, by default eigenvalues alone.
+    def fit(self) -> LaplaceFit:
+        """Curvature and likelihood of the weights as they are: all data, eigenvalues alone."""
+        return self.evidence.fit(self.batches(), values_only=True)
 
-        limit: from so many examples at most, which then stand for all
-        """
-        found = self.evidence.fit(self.batches(limit), values_only=values_only)
+    def fit_for_steps(self) -> LaplaceFit:
+        """The same with eigenvectors, and of some examples that stand for all if so configured."""
+        limit = self.config.curvature_examples
+        if not limit or limit >= len(self.inputs):
+            return self.evidence.fit(self.batches())
+        found = self.evidence.fit_of_few(self.batches(limit))
         return replace(found, stands_for=len(self.inputs))
 
     def _precision_steps(self, fit: LaplaceFit) -> float:

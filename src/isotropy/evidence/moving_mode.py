@@ -22,12 +22,8 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.curvature.kronecker import (
-    DenseSpectrum,
-    DiagonalSpectrum,
-    KroneckerSpectrum,
-    Spectrum,
-)
+from isotropy.curvature.kronecker import Spectrum
+from isotropy.curvature.thin_spectra import squares_along
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit
 
 
@@ -62,19 +58,3 @@ class MovingMode:
             total = total + (now - start) * lost.sum() + sharp.log().sum()
             total = total - len(curvature) * now.log()
         return total / 2
-
-
-def squares_along(spectrum: Spectrum, weight: Tensor) -> Tensor:
-    """w² along every eigenvector of a block, in the order of its `eigenvalues()`."""
-    weight = weight.double()
-    if isinstance(spectrum, KroneckerSpectrum):
-        outer, inner = spectrum.output_vectors, spectrum.input_vectors
-        if not outer.numel():
-            raise CallerError("expected a fit with eigenvectors, got one of eigenvalues alone")
-        groups = max(len(outer), len(inner))
-        matrix = weight.reshape(groups, outer.shape[1], inner.shape[1])
-        return (outer.mT @ matrix @ inner).square().flatten()
-    if isinstance(spectrum, DenseSpectrum):
-        return (spectrum.vectors.mT @ weight.flatten()).square()
-    assert isinstance(spectrum, DiagonalSpectrum)
-    return weight.flatten().square()

@@ -84,7 +84,7 @@ def load_layers(folder: str | Path, *, network: nn.Module | None = None) -> nn.M
     network  needed when the run was given a module in Python: one of the same shapes, relaxed with
              the same pathways; a copy of it gets the weights
 
-    What learning found of each layer is in its `effective`, so that the network can be hardened.
+    What learning found of each layer is in its `contributions`: the network can be hardened.
     Raises CallerError for a folder of another kind, and for a network of other shapes.
     """
     path = Path(folder)
