@@ -92,6 +92,16 @@ def test_layers_keep_the_other_pathway_where_position_matters() -> None:
     assert trainer.score(*_corners(200, 1)).accuracy > 0.9
 
 
+def test_precisions_wait_until_the_network_has_begun_to_learn() -> None:
+    """Labels without any rule: nothing is learned in two epochs, and nothing is switched off."""
+    images, _ = _stripes(60, 0)
+    labels = torch.randint(2, (60,), generator=torch.Generator().manual_seed(3))
+    still = _trained((images, labels), epochs=2, burn_in=0, update_every=1, weight_rate=1e-5)
+    assert not still.has_learned and set(still.prior.by_group().values()) == {1.0}
+    moved = _trained(_stripes(60, 0), epochs=30, burn_in=0, update_every=1)
+    assert moved.has_learned and len(set(moved.prior.by_group().values())) > 1
+
+
 def test_with_map_precisions_stay() -> None:
     trainer = _trained(_stripes(60, 0), objective="map", epochs=3, prior_precision=2.0)
     assert set(trainer.prior.by_group().values()) == {2.0}

@@ -49,8 +49,8 @@ WARM_UP = 200
 """Weight steps over which the rate grows to its start: Adam's first ones are all of one size, and
 large ones leave a network of rectified layers at zero for good."""
 HAS_LEARNED = 0.7
-"""Share of the loss of outputs that are zero, below which a network has begun to learn. Before, the
-best precisions are those that switch everything off."""
+"""Share of the loss of chance below which a classifier has begun to learn. Before, the best
+precisions are those that switch everything off."""
 CONTRIBUTING = 1000
 """Training examples from which contributions of pathways are measured."""
 
@@ -73,7 +73,7 @@ class LayerEpoch:
 
 
 class LayerTrainer:
-    """One run: `run_epoch` until `epoch == config.epochs`, then `structures` and `evidence_of`.
+    """One run: `run_epoch` until `epoch == config.epochs`, then `structures`.
 
     network: with or without relaxed layers, on the device of inputs (examples, …) and targets
     config:  resolved (no None)
@@ -108,10 +108,9 @@ class LayerTrainer:
         self._step = self._plain_step
         if config.captured and can_capture(network, self.device):
             self._step = CapturedFunction(self._plain_step, self._state)  # type: ignore[assignment]
-        with torch.no_grad(), evaluation_mode(network):
-            nothing = torch.zeros_like(network(inputs[:1])).expand(len(targets), -1)
-            self.loss_of_nothing = float(likelihood.training_loss(nothing, targets))
-        self.has_learned = False
+        # A regression that explains nothing has its noise to say so.
+        self.has_learned = targets.ndim > 1
+        self._chance = 0.0 if self.has_learned else math.log(int(targets.max()) + 1)
         self.epoch = 0
         self.seconds = 0.0
 
@@ -135,7 +134,7 @@ class LayerTrainer:
                 f"({config.weight_rate})"
             )
         evidence, layers = None, None
-        self.has_learned |= loss < HAS_LEARNED * self.loss_of_nothing
+        self.has_learned |= loss < HAS_LEARNED * self._chance
         if self._hyper_step_due():
             fit = self.fit_for_steps()
             evidence = self._precision_steps(fit)
