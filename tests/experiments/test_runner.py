@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from learn_runs import bars_file
 
 from isotropy.checks import CallerError
 from isotropy.cli.main import cli, main
@@ -163,7 +164,8 @@ def test_data_that_is_elsewhere_must_be_named(tmp_path: Path) -> None:
 
 
 def test_a_job_leaves_its_record(tmp_path: Path) -> None:
-    arguments = ("learn", "--seed", "1", "--json", "--quiet", *TINY)
+    data = ("--data", str(bars_file(tmp_path)))
+    arguments = ("learn", "--seed", "1", "--json", "--quiet", *data, *TINY)
     job = Job("tiny", 1, arguments, tmp_path / "tiny-seed1.json", {"truth": {}})
     run_job(job, commit="abc")
     record = json.loads(job.destination.read_text())
