@@ -166,9 +166,11 @@ def test_contributions_are_root_mean_squares_of_outputs() -> None:
 
 
 def test_what_a_layer_became_in_words() -> None:
-    assert became({"conv": 0.95, "ffc": 0.05}) == "conv"
-    assert became({"ffc": 0.3, "conv": 0.7}) == "conv + ffc"
-    assert became({"ffc": 0.0, "conv": 0.0}) == "off"
+    little = {"conv": 0.99, "ffc": 0.05}
+    assert became({"conv": 0.95, "ffc": 0.05}, little) == "conv"
+    assert became({"ffc": 0.3, "conv": 0.7}, little) == "conv + ffc"
+    assert became({"ffc": 0.01, "conv": 0.99}, {"conv": 0.5, "ffc": 0.85}) == "ffc + conv"
+    assert became({"ffc": 0.0, "conv": 0.0}, little) == "off"
 
 
 def test_eigenvalues_alone_give_the_same_evidence() -> None:

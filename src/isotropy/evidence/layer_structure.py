@@ -9,11 +9,15 @@ and van der Wilk 2023, D.1 and D.2):
 
 A pathway of two weights, such as a factored one, has the sums of both; biases do not count. Its
 prior precision is the higher one of its weights: a product is off where one of its factors is. A
-layer has become what holds at least a tenth: `conv` alone if convolution holds over 90 %.
+layer has become the pathways that hold at least a tenth of the relative number, or make at least a
+tenth of its outputs (`note_contributions`). The first alone would overlook a large pathway of which
+the data determines a few directions: by the parameter that is next to nothing, and yet it can carry
+what no convolution knows, such as where a digit is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +30,7 @@ from isotropy.networks.pathway import Pathway
 from isotropy.networks.pathways import RelaxedLayer
 
 COUNTS_FROM = 0.1
-"""Relative effective number of parameters from which a pathway is part of what a layer became."""
+"""Relative effective number of parameters, or part of the outputs, from which a pathway counts."""
 OFF = "off"
 ROWS = 500
 """Examples that contributions are measured on at once."""
@@ -64,8 +68,10 @@ class LayerStructure:
 
     @property
     def became(self) -> str:
-        """Pathways that hold at least a tenth, the largest first; `off` if nothing is used."""
-        return became(self.relative)
+        """Pathways that count, the largest first; `off` if the data determines nothing."""
+        return became(
+            self.relative, {kind: use.contribution or 0.0 for kind, use in self.pathways.items()}
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """As in records."""
@@ -87,10 +93,13 @@ class LayerStructure:
         }
 
 
-def became(relative: dict[str, float]) -> str:
-    """In a word what a layer with these shares has become."""
-    used = [kind for kind, share in relative.items() if share >= COUNTS_FROM]
-    return " + ".join(sorted(used, key=lambda kind: -relative[kind])) or OFF
+def became(relative: Mapping[str, float], contributions: Mapping[str, float]) -> str:
+    """In a word what a layer has become: `conv`, `conv + ffc`, `off`."""
+    if not any(relative.values()):
+        return OFF
+    largest = {kind: max(share, contributions[kind]) for kind, share in relative.items()}
+    used = [kind for kind, share in largest.items() if share >= COUNTS_FROM]
+    return " + ".join(sorted(used, key=lambda kind: -contributions[kind]))
 
 
 def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:

@@ -57,6 +57,7 @@ class PathwayRow:
     weight_norm: str
     normalised: str
     relative: str
+    contribution: str
     in_use: bool
 
 
@@ -165,8 +166,9 @@ def _layer_part(layer: Row, kinds: Sequence[str]) -> LayerPart:
     in_use = pathways_in_use(layer)
     columns = {
         name: mapping_of(layer.get(name))
-        for name in ("parameters", "prior_precision", "weight_norm", "normalised", "effective")
-    }
+        for name in ("parameters", "prior_precision", "weight_norm", "normalised", "effective",
+                     "contribution")
+    }  # fmt: skip
     own = [kind for kind in kinds if any(kind in column for column in columns.values())]
     return LayerPart(
         name=layer_name(layer),
@@ -179,6 +181,7 @@ def _layer_part(layer: Row, kinds: Sequence[str]) -> LayerPart:
                 weight_norm=error_text(columns["weight_norm"].get(kind)),
                 normalised=error_text(columns["normalised"].get(kind)),
                 relative=part_text(columns["effective"].get(kind)),
+                contribution=part_text(columns["contribution"].get(kind)),
                 in_use=kind in in_use,
             )
             for kind in own or kinds
