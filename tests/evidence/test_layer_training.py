@@ -15,7 +15,7 @@ from isotropy.checks import CallerError
 from isotropy.evidence.layer_schedule import RelaxConfig, resolved
 from isotropy.evidence.layer_structure import became, layer_structures, note_contributions
 from isotropy.evidence.layer_training import LayerTrainer, plain_scores
-from isotropy.likelihoods import Categorical
+from isotropy.likelihoods import Categorical, likelihood_named
 from isotropy.networks.pathway import LayerShape
 from isotropy.networks.pathways import RelaxedLayer
 
@@ -100,6 +100,19 @@ def test_precisions_wait_until_the_network_has_begun_to_learn() -> None:
     assert not still.has_learned and set(still.prior.by_group().values()) == {1.0}
     moved = _trained(_stripes(60, 0), epochs=30, burn_in=0, update_every=1)
     assert moved.has_learned and len(set(moved.prior.by_group().values())) > 1
+
+
+def test_a_regression_of_small_targets_learns_its_precisions_and_noise() -> None:
+    images, labels = _stripes(60, 0)
+    targets = 0.1 * (2.0 * labels[:, None] - 1) * torch.tensor([[1.0, -1.0]])
+    config = resolved(RelaxConfig(epochs=4, burn_in=1, update_every=1), examples=60, on_gpu=False)
+    likelihood = likelihood_named("gaussian")
+    before = [each.detach().clone() for each in likelihood.parameters()]
+    trainer = LayerTrainer(_network(), likelihood, config, images, targets)
+    for _ in range(4):
+        trainer.run_epoch()
+    assert len(set(trainer.prior.by_group().values())) > 1
+    assert all(a != b for a, b in zip(before, likelihood.parameters(), strict=True))
 
 
 def test_with_map_precisions_stay() -> None:
