@@ -31,7 +31,6 @@ from isotropy.checkpoint import (
     make_folder,
     save_trainer,
     unwritable,
-    write_bytes,
     write_json,
 )
 from isotropy.checks import CallerError
@@ -52,7 +51,7 @@ from isotropy.report.learn_report import learn_page
 from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
 from isotropy.workflows.illustration import Illustration, illustrate
 from isotropy.workflows.prepared_run import PreparedRun, in_folder, prepare_run
-from isotropy.workflows.preparing import Actions, read_split
+from isotropy.workflows.preparing import Actions, read_split, write_page
 from isotropy.workflows.provenance import provenance
 
 CALIBRATION_EXAMPLES = 500
@@ -100,13 +99,7 @@ class LearnResult:
 
     def report(self, path: str | Path) -> Path:
         """Write the report alone: one self-contained HTML file."""
-        path = Path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(path, error) from error
-        write_bytes(path, learn_page(self._learn_record()).encode())
-        return path
+        return write_page(path, learn_page(self._learn_record()))
 
     def predictive(self) -> Predictive:
         """Predictions with their uncertainty: the linearised posterior of the trained network."""

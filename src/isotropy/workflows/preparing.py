@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checkpoint import CONFIG, REPORT, RESULT, make_folder, write_bytes, write_json
+from isotropy.checkpoint import (
+    CONFIG,
+    REPORT,
+    RESULT,
+    make_folder,
+    unwritable,
+    write_bytes,
+    write_json,
+)
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import load
@@ -48,6 +56,17 @@ def write_run(
     write_json(path / CONFIG, config)
     write_json(path / RESULT, record)
     write_bytes(path / REPORT, page.encode())
+
+
+def write_page(path: str | Path, page: str) -> Path:
+    """A report alone, in a folder that is made if it is not there."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    write_bytes(path, page.encode())
+    return path
 
 
 def make_trainer(

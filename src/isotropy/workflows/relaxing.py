@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checkpoint import CHECKPOINT, check_unused, save_tensors, unwritable, write_bytes
+from isotropy.checkpoint import CHECKPOINT, check_unused, save_tensors
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.labelled import LabelledData, Split
@@ -35,7 +35,7 @@ from isotropy.networks.relaxed_cnn import relaxed_cnn
 from isotropy.networks.relaxing import harden
 from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.relax_report import relax_page
-from isotropy.workflows.preparing import device_of, read_split, write_run
+from isotropy.workflows.preparing import device_of, read_split, write_page, write_run
 from isotropy.workflows.provenance import provenance
 
 KIND = "relax"
@@ -90,13 +90,7 @@ class RelaxResult:
 
     def report(self, path: str | Path) -> Path:
         """Write the report alone: one self-contained HTML file."""
-        path = Path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(path, error) from error
-        write_bytes(path, relax_page(self.record).encode())
-        return path
+        return write_page(path, relax_page(self.record))
 
 
 def learn_layers(
