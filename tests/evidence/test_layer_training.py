@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.layer_schedule import RelaxConfig, resolved
 from isotropy.evidence.layer_structure import became, layer_structures, note_contributions
 from isotropy.evidence.layer_training import LayerTrainer, plain_scores
@@ -113,6 +114,15 @@ def test_a_regression_of_small_targets_learns_its_precisions_and_noise() -> None
         trainer.run_epoch()
     assert len(set(trainer.prior.by_group().values())) > 1
     assert all(a != b for a, b in zip(before, likelihood.parameters(), strict=True))
+
+
+def test_curvature_that_is_not_finite_is_named() -> None:
+    images, labels = _stripes(60, 0)
+    images[0] = torch.inf
+    config = resolved(RelaxConfig(epochs=1, curvature_examples=59), examples=60, on_gpu=False)
+    trainer = LayerTrainer(_network(), Categorical(), config, images, labels)
+    with pytest.raises(NotFiniteError, match="is not finite"):
+        trainer.evidence.fit_of_few(trainer.batches())
 
 
 def test_with_map_precisions_stay() -> None:

@@ -98,12 +98,7 @@ class LearnDisplay(LiveDisplay):
             self.first_epoch = row.epoch - 1
         elapsed = time.monotonic() - self.started
         left = elapsed / max(1, row.epoch - self.first_epoch) * (epochs - row.epoch)
-        head = Table.grid(padding=(0, 2))
-        head.add_row(
-            Text(f"epoch {row.epoch}/{epochs}", style="bold"),
-            ProgressBar(total=epochs, completed=row.epoch, width=30),
-            Text(f"{elapsed:.0f} s, about {left:.0f} s left", style="dim"),
-        )
+        head = epoch_line(row.epoch, epochs, elapsed, left)
         ranges = Table(box=None, pad_edge=False, header_style="dim")
         ranges.add_column("symmetry")
         ranges.add_column("learned range", justify="right")
@@ -138,3 +133,14 @@ class LearnDisplay(LiveDisplay):
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def epoch_line(epoch: int, epochs: int, elapsed: float, left: float) -> Table:
+    """`epoch 3/40`, a bar, and the seconds that have gone and are to come."""
+    line = Table.grid(padding=(0, 2))
+    line.add_row(
+        Text(f"epoch {epoch}/{epochs}", style="bold"),
+        ProgressBar(total=epochs, completed=epoch, width=30),
+        Text(f"{elapsed:.0f} s, about {left:.0f} s left", style="dim"),
+    )
+    return line

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from isotropy.cli.progress import LiveDisplay
+from isotropy.cli.progress import LiveDisplay, epoch_line
 from isotropy.report.relax_words import part_text
 from isotropy.report.wording import finite, number_text, percent_text
 from isotropy.workflows.relaxing import RelaxProgress
@@ -86,12 +85,7 @@ class RelaxDisplay(LiveDisplay):
         epochs = config.epochs or 1
         elapsed = time.monotonic() - self.started
         left = elapsed / row.epoch * (epochs - row.epoch)
-        head = Table.grid(padding=(0, 2))
-        head.add_row(
-            Text(f"epoch {row.epoch}/{epochs}", style="bold"),
-            ProgressBar(total=epochs, completed=row.epoch, width=30),
-            Text(f"{elapsed:.0f} s, about {left:.0f} s left", style="dim"),
-        )
+        head = epoch_line(row.epoch, epochs, elapsed, left)
         layers = Table(box=None, pad_edge=False, header_style="dim")
         layers.add_column("layer")
         for kind in self.kinds:

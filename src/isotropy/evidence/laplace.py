@@ -142,6 +142,9 @@ class LaplaceEvidence:
             roots = {n: r for n, r in found.roots.items() if not isinstance(r, JointRoots)}
             if len(roots) < len(found.roots):
                 raise CallerError("a joint curvature has no blocks of single parameters; use kfac")
+            for name, root in roots.items():
+                if not all(bool(torch.isfinite(tensor).all()) for tensor in root.tensors()):
+                    raise _not_finite(name)
             kept.append(roots)
             statistics.append(self.likelihood.statistic(found.outputs, batch.targets).double())
             count += len(batch.targets)
@@ -317,10 +320,7 @@ class _Sums:
             raise CallerError("evidence: expected at least one batch of data, got none")
         for name, block in self.factors.items():
             if not all(bool(torch.isfinite(t).all()) for t in block.tensors()):
-                raise NotFiniteError(
-                    f"the curvature of {name!r} is not finite: the network's outputs or their "
-                    "derivatives overflow; lower the learning rate or rescale the inputs"
-                )
+                raise _not_finite(name)
 
 
 class _Shares:
@@ -347,6 +347,13 @@ def block_precision(spectrum: AnySpectrum, block: str, precisions: dict[str, Ten
     if isinstance(spectrum, JointSpectrum):
         return spectrum.repeated(precisions)
     return precisions[block]
+
+
+def _not_finite(name: str) -> NotFiniteError:
+    return NotFiniteError(
+        f"the curvature of {name!r} is not finite: the network's outputs or their derivatives "
+        "overflow; lower the learning rate or rescale the inputs"
+    )
 
 
 def _times(root: Tensor, pullback: Tensor) -> Tensor:
