@@ -28,7 +28,7 @@ from isotropy.workflows.relaxing import relax_and_learn
 
 SIZE = 32
 """Height and width of all images."""
-OWN = ("epochs", "batch_size", "curvature", "augmentation", "objective")
+OWN = tuple(each.name for each in fields(RelaxConfig) if each.name != "seed")
 """Settings of a row that are fields of `RelaxConfig`."""
 OF_PATHWAYS = tuple(each.name for each in fields(PathwayOptions) if each.name != "group")
 """Settings of a row that are fields of `PathwayOptions`."""
