@@ -50,7 +50,7 @@ def data_efficiency_table(results: Path) -> str:
                 lines.append(
                     f"| | *{rival} over {own}* | | {_cells(ratios, sizes, emphasis='*')} |"
                 )
-    return "\n".join([*lines, "", _said_of(ahead), "", _made_with(records)])
+    return "\n".join([*lines, "", _said_of(ahead), "", made_with(records)])
 
 
 def _ahead(records: Sequence[Record]) -> dict[tuple[str, str, int], float]:
@@ -117,7 +117,7 @@ def dynamics_table(results: Path) -> str:
         f"- {'Holds' if holds else 'Does not hold'}: {what}."
         for what, holds in dynamics.goals(records).items()
     ]
-    return "\n".join([*lines, "", *said, *([""] if said else []), _made_with(records)])
+    return "\n".join([*lines, "", *said, *([""] if said else []), made_with(records)])
 
 
 def convergence_table(results: Path) -> str:
@@ -136,7 +136,7 @@ def convergence_table(results: Path) -> str:
             f"| {record['row']} | {record['size']:,} | {convergence.decades(norms):.3f} | "
             f"{norms[-1] / norms[0]:.0e} | {_flat_from(norms)} |"
         )
-    return "\n".join([*lines, "", _made_with(records)])
+    return "\n".join([*lines, "", made_with(records)])
 
 
 def _flat_from(norms: Sequence[float]) -> str:
@@ -146,7 +146,7 @@ def _flat_from(norms: Sequence[float]) -> str:
     return f"from iteration {next(n for n, norm in enumerate(norms) if norm <= 2 * norms[-1])}"
 
 
-def _made_with(records: Sequence[Record]) -> str:
+def made_with(records: Sequence[Record]) -> str:
     """Seeds, device and time of these records; rows that ran beside each other all count."""
     seeds = sorted({each["seed"] for each in records})
     devices = sorted({_device(each) for each in records})

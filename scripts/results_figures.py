@@ -64,6 +64,10 @@ def action(entry: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def write(name: str, drawing: str) -> None:
+    (FIGURES / f"{name}.svg").write_text(standalone(drawing), encoding="utf-8")
+
+
+def standalone(drawing: str) -> str:
     """A drawing of the page as a file of its own: it needs its colours and a ground."""
     for variable, colour in COLOURS.items():
         drawing = drawing.replace(f"var({variable})", colour)
@@ -73,7 +77,7 @@ def write(name: str, drawing: str) -> None:
         drawing = drawing.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
         start = drawing.index(">", drawing.index("<svg")) + 1
     ground = '<rect width="100%" height="100%" fill="#fdfdfb"/>'
-    (FIGURES / f"{name}.svg").write_text(drawing[:start] + ground + drawing[start:] + "\n")
+    return drawing[:start] + ground + drawing[start:] + "\n"
 
 
 if __name__ == "__main__":

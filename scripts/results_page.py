@@ -1,4 +1,4 @@
-"""Fill docs/results.md from the raw JSON in results/: what was run, and what came out.
+"""Fill docs/results.md, and docs/relax.md where it tells what was measured, from results/.
 
     python scripts/results_page.py            rewrite the tables
     python scripts/results_page.py --check    exit 1 if they are not what results/ gives
@@ -12,14 +12,16 @@ import argparse
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from equivariant_tables import TABLES as EQUIVARIANT_TABLES
+from layer_figures import figure_link
+from layer_tables import TABLES as LAYER_TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results.md"
 Record = dict[str, Any]
 
 
@@ -27,15 +29,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    text = PAGE.read_text(encoding="utf-8")
-    filled = text
-    for name, make in TABLES.items():
-        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        before, rest = filled.split(begin)
-        filled = f"{before}{begin}\n{make(ROOT / 'results')}\n{end}{rest.split(end)[1]}"
+    stale = []
+    for page, tables in PAGES.items():
+        path = ROOT / "docs" / page
+        text = path.read_text(encoding="utf-8")
+        filled = fill(text, {name: make(ROOT / "results") for name, make in tables.items()})
+        if filled != text:
+            stale.append(f"docs/{page} is out of date")
+        if not options.check:
+            path.write_text(filled, encoding="utf-8")
     if options.check:
-        sys.exit(0 if filled == text else "docs/results.md is out of date")
-    PAGE.write_text(filled, encoding="utf-8")
+        sys.exit("; ".join(stale) or 0)
+
+
+def fill(text: str, tables: Mapping[str, str]) -> str:
+    """`text` with everything between the two comments of each table replaced by it."""
+    for name, table in tables.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+    return text
 
 
 def records(results: Path, experiment: str, *, start: str = "") -> dict[str, list[Record]]:
@@ -260,6 +273,10 @@ TABLES = {
     "measured": measured,
     "culprits": culprits,
     **EQUIVARIANT_TABLES,
+}
+PAGES: dict[str, Mapping[str, Callable[[Path], str]]] = {
+    "results.md": TABLES,
+    "relax.md": {**LAYER_TABLES, "layers-figure": figure_link},
 }
 
 

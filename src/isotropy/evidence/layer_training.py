@@ -41,6 +41,7 @@ from isotropy.evidence.proximal_adam import ProximalAdam
 from isotropy.evidence.schedule import cosine
 from isotropy.evidence.scoring import Scores
 from isotropy.evidence.streams import stream
+from isotropy.evidence.switching_off import OFF_PRECISION, switch_off
 from isotropy.likelihoods import Likelihood
 
 ROWS = 4096
@@ -51,6 +52,9 @@ large ones leave a network of rectified layers at zero for good."""
 HAS_LEARNED = 0.7
 """Share of the loss of chance below which a classifier has begun to learn. Before, the best
 precisions are those that switch everything off."""
+SETTLED = 0.5
+"""Part of the epochs after which pathways may be switched off: before, those that have not begun to
+learn would be."""
 CONTRIBUTING = 1000
 """Training examples from which contributions of pathways are measured."""
 
@@ -101,6 +105,7 @@ class LayerTrainer:
         named = {n: p for n, p in network.named_parameters() if p.requires_grad}
         self._names = list(named)
         assert config.weight_rate is not None
+        self.off: dict[tuple[str, str], list[str]] = {}
         self.optimiser = ProximalAdam(list(named.values()), rate=config.weight_rate)
         self._write_decays()
         self.augmentation = AUGMENTATIONS[config.augmentation]
@@ -124,7 +129,7 @@ class LayerTrainer:
 
     def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> LayerEpoch:
         config = self.config
-        assert config.evaluate_every is not None
+        assert config.evaluate_every is not None and config.epochs is not None
         started = time.perf_counter()
         self.epoch += 1
         loss, accuracy = self._weight_steps()
@@ -138,6 +143,8 @@ class LayerTrainer:
         if self._hyper_step_due():
             fit = self.fit_for_steps()
             evidence = self._precision_steps(fit)
+            if self.epoch >= SETTLED * config.epochs:
+                self._switch_off(fit)
             layers = [{"name": s.name, "effective": s.relative} for s in self._structures(fit)]
         due = self.epoch == config.epochs or self.epoch % config.evaluate_every == 0
         scores = self.score(*test) if test is not None and due else None
@@ -258,9 +265,23 @@ class LayerTrainer:
         self._write_decays()
         return before
 
+    def _switch_off(self, fit: LaplaceFit) -> None:
+        """Set to zero, and keep there, pathways that the evidence is better without."""
+        limit = self.config.curvature_examples or CONTRIBUTING
+        order = stream(self.config.seed, "switching off", self.epoch)
+        chosen = torch.randperm(len(self.inputs), generator=order)[:limit].to(self.device)
+        self.off |= switch_off(
+            self.evidence, fit, self.inputs[chosen], self.targets[chosen], self.off
+        )
+        self._write_decays()
+
     @torch.no_grad()
     def _write_decays(self) -> None:
         """δ/N of each parameter to the optimiser; zero for those without a prior."""
+        switched_off = {name for names in self.off.values() for name in names}
+        for index, group in enumerate(self.prior.groups):
+            if group in switched_off:
+                self.prior.log_precisions[index] = math.log(OFF_PRECISION)
         precisions = self.prior.precisions()
         zero = self.prior.log_precisions.new_zeros(())
         rows = [precisions.get(name, zero) for name in self._names]

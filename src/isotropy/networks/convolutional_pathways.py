@@ -103,6 +103,14 @@ class ConvolutionPathway(Pathway):
             if self.convolution.bias is not None:
                 self.convolution.bias.mul_(factor)
 
+    def absorb_(self, means: Tensor) -> bool:
+        """Add to the bias, if there is one."""
+        if self.convolution.bias is None:
+            return False
+        with torch.no_grad():
+            self.convolution.bias.add_(means)
+        return True
+
     def plain(self) -> nn.Conv2d:
         """A copy of the nn.Conv2d, without the layer's down-sampling."""
         return copy.deepcopy(self.convolution)

@@ -259,6 +259,12 @@ class GroupConvolutionPathway(Pathway):
         last.weight.mul_(factor)
         last.bias.mul_(factor)
 
+    @torch.no_grad()
+    def absorb_(self, means: Tensor) -> bool:
+        """Add to the last bias, which copies of a channel share: their mean."""
+        self.members()[-1].bias.add_(means.unflatten(0, (self.group.order, -1)).mean(0))
+        return True
+
     def plain(self) -> nn.Module:
         """nn.Conv2d with every moved filter written out: |H| times the parameters, or more where
         elements mix. Two in a row for separable and depthwise forms, whose convolutions of one

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 
@@ -70,6 +70,11 @@ class Pathway(nn.Module):
         """Multiply all outputs by `factor`, by changing parameters. Zero leaves a pathway that
         gives zeros and can still learn: some parameter has a gradient."""
         raise NotImplementedError
+
+    def absorb_(self, means: Tensor) -> bool:
+        """Add `means` (C',) to all pixels of the outputs, by changing parameters, if there are any
+        for it; whether there are. Pathways that are bound to a symmetry add what it allows."""
+        return False
 
     def plain(self) -> nn.Module:
         """Ordinary layers with the same outputs, without what only learning needs. A copy."""

@@ -197,6 +197,12 @@ class SparseConvolutionPathway(Pathway):
             self.convolution.values.mul_(factor)
             self.convolution.bias.mul_(factor)
 
+    def absorb_(self, means: Tensor) -> bool:
+        """Add to the bias."""
+        with torch.no_grad():
+            self.convolution.bias.add_(means)
+        return True
+
     def plain(self) -> nn.Conv2d:
         """An nn.Conv2d with these filters, without the layer's down-sampling."""
         filters = self.convolution.filters().detach().unflatten(-1, self.convolution.size)

@@ -1,0 +1,112 @@
+"""Records of the layer-equivariance series by row, and the numbers and cells of its tables.
+
+Rows are TABLE/PROBLEM/PATHWAYS/OBJECTIVE, in the order of the series' TOML file; those that it does
+not have are left out. Numbers are means over seeds; what is missing or not finite is None, and a
+dash as text. Cells have the published number, that of the record, behind ours in brackets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from isotropy.experiments import layer_equivariance
+from isotropy.experiments.series import ROWS, read_rows, read_table
+from isotropy.report.relax_words import layers_of
+from isotropy.report.wording import MISSING, finite, mapping_of, number_text
+
+NAME = "layer-equivariance"
+OBJECTIVES = ("map", "laplace")
+
+Record = Mapping[str, Any]
+Rows = Mapping[str, Sequence[Record]]
+"""Records of every seed, by row."""
+
+
+def planned_rows() -> list[str]:
+    """Every row of the series, run or not."""
+    return [job.row for job in layer_equivariance.jobs(read_table(NAME), False)]
+
+
+def rows_of(results: Path) -> dict[str, list[Record]]:
+    """The records by row, seeds in order; rows without any are left out."""
+    records: list[Record] = [*read_rows(results / NAME / ROWS)]
+    records.sort(key=lambda each: each["seed"])
+    found = {row: [r for r in records if r["row"] == row] for row in planned_rows()}
+    return {row: own for row, own in found.items() if own}
+
+
+def table_of(row: str) -> str:
+    """The first part of its name."""
+    return row.split("/")[0]
+
+
+def about(name: str) -> Mapping[str, Any]:
+    """What the TOML file says of one table."""
+    found: Mapping[str, Any] = read_table(NAME)["tables"][name]
+    return found
+
+
+def number(rows: Rows, row: str, key: str) -> float | None:
+    """The mean over seeds; None where the row is missing or a seed has no finite number."""
+    values = [finite(record.get(key)) for record in rows.get(row, ())]
+    known = [value for value in values if value is not None]
+    return mean(known) if known and len(known) == len(values) else None
+
+
+def points(rows: Rows, row: str) -> float | None:
+    """Test accuracy in per cent."""
+    accuracy = number(rows, row, "test_accuracy")
+    return None if accuracy is None else 100 * accuracy
+
+
+def shares(rows: Rows, row: str, kind: str) -> list[float]:
+    """A pathway's relative effective number of parameters, in every layer (and seed)."""
+    layers = [layer for record in rows.get(row, ()) for layer in layers_of(record)]
+    values = [finite(mapping_of(layer.get("effective")).get(kind)) for layer in layers]
+    return [value for value in values if value is not None]
+
+
+def published(rows: Rows, row: str, key: str) -> float | None:
+    """The published number that a row carries."""
+    return finite(mapping_of(rows[row][0].get("published")).get(key)) if row in rows else None
+
+
+def accuracy_cell(rows: Rows, row: str) -> str:
+    """`84.21 (84.07)`: per cent, ours and published."""
+    return _beside(number_text(points(rows, row), 2), published(rows, row, "accuracy"), 2)
+
+
+def nll_cell(rows: Rows, row: str) -> str:
+    """`0.451 (0.464)`: nats per example, ours and published."""
+    ours = number_text(number(rows, row, "test_nll"), 3)
+    return _beside(ours, published(rows, row, "nll"), 3)
+
+
+def _beside(ours: str, known: float | None, decimals: int) -> str:
+    return ours if known is None else f"{ours} ({known:.{decimals}f})"
+
+
+def evidence_cell(rows: Rows, stem: str) -> str:
+    return number_text(number(rows, f"{stem}/laplace", "log_evidence_per_example"), 3)
+
+
+def parameters_cell(rows: Rows, stem: str) -> str:
+    """Those of the rows TABLE/PROBLEM/PATHWAYS, whatever the objective."""
+    counts = (number(rows, f"{stem}/{objective}", "num_parameters") for objective in OBJECTIVES)
+    return number_text(next((count for count in counts if count is not None), None), 0)
+
+
+def share_cell(rows: Rows, row: str, kind: str) -> str:
+    """`44 % (0–99)`: mean, least and largest over layers."""
+    values = shares(rows, row, kind)
+    if not values:
+        return MISSING
+    return f"{100 * mean(values):.0f} % ({100 * min(values):.0f}–{100 * max(values):.0f})"
+
+
+def words(pathways: str) -> str:
+    """`ffc + conv`."""
+    return pathways.replace("+", " + ")

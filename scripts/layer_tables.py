@@ -1,0 +1,355 @@
+"""Tables of the layer-equivariance series, from its rows in results/: for `results_page.py`.
+
+Tables 1, 2, 3, 4 and 7 of van der Ouderaa, Immer and van der Wilk (2023), what hardening left, and
+how all of it was made. Published numbers stand behind ours in brackets, a row that is missing is a
+dash, and below a table it is said whether what was to be shown holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+import torch
+from equivariant_tables import NOT_RUN, made_with
+from layer_rows import (
+    NAME,
+    OBJECTIVES,
+    Record,
+    Rows,
+    about,
+    accuracy_cell,
+    evidence_cell,
+    nll_cell,
+    number,
+    parameters_cell,
+    planned_rows,
+    points,
+    published,
+    rows_of,
+    share_cell,
+    shares,
+    table_of,
+    words,
+)
+
+from isotropy.experiments.layer_equivariance import SIZE
+from isotropy.experiments.series import read_table
+from isotropy.networks.relaxed_cnn import relaxed_cnn
+from isotropy.report.relax_words import layer_name, layers_of, part_text
+from isotropy.report.wording import MISSING, finite, joined, mapping_of, number_text, percent_text
+
+DATA = {"MNIST": "MNIST", "CIFAR10": "CIFAR-10"}
+PUBLISHED_EPOCHS = {"MNIST": 1000, "CIFAR10": 4000}
+COUNTED = ("fc", "fc+conv")
+"""Rows of Table 2 that are counted and not run."""
+LEARNED = "cifar10/original/ffc+conv/laplace"
+"""The row of Table 4."""
+DIGIT_BELOW, QUADRANT_ABOVE, CIFAR10_BELOW, HARDENED_OFF = 1.0, 60.0, 1.5, 0.2
+"""What was to be shown, in points of accuracy."""
+MOST_SHARE, FEWER = 0.9, 3.0
+"""The same: the convolution's share in most layers, and parameters over those that are left."""
+
+
+def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], claims: Sequence[str]) -> str:
+    text = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    text += [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([*text, "", *claims] if claims else text)
+
+
+def _claim(what: str, holds: bool, numbers: str) -> str:
+    return f"- {'Holds' if holds else 'Does not hold'}: {what} ({numbers})."
+
+
+def _has(rows: Rows, *tables: str) -> bool:
+    return any(table_of(row) in tables for row in rows)
+
+
+# -- Table 1 -----------------------------------------------------------------------------------
+
+
+def toy_table(rows: Rows) -> str:
+    """Accuracy and likelihood by problem, pathways and objective."""
+    if not _has(rows, "toy"):
+        return NOT_RUN
+    columns = ["problem", "pathways", "parameters"]
+    columns += ["MAP: accuracy, %", "NLL", "Laplace: accuracy, %", "NLL"]
+    lines = []
+    for problem in about("toy")["problems"]:
+        for pathways in about("toy")["pathways"]:
+            stem = f"toy/{problem}/{pathways}"
+            line = [problem, words(pathways), parameters_cell(rows, stem)]
+            for objective in OBJECTIVES:
+                row = f"{stem}/{objective}"
+                line += [accuracy_cell(rows, row), nll_cell(rows, row)]
+            lines.append(line)
+    return _table(columns, lines, toy_claims(rows))
+
+
+def toy_claims(rows: Rows) -> list[str]:
+    """Whether learned layers do as well as convolutions, and better where place matters."""
+    claims = []
+    for problem, least, what in (
+        ("digit", -DIGIT_BELOW, f"at most {DIGIT_BELOW:g} point below"),
+        ("digit-quadrant", QUADRANT_ABOVE, f"at least {QUADRANT_ABOVE:g} points above"),
+    ):
+        ours, strict = (points(rows, f"toy/{problem}/{p}/laplace") for p in ("ffc+conv", "conv"))
+        if ours is not None and strict is not None:
+            said = f"on {problem} learned ffc + conv is {what} conv"
+            numbers = f"{ours:.2f} % and {strict:.2f} %"
+            claims.append(_claim(said, _at_least(ours - strict, least), numbers))
+    return claims
+
+
+def _at_least(value: float, least: float) -> bool:
+    """Points are whole images over their number, and differences of them are rounded."""
+    return value >= least - 1e-9
+
+
+# -- Table 2 -----------------------------------------------------------------------------------
+
+
+def cifar10_table(rows: Rows) -> str:
+    """CIFAR-10 by pathways; then those whose lengthscales are learned too (+ω)."""
+    if not _has(rows, "cifar10", "lengthscales"):
+        return NOT_RUN
+    columns = ["pathways", "parameters", "MAP: NLL", "accuracy, %", "Laplace: NLL", "accuracy, %"]
+    lines = [[words(each), f"{parameter_count(each):,}", "not run", *[""] * 4] for each in COUNTED]
+    for name, suffix in (("cifar10", ""), ("lengthscales", ", +ω")):
+        for pathways in about(name)["pathways"]:
+            stem = f"{name}/original/{pathways}"
+            lines.append([words(pathways) + suffix, *_scores(rows, stem)])
+    return _table([*columns, "log evidence per example"], lines, cifar10_claims(rows))
+
+
+def _scores(rows: Rows, stem: str) -> list[str]:
+    """Parameters, likelihood and accuracy under both objectives, and the evidence."""
+    cells = [parameters_cell(rows, stem)]
+    for objective in OBJECTIVES:
+        row = f"{stem}/{objective}"
+        cells += [nll_cell(rows, row), accuracy_cell(rows, row)]
+    return [*cells, evidence_cell(rows, stem)]
+
+
+def parameter_count(pathways: str) -> int:
+    """Of the network for CIFAR-10, of which nothing but shapes is made."""
+    width = read_table(NAME)["settings"]["width"]
+    with torch.device("meta"):
+        network = relaxed_cnn((3, SIZE, SIZE), 10, pathways=pathways.split("+"), width=width)
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def cifar10_claims(rows: Rows) -> list[str]:
+    """Learned layers beside convolutions, and beside the same layers under MAP."""
+    by_map = LEARNED.replace("laplace", "map")
+    ours, strict = points(rows, LEARNED), points(rows, "cifar10/original/conv/laplace")
+    claims = []
+    if ours is not None and strict is not None:
+        what = f"learned ffc + conv is at most {CIFAR10_BELOW:g} points below conv"
+        numbers = f"{ours:.2f} % and {strict:.2f} %"
+        claims.append(_claim(what, _at_least(ours - strict, -CIFAR10_BELOW), numbers))
+    loss, plain_loss = (number(rows, row, "test_nll") for row in (LEARNED, by_map))
+    if loss is not None and plain_loss is not None:
+        what = "its NLL is at most half of that under MAP"
+        claims.append(_claim(what, loss <= plain_loss / 2, f"{loss:.3f} and {plain_loss:.3f}"))
+    plain = points(rows, by_map)
+    if ours is not None and plain is not None:
+        what = "its accuracy is not below that under MAP"
+        claims.append(_claim(what, _at_least(ours, plain), f"{ours:.2f} % and {plain:.2f} %"))
+    return claims
+
+
+# -- Table 3 -----------------------------------------------------------------------------------
+
+GROUP_TABLES = ("groups-mnist", "groups-cifar10")
+
+
+def groups_table(rows: Rows) -> str:
+    """Scores with three pathways, and the share of each over layers, by data and version."""
+    if not _has(rows, *GROUP_TABLES):
+        return NOT_RUN
+    pathways = about(GROUP_TABLES[0])["pathways"][0]
+    kinds = pathways.split("+")
+    columns = [
+        "data", "parameters", "MAP: NLL", "accuracy, %", "Laplace: NLL", "accuracy, %",
+        "log evidence per example", *(f"share of {kind}" for kind in kinds), "gconv, published",
+    ]  # fmt: skip
+    lines = []
+    for name in GROUP_TABLES:
+        for problem in about(name)["problems"]:
+            stem = f"{name}/{problem}/{pathways}"
+            row = f"{stem}/laplace"
+            line = [f"{DATA[about(name)['data']]}, {problem}", *_scores(rows, stem)]
+            line += [share_cell(rows, row, kind) for kind in kinds]
+            lines.append([*line, number_text(published(rows, row, "gconv"), 0, " %")])
+    claims = [claim for name in GROUP_TABLES if (claim := group_claim(rows, name))]
+    return _table(columns, lines, claims)
+
+
+def group_claim(rows: Rows, name: str) -> str:
+    """Whether the group convolution's share is larger on rotated data; empty if not known."""
+    pathways = about(name)["pathways"][0]
+    pair = [f"{name}/{problem}/{pathways}/laplace" for problem in ("rotated", "original")]
+    found = [shares(rows, row, "gconv") for row in pair]
+    if not all(found):
+        return ""
+    rotated, original = (100 * mean(each) for each in found)
+    known = [published(rows, row, "gconv") for row in pair]
+    beside = f"; published {known[0]:g} % and {known[1]:g} %" if None not in known else ""
+    return (
+        f"- {DATA[about(name)['data']]}: the mean share of gconv is "
+        f"{'larger' if rotated > original else 'not larger'} on rotated than on original data "
+        f"({rotated:.1f} % and {original:.1f} %{beside})."
+    )
+
+
+# -- Table 4 -----------------------------------------------------------------------------------
+
+
+def layers_table(rows: Rows) -> str:
+    """What each layer of the learned network for CIFAR-10 became; the first seed's."""
+    layers = [layer for record in rows.get(LEARNED, ())[:1] for layer in layers_of(record)]
+    if not layers:
+        return NOT_RUN
+    kinds = LEARNED.split("/")[2].split("+")
+    quantities: dict[str, tuple[str, Callable[[object], str]]] = {
+        "effective": ("share", part_text),
+        "contribution": ("contribution", _short),
+        "prior_precision": ("prior precision", _short),
+        "weight_norm": ("‖θ‖²", _short),
+    }
+    columns = [f"{kind}: {title}" for title, _ in quantities.values() for kind in kinds]
+    lines = []
+    for layer in layers:
+        cells = [
+            show(mapping_of(layer.get(key)).get(kind))
+            for key, (_, show) in quantities.items()
+            for kind in kinds
+        ]
+        lines.append([layer_name(layer), str(layer.get("became") or MISSING), *cells])
+    found = [finite(mapping_of(layer.get("effective")).get("conv")) for layer in layers]
+    over = sum(share is not None and share > MOST_SHARE for share in found)
+    what = f"in most layers the share of conv is over {100 * MOST_SHARE:.0f} %"
+    claim = _claim(what, 2 * over > len(layers), f"in {over} of {len(layers)}")
+    return _table(["layer", "became", *columns], lines, [claim])
+
+
+def _short(value: object) -> str:
+    """Three digits: 0.0123, 42.8, 3.59e+06."""
+    known = finite(value)
+    return MISSING if known is None else f"{known:.3g}"
+
+
+# -- Table 7 -----------------------------------------------------------------------------------
+
+
+def forms_table(rows: Rows) -> str:
+    """Forms of group convolution, and a plain one, on rotated CIFAR-10."""
+    if not _has(rows, "group-forms"):
+        return NOT_RUN
+    own = about("group-forms")
+    lines = []
+    for pathways in own["pathways"]:
+        stem = f"group-forms/{own['problems'][0]}/{pathways}"
+        line = [pathways, parameters_cell(rows, stem)]
+        lines.append([*line, accuracy_cell(rows, f"{stem}/map"), nll_cell(rows, f"{stem}/map")])
+    return _table(["pathway", "parameters", "accuracy, %", "NLL"], lines, [])
+
+
+# -- hardening ---------------------------------------------------------------------------------
+
+
+def hardened_table(rows: Rows) -> str:
+    """Every row that was hardened: accuracy and parameters before and after."""
+    lines = []
+    for row, records in rows.items():
+        for record in records:
+            pair = record, mapping_of(record.get("hardened"))
+            if not pair[1]:
+                continue
+            scores = [percent_text(each.get("test_accuracy"), 2) for each in pair]
+            counts = [number_text(each.get("num_parameters"), 0) for each in pair]
+            lines.append([f"`{row}`", *scores, *counts, number_text(_factor(*pair), 1)])
+    if not lines:
+        return NOT_RUN
+    columns = ["row", "accuracy", "hardened", "parameters", "hardened", "times fewer"]
+    return _table(columns, lines, hardened_claims(rows))
+
+
+def _factor(record: Record, hardened: Record) -> float | None:
+    before, after = (finite(each.get("num_parameters")) for each in (record, hardened))
+    return before / after if before and after else None
+
+
+def hardened_claims(rows: Rows) -> list[str]:
+    """What hardening did to the learned network for CIFAR-10; the first seed's."""
+    claims = []
+    for record in rows.get(LEARNED, ())[:1]:
+        hardened = mapping_of(record.get("hardened"))
+        before, after = (finite(each.get("test_accuracy")) for each in (record, hardened))
+        if before is not None and after is not None:
+            change = 100 * (after - before)
+            what = f"hardening changes `{LEARNED}` by at most {HARDENED_OFF:g} points"
+            holds = _at_least(-abs(change), -HARDENED_OFF)
+            claims.append(_claim(what, holds, f"by {number_text(change, 2)}"))
+        factor = _factor(record, hardened)
+        if factor is not None:
+            what = f"it leaves at least {FEWER:g} times fewer parameters"
+            claims.append(_claim(what, factor >= FEWER, f"{factor:.1f} times"))
+    return claims
+
+
+# -- how they were made ------------------------------------------------------------------------
+
+
+def made_table(rows: Rows) -> str:
+    """By table: rows that were run, epochs, batches, examples, seconds; then all in a sentence."""
+    if not rows:
+        return NOT_RUN
+    tables = {name: own for name, own in read_table(NAME)["tables"].items() if _has(rows, name)}
+    lines, shorter = [], True
+    for name, own in tables.items():
+        found = [r for row, records in rows.items() if table_of(row) == name for r in records]
+        most = PUBLISHED_EPOCHS[own["data"]]
+        epochs = sorted({record["config"]["epochs"] for record in found})
+        shorter = shorter and epochs[-1] < most
+        lines.append(
+            [own["title"], *_made_cells(rows, name, found), f"{_listed(epochs)} ({most:,})"]
+        )
+    said = [made_with([record for records in rows.values() for record in records])]
+    if shorter:
+        said.append("All schedules are shorter than the published ones, in brackets.")
+    if any(own["data"] == "CIFAR10" for own in tables.values()):
+        said.append("CIFAR-10 here went through JPEG once.")
+    columns = ["table", "rows run", "training images", "batch", "seconds", "epochs"]
+    return _table(columns, lines, [" ".join(said)])
+
+
+def _made_cells(rows: Rows, name: str, records: Sequence[Record]) -> list[str]:
+    run, planned = (sum(table_of(row) == name for row in every) for every in (rows, planned_rows()))
+    return [
+        f"{run} of {planned}",
+        _listed({record["train_examples"] for record in records}),
+        _listed({record["config"]["batch_size"] for record in records}),
+        f"{sum(record['seconds'] for record in records):,.0f}",
+    ]
+
+
+def _listed(values: Sequence[int] | set[int]) -> str:
+    return joined(f"{value:,}" for value in sorted(values))
+
+
+def _of(make: Callable[[Rows], str]) -> Callable[[Path], str]:
+    return lambda results: make(rows_of(results))
+
+
+TABLES: Mapping[str, Callable[[Path], str]] = {
+    NAME: _of(made_table),
+    "layers-toy": _of(toy_table),
+    "layers-cifar10": _of(cifar10_table),
+    "layers-became": _of(layers_table),
+    "layers-groups": _of(groups_table),
+    "layers-forms": _of(forms_table),
+    "layers-hardened": _of(hardened_table),
+}
