@@ -124,6 +124,20 @@ def test_any_convolution(name: str) -> None:
     assert float(gradient.abs().max()) > 0
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_constants_go_to_the_bias_if_there_is_one(name: str) -> None:
+    settings, target, _ = CONVOLUTIONS[name]
+    convolution = nn.Conv2d(4, 6, **{"kernel_size": 3, **settings}).double()  # type: ignore[arg-type]
+    pathway = ConvolutionPathway(LayerShape((4, 8, 6), target), convolution)
+    maps, constants = numbers(2, 4, 8, 6), numbers(6, seed=1)
+    before, weight = pathway(maps).detach(), convolution.weight.detach().clone()
+    takes = name != "without bias"
+    assert pathway.absorb_(constants) is takes
+    assert torch.equal(convolution.weight, weight)
+    assert_equal(pathway(maps), before + takes * constants[:, None, None], "outputs", 1e-12)
+
+
 def test_contract() -> None:
     pathway = ConvolutionPathway.new(LayerShape((2, 4, 4), (3, 2, 2)))
     assert pathway.kind == "conv"

@@ -359,6 +359,20 @@ def test_scaling_outputs(form: str):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["C(4)", "D(4)"])
+def test_constants_are_taken_as_far_as_the_group_allows(name: str, form: str):
+    """Copies of a channel, one for each element, get the mean of what they are given."""
+    made = pathway(name, form)
+    maps, constants = numbers(3, *made.shape.source), numbers(made.shape.target[0], seed=9)
+    order, before = made.group.order, made(maps).detach()
+    assert made.absorb_(constants)
+    allowed = torch.stack([constants[channel::3].mean() for channel in range(3)]).repeat(order)
+    assert relative_difference(allowed, constants) > 0.1
+    assert_equal(made(maps).detach(), before + allowed[:, None, None], "outputs", EXACT)
+    assert worst_error(made, made.group, maps) < EXACT
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["C(4)", "D(4)"])
 def test_plain_layers_have_the_same_outputs(name: str, form: str):
     made = pathway(name, form)
     maps = numbers(2, *made.shape.source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from isotropy.checks import CallerError
 from isotropy.networks.pathway import LayerShape
 from isotropy.networks.pathways import (
+    FREE,
     GROUP_CONVOLUTIONS,
     PATHWAYS,
     PathwayOptions,
@@ -102,6 +104,41 @@ def test_every_pathway_has_plain_layers_with_the_same_outputs(kind):
     assert torch.allclose(plain(maps), pathway(maps), rtol=1e-12, atol=1e-12)
     own = {parameter.data_ptr() for parameter in pathway.parameters()}
     assert not own & {parameter.data_ptr() for parameter in plain.parameters()}
+
+
+@pytest.mark.parametrize("kind", PATHWAYS)
+def test_every_pathway_adds_constants_or_says_that_it_does_not(kind):
+    """Constants that are equal over the four copies of a channel, which any symmetry allows."""
+    pathway = pathway_named(kind, SAME, OPTIONS, generator=seeded()).double()
+    with torch.no_grad():
+        for parameter in pathway.parameters():
+            parameter.add_(torch.rand(parameter.shape, dtype=torch.float64, generator=seeded(3)))
+    constants = torch.randn(2, dtype=torch.float64, generator=seeded(4)).repeat(4)
+    maps = maps_of(SAME)
+    before, saved = pathway(maps).detach(), copy.deepcopy(pathway.state_dict())
+    if pathway.absorb_(constants):
+        expected = before + constants[:, None, None]
+        assert torch.allclose(pathway(maps), expected, rtol=1e-12, atol=1e-12)
+    else:
+        assert kind in FREE
+        assert all(torch.equal(each, saved[name]) for name, each in pathway.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PATHWAYS if kind not in FREE])
+def test_a_pathway_that_is_a_constant_can_be_stood_in_for(kind):
+    layer, maps = layer_of(("ffc", kind), SAME), maps_of(SAME)
+    constant, other = layer.members()["ffc"], layer.members()[kind]
+    with torch.no_grad():
+        for parameter in constant.parameters():
+            parameter.zero_()
+        constant.readout.bias.copy_(torch.tensor([3.0, -1.0]).repeat(4))
+        constant.spread.weight.fill_(0.25)  # four input channels, each with the same bias
+        means = constant(maps).mean((0, 2, 3))
+        before = layer(maps)
+        constant.scale_(0.0)
+        assert (layer(maps) - before).abs().min() > 0.9
+        assert other.absorb_(means)
+        assert torch.allclose(layer(maps), before, rtol=1e-12, atol=1e-12)
 
 
 def test_a_group_convolution_needs_a_group():

@@ -360,6 +360,20 @@ def test_outputs_can_be_scaled_and_learn_from_zero(kind: type[Pathway]):
     assert any(p.grad is not None and p.grad.abs().max() > 0 for p in made.parameters())
 
 
+@pytest.mark.parametrize("options", [{}, LEARNED], ids=["fixed", "learned"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_convolution_takes_constants_and_factors_do_not(kind: type[Pathway], options):
+    """The bias of the first factor is spread by the second, differently at every place."""
+    made, maps = drawn(kind, **options), maps_of(SHAPE)
+    constants = torch.randn(3, generator=seeded(9))
+    before, saved = made(maps).detach(), copy.deepcopy(made.state_dict())
+    takes = kind is SparseConvolutionPathway
+    assert made.absorb_(constants) is takes
+    assert_equal(made(maps), before + takes * constants[:, None, None], "outputs", 1e-12)
+    moved = {name for name, each in made.state_dict().items() if not torch.equal(each, saved[name])}
+    assert moved == ({"convolution.bias"} if takes else set())
+
+
 def test_a_plain_sparse_convolution_is_an_ordinary_one():
     made, maps = drawn(SparseConvolutionPathway, **LEARNED), maps_of(SHAPE)
     plain = made.plain()

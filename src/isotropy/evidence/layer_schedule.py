@@ -29,6 +29,9 @@ AUGMENTATIONS: dict[str, FlipsAndShifts | None] = {
 """Of images in weight steps: random crops after a rim of 4 pixels, and mirrored with chance ½."""
 RATE = 3e-3
 """Of the weights with batches of 256; with others in proportion to the root of their size."""
+FREE_SHARE = 0.005
+"""Of the number of examples: δ at the start of fully connected pathways beside others. Evidence
+brings those that are not needed to about this; starting at 1, they fit single images until then."""
 STEPS_BEFORE = 500
 """Weight steps before the first step on precisions: pathways that start at zero get a size."""
 
@@ -49,6 +52,7 @@ class RelaxConfig:
     update_every     epochs between hyper steps; `prior_steps` on log precisions in each
     prior_rate       their learning rate, cosine to `prior_rate_end`
     prior_precision  δ at the start
+    free_precision   δ at the start of fully connected pathways beside others, when it is learned
     augmentation     of images in weight steps: none, shifts, flips (and shifts)
     precision        of products on a GPU: float32 or tf32 (`precision`)
     captured         weight steps as CUDA graphs on a GPU
@@ -69,6 +73,7 @@ class RelaxConfig:
     prior_rate: float = 0.1
     prior_rate_end: float = 0.01
     prior_precision: float = 1.0
+    free_precision: float | None = None
     augmentation: str = "none"
     precision: Precision | None = None
     captured: bool = True
@@ -96,7 +101,7 @@ class RelaxConfig:
             value = getattr(self, name)
             if value is not None:
                 check_at_least(value, 0, what=name.replace("_", " "))
-        for name in ("weight_rate", "prior_rate", "prior_precision"):
+        for name in ("weight_rate", "prior_rate", "prior_precision", "free_precision"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
@@ -123,6 +128,7 @@ def resolved(config: RelaxConfig, *, examples: int, on_gpu: bool) -> RelaxConfig
         weight_rate=config.weight_rate or RATE * math.sqrt(batch_size / 256),
         curvature_batch=min(config.curvature_batch or (1000 if on_gpu else 100), examples),
         curvature_examples=_given(config.curvature_examples, 1000 if on_gpu else 250),
+        free_precision=config.free_precision or max(config.prior_precision, FREE_SHARE * examples),
         burn_in=_given(config.burn_in, min(before, epochs // 3)),
         update_every=config.update_every or (1 if on_gpu else 2),
         precision=config.precision or ("tf32" if on_gpu else "float32"),

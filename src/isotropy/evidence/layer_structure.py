@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit
 from isotropy.networks.pathway import Pathway
-from isotropy.networks.pathways import RelaxedLayer
+from isotropy.networks.pathways import FREE, RelaxedLayer
 
 COUNTS_FROM = 0.1
 """Relative effective number of parameters, or part of the outputs, from which a pathway counts."""
@@ -106,6 +106,24 @@ def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
     """The relaxed layers of a network by name, in its own order."""
     found = network.named_modules()
     return {name: module for name, module in found if isinstance(module, RelaxedLayer)}
+
+
+def free_parameters(network: nn.Module) -> list[str]:
+    """Names of the parameters of fully connected pathways that are beside others."""
+    return [
+        name
+        for layer, module in relaxed_layers(network).items()
+        for kind in module.members()
+        if kind in FREE and not set(module.members()) <= set(FREE)
+        for name in pathway_parameters(network, layer, kind)
+    ]
+
+
+def pathway_parameters(network: nn.Module, layer: str, kind: str) -> list[str]:
+    """Names of the trained parameters of one pathway of a layer."""
+    prefix = f"{layer}.pathways.{kind}." if layer else f"pathways.{kind}."
+    found = network.named_parameters()
+    return [name for name, each in found if name.startswith(prefix) and each.requires_grad]
 
 
 def layer_structures(

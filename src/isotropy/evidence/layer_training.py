@@ -31,6 +31,7 @@ from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFin
 from isotropy.evidence.layer_schedule import AUGMENTATIONS, RelaxConfig
 from isotropy.evidence.layer_structure import (
     LayerStructure,
+    free_parameters,
     layer_structures,
     note_contributions,
 )
@@ -98,6 +99,10 @@ class LayerTrainer:
         self.prior = GaussianPrior(
             network, curvature.parameter_names, "tensor", config.prior_precision
         ).to(self.device)
+        if config.objective == "laplace":
+            assert config.free_precision is not None
+            free = set(free_parameters(network)) & set(curvature.parameter_names)
+            self.prior.set_precision(free, config.free_precision)
         self.evidence = LaplaceEvidence(network, likelihood, self.prior, curvature)
         self.hyper = torch.optim.Adam(
             [self.prior.log_precisions, *likelihood.parameters()], lr=config.prior_rate
@@ -278,10 +283,9 @@ class LayerTrainer:
     @torch.no_grad()
     def _write_decays(self) -> None:
         """δ/N of each parameter to the optimiser; zero for those without a prior."""
-        switched_off = {name for names in self.off.values() for name in names}
-        for index, group in enumerate(self.prior.groups):
-            if group in switched_off:
-                self.prior.log_precisions[index] = math.log(OFF_PRECISION)
+        self.prior.set_precision(
+            {name for names in self.off.values() for name in names}, OFF_PRECISION
+        )
         precisions = self.prior.precisions()
         zero = self.prior.log_precisions.new_zeros(())
         rows = [precisions.get(name, zero) for name in self._names]

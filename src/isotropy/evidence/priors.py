@@ -77,6 +77,14 @@ class GaussianPrior(nn.Module):
                 precisions |= dict.fromkeys(own, on_shell.to(self.log_precisions))
         return precisions
 
+    @torch.no_grad()
+    def set_precision(self, names: Collection[str], precision: float) -> None:
+        """Give the groups of these parameters this δ."""
+        wanted = {self.group_of[name] for name in names}
+        for index, group in enumerate(self.groups):
+            if group in wanted:
+                self.log_precisions[index] = math.log(precision)
+
     def by_group(self) -> dict[str, float]:
         """δ for each group, for reports."""
         return dict(zip(self.groups, self.log_precisions.detach().exp().tolist(), strict=True))

@@ -13,7 +13,11 @@ and the evidence without it is higher by
 
 with all other weights as they are. (Tipping and Faul 2003 compare so for single weights of linear
 models.) What the pathway adds to each channel on average goes to the bias of another, where that
-has one. Pathways are tried from the one that contributes least; one of each layer always stays.
+has one. Pathways are tried from the one that contributes least.
+
+A symmetry is kept unless the data asks for more: only a pathway beside one with as much symmetry or
+more can go. And the charge c_p is that of small changes: what takes away more than `LOST` at once
+stays, however large its charge.
 """
 
 from __future__ import annotations
@@ -25,11 +29,18 @@ from torch import Tensor, nn
 
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit, block_precision
-from isotropy.evidence.layer_structure import note_contributions, relaxed_layers
+from isotropy.evidence.layer_structure import (
+    note_contributions,
+    pathway_parameters,
+    relaxed_layers,
+)
 from isotropy.networks.pathway import Pathway
+from isotropy.networks.pathways import symmetry_rank
 
 OFF_PRECISION = 1e12
 """Prior precision of what is switched off."""
+LOST = 0.05
+"""Nats per example that the network may lose with a pathway, before it adapts."""
 ROWS = 500
 """Examples that the network is called on at once."""
 
@@ -80,16 +91,19 @@ def switch_off(
         others = [
             other
             for other_kind, other in layers[name].members().items()
-            if other_kind != kind and (name, other_kind) not in {*off, *found}
+            if other_kind != kind
+            and (name, other_kind) not in {*off, *found}
+            and symmetry_rank(other_kind) >= symmetry_rank(kind)
         ]
         if not others:
             continue
-        prefix = f"{name}.pathways.{kind}." if name else f"pathways.{kind}."
-        own = [each for each in charges if each.startswith(prefix)]
+        own = [each for each in pathway_parameters(network, name, kind) if each in charges]
         restore = _take_out(network, layers[name].members()[kind], others, inputs)
         after = _mean_log_likelihood(evidence, inputs, targets)
-        if count * (after - before) + sum(charges[each] for each in own) > 0:
-            found[name, kind], before = own, after
+        gain = count * (after - before) + sum(charges[each] for each in own)
+        if gain > 0 and before - after < LOST:
+            zeros = _zeroed(network, name, kind)
+            found[name, kind], before = [each for each in zeros if each in charges], after
         else:
             restore()
     return found
@@ -114,11 +128,23 @@ def _take_out(
     return restore
 
 
+def _zeroed(network: nn.Module, layer: str, kind: str) -> list[str]:
+    """Set weights and biases of a pathway to zero, all but what shapes filters; their names."""
+    prefix = f"{layer}.pathways.{kind}." if layer else f"pathways.{kind}."
+    pathway = relaxed_layers(network)[layer].members()[kind]
+    found = []
+    for name, parameter in pathway.named_parameters():
+        if name in pathway.weights or name.rpartition(".")[2] == "bias":
+            parameter.data.zero_()
+            found.append(prefix + name)
+    return found
+
+
 def _channel_means(network: nn.Module, pathway: Pathway, inputs: Tensor) -> Tensor:
     """(C',): what a pathway adds to each channel, the mean over examples and pixels."""
     found: list[Tensor] = []
     handle = pathway.register_forward_hook(
-        lambda _, __, output: found.append(output.sum((0, 2, 3)) / output[0, 0].numel())
+        lambda _, __, output: found.append(output.transpose(0, 1).flatten(1))
     )
     try:
         with evaluation_mode(network):
@@ -126,7 +152,7 @@ def _channel_means(network: nn.Module, pathway: Pathway, inputs: Tensor) -> Tens
                 network(part)
     finally:
         handle.remove()
-    return torch.stack(found).sum(0) / len(inputs)
+    return torch.cat(found, 1).mean(1)
 
 
 def _mean_log_likelihood(evidence: LaplaceEvidence, inputs: Tensor, targets: Tensor) -> float:

@@ -102,6 +102,12 @@ GROUP_CONVOLUTIONS = {
 }
 """Pathways whose channels are (group, channels), and their forms."""
 
+
+def symmetry_rank(kind: str) -> int:
+    """0 for pathways without symmetry, 1 for translations, 2 for a point group with them."""
+    return 0 if kind in FREE else 2 if kind in GROUP_CONVOLUTIONS else 1
+
+
 DEFAULT_GROUP = "C(4)"
 """Quarter turns: p4, with translations."""
 
