@@ -217,10 +217,14 @@ def load_trainer(folder: Path, trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def load_module(folder: Path, module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
-    """Load the tensors saved under `name/` into a module of the same shapes."""
+    """Load the tensors saved under `name/` into a module of the same shapes.
+
+    State of a module's own that is no tensor is not saved, and stays as it is.
+    """
     prefix = f"{name}/"
     state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    wanted = module.state_dict()
+    whole = module.state_dict()
+    wanted = {key: value for key, value in whole.items() if isinstance(value, Tensor)}
     for key in sorted(set(wanted) | set(state)):
         here = tuple(wanted[key].shape) if key in wanted else "nothing"
         there = tuple(state[key].shape) if key in state else "nothing"
@@ -229,7 +233,7 @@ def load_module(folder: Path, module: nn.Module, tensors: Mapping[str, Tensor], 
                 f"run folder {str(folder)!r} is of another model: it holds {there} for {key!r}, "
                 f"this model has {here}"
             )
-    module.load_state_dict(state)
+    module.load_state_dict({**whole, **state})
 
 
 def _modules(trainer: Trainer) -> dict[str, nn.Module]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
 from isotropy.checks import CallerError
+from isotropy.cli.inputs import device_from
 from isotropy.cli.reproduce_series import SERIES, reproduce_series
 from isotropy.experiments.runner import Job, experiments, jobs, run_job, run_stack, stacks
+from isotropy.experiments.series import SeriesOptions
 
 
 def _places(
@@ -78,10 +81,16 @@ def reproduce_command(
         click.echo("\n".join([*experiments(), *SERIES]))
         return
     if experiment in SERIES:
-        reproduce_series(
-            experiment, results, data=data, rows=rows, seeds=seeds, device=device, workers=workers,
-            limit=limit, quick=quick, again=again, commit=commit, as_json=as_json,
+        series = SeriesOptions(
+            device_from(device),
+            workers,
+            math.inf if limit is None else limit,
             command=str(context.find_root().obj),
+            commit=commit,
+        )
+        reproduce_series(
+            experiment, results, series, data=data, rows=rows, seeds=seeds, quick=quick,
+            again=again, as_json=as_json,
         )  # fmt: skip
         return
     pending = []

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import click
 
 from isotropy.checkpoint import plain
 from isotropy.checks import CallerError, check_choice
-from isotropy.cli.inputs import device_from
 from isotropy.experiments import convergence, data_efficiency, dynamics, layer_equivariance
 from isotropy.experiments.series import (
     ROWS,
@@ -33,17 +31,13 @@ SERIES = {
 def reproduce_series(
     name: str,
     results: Path,
+    options: SeriesOptions,
     *,
     data: dict[str, Path],
     rows: tuple[str, ...],
     seeds: tuple[int, ...],
-    device: str,
-    workers: int,
-    limit: float | None,
     quick: bool,
     again: bool,
-    command: str,
-    commit: str | None,
     as_json: bool,
 ) -> None:
     """Run what is missing, keep it, and tell what all records together show."""
@@ -61,9 +55,6 @@ def reproduce_series(
     folder = results / (f"{name}-quick" if quick else name)
     path = folder / ROWS
     before = [] if again else read_rows(path)
-    options = SeriesOptions(
-        device_from(device), workers, math.inf if limit is None else limit, command, commit
-    )
     failure = None
     try:
         run_series(

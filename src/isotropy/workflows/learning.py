@@ -52,7 +52,7 @@ from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
 from isotropy.workflows.illustration import Illustration, illustrate
 from isotropy.workflows.prepared_run import PreparedRun, in_folder, prepare_run
 from isotropy.workflows.preparing import Actions, read_split, write_page
-from isotropy.workflows.provenance import provenance
+from isotropy.workflows.provenance import record_head
 
 CALIBRATION_EXAMPLES = 500
 """Test examples whose calibration is scored: each needs its own Jacobian."""
@@ -264,12 +264,13 @@ def _result(
     count = len(split.train)
     settings = trainer.config
     record = {
-        "schema": 1,
-        "command": "learn",
-        "seed": settings.seed,
-        **provenance(trainer.device),
-        "seconds": trainer.seconds,
-        "run_folder": None if folder is None else str(folder),
+        **record_head(
+            "learn",
+            seed=settings.seed,
+            device=trainer.device,
+            seconds=trainer.seconds,
+            run_folder=folder,
+        ),
         "data": config["data"]["name"],
         "network": config["network"]["name"],
         "objective": settings.objective,

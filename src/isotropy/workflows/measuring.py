@@ -34,7 +34,7 @@ from isotropy.symmetry.warp import Interpolation, Padding
 from isotropy.workflows.comparing import drifts_between, gaps_between
 from isotropy.workflows.measured_entry import MeasuredData, Progress, measured_entry
 from isotropy.workflows.preparing import Actions, device_of, write_run
-from isotropy.workflows.provenance import provenance
+from isotropy.workflows.provenance import record_head
 
 THESIS_TRANSFORMATIONS = (
     "translation_x",
@@ -202,12 +202,13 @@ def measure(
     spatial = next((each for each in chosen if isinstance(each, AffineAction)), None)
     padded = spatial is not None and spatial.interpolation != "fourier"
     record = {
-        "schema": 1,
-        "command": "measure",
-        "seed": seed,
-        **provenance(place),
-        "seconds": time.monotonic() - started,
-        "run_folder": None if folder is None else str(folder),
+        **record_head(
+            "measure",
+            seed=seed,
+            device=place,
+            seconds=time.monotonic() - started,
+            run_folder=folder,
+        ),
         "on": entries[0]["on"],
         "interpolation": None if spatial is None else spatial.interpolation,
         "padding": spatial.padding if spatial is not None and padded else None,

@@ -41,7 +41,7 @@ from isotropy.workflows.preparing import (
     read_split,
     write_run,
 )
-from isotropy.workflows.provenance import provenance
+from isotropy.workflows.provenance import record_head
 
 DEFAULT_CURVATURES = ("kfac-ggn", "kfac-ef", "diagonal-ggn", "last-layer-ggn")
 
@@ -109,12 +109,13 @@ def profile(
     if all(each["error"] is not None for each in profiles):
         raise CallerError(profiles[0]["error"])
     record = {
-        "schema": 1,
-        "command": "profile",
-        "seed": settings.seed,
-        **provenance(place),
-        "seconds": time.monotonic() - started,
-        "run_folder": None if folder is None else str(folder),
+        **record_head(
+            "profile",
+            seed=settings.seed,
+            device=place,
+            seconds=time.monotonic() - started,
+            run_folder=folder,
+        ),
         "data": split.train.name,
         "network": (network or specification_of(model)).name,
         "train_examples": len(split.train),

@@ -41,7 +41,7 @@ from isotropy.workflows.preparing import (
     read_split,
     write_run,
 )
-from isotropy.workflows.provenance import provenance
+from isotropy.workflows.provenance import record_head
 
 EPOCHS = 30
 """Epochs of the plain network: enough to fit the training data."""
@@ -120,12 +120,13 @@ def screen(
     )
     specification = network or specification_of(model)
     record = {
-        "schema": 1,
-        "command": "screen",
-        "seed": settings.seed,
-        **provenance(place),
-        "seconds": time.monotonic() - started,
-        "run_folder": None if folder is None else str(folder),
+        **record_head(
+            "screen",
+            seed=settings.seed,
+            device=place,
+            seconds=time.monotonic() - started,
+            run_folder=folder,
+        ),
         "data": split.train.name,
         "network": specification.name,
         "curvature": trainer.evidence.curvature_name,
