@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.layer_schedule import RelaxConfig, resolved
-from isotropy.evidence.layer_structure import became, layer_structures, note_contributions
+from isotropy.evidence.layer_structure import became, layer_structures
 from isotropy.evidence.layer_training import LayerTrainer, plain_scores
 from isotropy.likelihoods import Categorical, likelihood_named
 from isotropy.networks.pathway import LayerShape
@@ -97,16 +97,18 @@ def test_precisions_wait_until_the_network_has_begun_to_learn() -> None:
     """Labels without any rule: nothing is learned in two epochs, and nothing is switched off."""
     images, _ = _stripes(60, 0)
     labels = torch.randint(2, (60,), generator=torch.Generator().manual_seed(3))
-    still = _trained((images, labels), epochs=2, burn_in=0, update_every=1, weight_rate=1e-5)
+    often = {"burn_in": 0, "update_every": 1, "free_precision": 1.0}
+    still = _trained((images, labels), epochs=2, weight_rate=1e-5, **often)
     assert not still.has_learned and set(still.prior.by_group().values()) == {1.0}
-    moved = _trained(_stripes(60, 0), epochs=30, burn_in=0, update_every=1)
+    moved = _trained(_stripes(60, 0), epochs=30, **often)
     assert moved.has_learned and len(set(moved.prior.by_group().values())) > 1
 
 
 def test_a_regression_of_small_targets_learns_its_precisions_and_noise() -> None:
     images, labels = _stripes(60, 0)
     targets = 0.1 * (2.0 * labels[:, None] - 1) * torch.tensor([[1.0, -1.0]])
-    config = resolved(RelaxConfig(epochs=4, burn_in=1, update_every=1), examples=60, on_gpu=False)
+    config = RelaxConfig(epochs=4, burn_in=1, update_every=1, free_precision=1.0)
+    config = resolved(config, examples=60, on_gpu=False)
     likelihood = likelihood_named("gaussian")
     before = [each.detach().clone() for each in likelihood.parameters()]
     trainer = LayerTrainer(_network(), likelihood, config, images, targets)
@@ -174,18 +176,6 @@ def test_structures_follow_the_definitions() -> None:
         assert layer.pathways[kind].prior_precision == pytest.approx(0.7)
     share = normalised["conv"] / (normalised["conv"] + normalised["ffc"])
     assert layer.relative["conv"] == pytest.approx(share)
-
-
-def test_contributions_are_root_mean_squares_of_outputs() -> None:
-    network, (images, _) = _network(), _stripes(20, 0)
-    with torch.no_grad():
-        network.layer.members()["ffc"].spread.weight.normal_(0, 0.1)
-        parts = {kind: each(images) for kind, each in network.layer.members().items()}
-    note_contributions(network, images)
-    sizes = {kind: float(each.square().mean().sqrt()) for kind, each in parts.items()}
-    whole = sum(size**2 for size in sizes.values()) ** 0.5
-    wanted = {kind: size / whole for kind, size in sizes.items()}
-    assert network.layer.contributions == pytest.approx(wanted, rel=1e-5)
 
 
 def test_what_a_layer_became_in_words() -> None:

@@ -51,6 +51,27 @@ def test_precisions_follow_the_groups(structure: str):
     assert tuple(made.precisions()) == NAMES
 
 
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_precision_may_be_set_for_the_groups_of_some_parameters(structure: str):
+    made = prior(structure, 2.5)
+    made.set_precision(["2.weight"], 1e12)
+    chosen = GROUPS[structure]["2.weight"]
+    expected = {group: 1e12 if group == chosen else 2.5 for group in made.groups}
+    assert made.by_group() == pytest.approx(expected, rel=1e-12)
+    made.set_precision({"2.weight", "0.bias"}, 0.5)
+    for name in ("2.weight", "0.bias"):
+        assert float(made.precisions()[name].detach()) == pytest.approx(0.5, rel=1e-12)
+    before = made.by_group()
+    made.set_precision((), 7.0)
+    assert made.by_group() == before
+    assert made.log_precisions.requires_grad and made.log_precisions.grad is None
+
+
+def test_a_precision_of_nobody_is_refused():
+    with pytest.raises(KeyError, match=r"1\.weight"):
+        prior().set_precision(["1.weight"], 1.0)
+
+
 def test_layers_of_one_name_deep_down_are_one_group():
     network = nn.Sequential(mlp(3, 4, 2), nn.Linear(2, 2))
     made = GaussianPrior(network, KFAC(network).parameter_names, "layer")

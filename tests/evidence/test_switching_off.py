@@ -211,6 +211,19 @@ def gain_without_ffc(problem: Random, blocks: dict[str, Tensor], stands_for: int
     return float(after - laplace_log_evidence(whole, blocks, weights, precisions))
 
 
+def most_examples_without_ffc(problem: Random) -> int:
+    """The number of examples up to which the evidence is better without the pathway."""
+    blocks, fewest, most = problem.blocks(), 1, 10**6
+    assert gain_without_ffc(problem, blocks, fewest) > 0 > gain_without_ffc(problem, blocks, most)
+    while most - fewest > 1:
+        middle = (fewest + most) // 2
+        if gain_without_ffc(problem, blocks, middle) > 0:
+            fewest = middle
+        else:
+            most = middle
+    return fewest
+
+
 @pytest.mark.parametrize("few", [False, True], ids=["fit", "fit of few"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_decision_is_the_sign_of_the_difference_of_evidences(
@@ -220,16 +233,8 @@ def test_the_decision_is_the_sign_of_the_difference_of_evidences(
     monkeypatch.setattr(switching_off, "LOST", math.inf)
     problem = random_problem(likelihood)
     evidence = problem.evidence
-    # The bias that takes the constants is all but free, so that its own charge stays.
-    set_precision(evidence, f"{CONVOLUTION}.bias", 1e-9)
-    blocks, fewest, most = problem.blocks(), 1, 10**6
-    assert gain_without_ffc(problem, blocks, fewest) > 0 > gain_without_ffc(problem, blocks, most)
-    while most - fewest > 1:
-        middle = (fewest + most) // 2
-        if gain_without_ffc(problem, blocks, middle) > 0:
-            fewest = middle
-        else:
-            most = middle
+    fewest = most_examples_without_ffc(problem)
+    most = fewest + 1
     data = [Batch(problem.inputs, problem.targets, Copies(1))]
     fit = evidence.fit_of_few(data) if few else evidence.fit(data)
     before = weights_of(problem.network)
@@ -238,6 +243,37 @@ def test_the_decision_is_the_sign_of_the_difference_of_evidences(
     assert not changed(problem.network, before)
     assert switch_off(evidence, replace(fit, stands_for=fewest), inputs, targets) == {FFC: OF_FFC}
     assert f"{SPREAD}.weight" in changed(problem.network, before)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("sign", [1, -1], ids=["a bias that grows", "a bias that shrinks"])
+def test_the_change_of_the_bias_is_charged_by_its_prior(
+    sign: int, likelihood: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """½ δ_b (‖b + m‖² − ‖b‖²) nats for constants m, which outweigh what else there is to gain, or
+    to lose, from one δ_b on."""
+    monkeypatch.setattr(switching_off, "LOST", math.inf)
+    problem, name = random_problem(likelihood), f"{CONVOLUTION}.bias"
+    evidence, network, inputs = problem.evidence, problem.network, problem.inputs
+    with torch.no_grad():
+        means = network.layer.members()["ffc"](inputs).mean((0, 2, 3))
+        bias = network.get_parameter(name).copy_(sign * means).detach()
+        outputs = network(inputs)
+    problem.targets = outputs.argmax(1) if likelihood == "categorical" else outputs
+    half_growth = float((bias + means).square().sum() - bias.square().sum()) / 2
+    most = most_examples_without_ffc(problem)
+    count = 10 * most if sign < 0 else max(1, most // 2)
+    rest = gain_without_ffc(problem, problem.blocks(), count)
+    rest += problem.precisions()[name] * half_growth
+    assert rest * sign > 0 and half_growth * sign > 0
+    for factor in (0.999, 1.001):
+        again = copy.deepcopy(evidence)
+        set_precision(again, name, factor * rest / half_growth)
+        fit = replace(fit_of(again, inputs, problem.targets), stands_for=count)
+        found = switch_off(again, fit, inputs, problem.targets)
+        assert found == ({FFC: OF_FFC} if (factor < 1) == (sign > 0) else {})
+        now = again.network.get_parameter(name).detach()
+        assert_equal(now, bias + means if found else bias, name, 1e-12)
 
 
 def images_of(count: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -364,7 +400,7 @@ def test_each_is_weighed_against_what_is_left_after_those_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two pathways that each cost a little more than they explain, but less than both together; a
-    third, the largest, has a constant in a channel that nothing reads, and stays."""
+    third, the largest, writes to a channel that nothing reads, and stays."""
     monkeypatch.setattr(switching_off, "LOST", math.inf)
     layer = RelaxedLayer.new(("ffc", "conv", "sconv"), SHAPE, generator=seeded())
     problem = written("axes", "halves", layer=layer)
@@ -378,7 +414,7 @@ def test_each_is_weighed_against_what_is_left_after_those_before(
         network.head.weight[:, 4] = 0.0
         for parameter in (*layer.members()["sconv"].parameters(), *network.head.parameters()):
             parameter.masked_fill_(parameter.abs() < 0.1, 0.0)
-        layer.members()["sconv"].convolution.bias[4] = 100.0
+        layer.members()["sconv"].convolution.values[4] = 100.0
     before, found = weights_of(network), [log_likelihood()]
     for kind in ("ffc", "conv"):
         with torch.no_grad():
@@ -396,7 +432,9 @@ def test_each_is_weighed_against_what_is_left_after_those_before(
     fit = fit_of(evidence, problem.inputs, problem.targets)
     charges = complexities(evidence, fit)
     costs = [sum(charges[name] for name in names) for names in (OF_FFC, OF_CONV)]
-    assert costs[0] > lost["ffc"] and lost["conv"] < costs[1] < lost["conv"] + lost["ffc"]
+    # By more than a nat: the charge for the biases that take constants is less.
+    assert costs[0] > lost["ffc"] + 1
+    assert lost["conv"] + 1 < costs[1] < lost["conv"] + lost["ffc"] - 1
     assert list(problem.switched_off()) == [FFC, CONV]
 
 
@@ -548,14 +586,15 @@ def test_rows_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_modes_and_hooks_of_the_network_stay() -> None:
-    """Dropout is off while likelihoods are compared, and on again after."""
+    """Dropout is off while likelihoods are compared, so that nothing is drawn, and on again."""
     problem = written("axes", "halves")
     network = problem.network
     network.relu = nn.Sequential(nn.ReLU(), nn.Dropout(0.9))
     network.train()
     network.pool.eval()
-    modes = [module.training for module in network.modules()]
+    modes, draws = [module.training for module in network.modules()], torch.get_rng_state()
     assert problem.switched_off() == {}
+    assert torch.equal(torch.get_rng_state(), draws)
     assert [module.training for module in network.modules()] == modes
     assert not any(module._forward_hooks for module in network.modules())
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.networks.pathway import LayerShape
+from isotropy.networks.pathway import LayerShape, Pathway
 from isotropy.networks.pathways import (
     FREE,
     GROUP_CONVOLUTIONS,
@@ -21,6 +21,7 @@ from isotropy.networks.pathways import (
     check_kinds,
     options_for,
     pathway_named,
+    symmetry_rank,
 )
 from isotropy.symmetry.point_groups import PointGroup
 
@@ -139,6 +140,104 @@ def test_a_pathway_that_is_a_constant_can_be_stood_in_for(kind):
         assert (layer(maps) - before).abs().min() > 0.9
         assert other.absorb_(means)
         assert torch.allclose(layer(maps), before, rtol=1e-12, atol=1e-12)
+
+
+LEARNED_BASIS = replace(OPTIONS, learns_lengthscale=True, learns_anchors=True)
+SHAPING = {
+    f"{part}.{name}": kind
+    for kind, parts in {"sfc": ("readout", "spread"), "sconv": ("convolution",)}.items()
+    for part in parts
+    for name in ("anchors", "lengthscale")
+}
+"""Parameters that shape filters, if a basis is learned, and the pathways they are of."""
+
+
+def filled_pathway(kind: str, shape: LayerShape, options: PathwayOptions = OPTIONS) -> Pathway:
+    """No parameter is zero, and no two are equal."""
+    pathway = pathway_named(kind, shape, options, generator=seeded()).double()
+    with torch.no_grad():
+        for number, parameter in enumerate(pathway.parameters()):
+            noise = torch.rand(parameter.shape, dtype=torch.float64, generator=seeded(3 + number))
+            parameter.add_(0.1 + noise)
+    return pathway
+
+
+@pytest.mark.parametrize("shape", [SAME, HALVED], ids=["same", "halved"])
+@pytest.mark.parametrize("kind", PATHWAYS)
+def test_every_pathway_is_its_constant_and_a_linear_part(kind, shape):
+    pathway, maps = filled_pathway(kind, shape), maps_of(shape)
+    constant = pathway.constant()
+    size = shape.target if pathway.reaches_target else (shape.target[0], *shape.source[1:])
+    assert constant.shape == size and not constant.requires_grad
+    assert constant.abs().min() > 0.01
+    linear = pathway(maps).detach() - constant
+    assert torch.allclose(pathway(-2 * maps) - constant, -2 * linear, rtol=1e-12, atol=1e-10)
+    assert torch.allclose(pathway(maps + maps[0]) - constant, linear + linear[0], atol=1e-10)
+    if kind not in FREE:  # a symmetry allows no place that differs from others
+        assert torch.allclose(constant, constant[:, :1, :1].expand_as(constant), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", PATHWAYS)
+def test_constants_have_the_type_of_the_parameters(kind):
+    pathway = pathway_named(kind, SAME, OPTIONS)
+    assert pathway.constant().dtype == torch.float32
+    assert not pathway.constant().any(), "biases start at zero"
+    assert pathway.double().constant().dtype == torch.float64
+
+
+def test_a_constant_is_that_of_its_biases():
+    """Written out for the factored pathway: z = b2, y(c', x) = Σ_c θ1(c', c, x) b2(c') + b1(x)."""
+    pathway = filled_pathway("ffc", HALVED)
+    weight, bias = pathway.spread.weight.detach(), pathway.spread.bias.detach()
+    by_hand = (weight.sum(1) * pathway.readout.bias.detach()[:, None] + bias).view(8, 3, 3)
+    assert torch.allclose(pathway.constant(), by_hand, rtol=1e-12)
+    assert (by_hand - by_hand.mean((1, 2), keepdim=True)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("options", [OPTIONS, LEARNED_BASIS], ids=["fixed", "learned basis"])
+@pytest.mark.parametrize("kind", PATHWAYS)
+def test_every_pathway_can_be_set_to_zero_for_good(kind, options):
+    """All but what shapes filters is zero, and while it is no shape brings anything back."""
+    pathway, maps = filled_pathway(kind, SAME, options), maps_of(SAME)
+    names = dict(pathway.named_parameters())
+    shaping = {name for name in names if SHAPING.get(name) == kind}
+    assert bool(shaping) == (options is LEARNED_BASIS and kind in SHAPING.values())
+    before = {name: parameter.detach().clone() for name, parameter in names.items()}
+    zeroed = pathway.zero_()
+    assert zeroed == [name for name in names if name not in shaping]
+    assert set(pathway.weights) <= set(zeroed)
+    assert not any(names[name].any() for name in zeroed)
+    assert all(torch.equal(names[name], before[name]) for name in shaping)
+    outputs = pathway(maps)
+    assert not outputs.any() and not pathway.constant().any()
+    (outputs * maps_of(LayerShape(SAME.target, SAME.target))).sum().backward()
+    for name in shaping:
+        assert not names[name].grad.any(), "nothing asks for another shape"
+        names[name].data.add_(0.1)
+    assert not pathway(maps).any()
+
+
+@pytest.mark.parametrize("kind", ["ffc", "sfc", "gconv-separable", "gconv-depthwise"])
+def test_of_a_product_no_factor_comes_back_from_zero(kind):
+    """As one does after `scale_(0.0)`, which leaves the others: the loss has a gradient of it."""
+    pathway, maps = filled_pathway(kind, SAME), maps_of(SAME)
+    targets = maps_of(LayerShape(SAME.target, SAME.target))
+    names, found = dict(pathway.named_parameters()), []
+    for stop in (lambda: pathway.scale_(0.0), pathway.zero_):
+        stop()
+        pathway.zero_grad()
+        (pathway(maps) * targets).sum().backward()
+        found.append(any(bool(names[name].grad.any()) for name in pathway.weights))
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize("kind", PATHWAYS)
+def test_symmetries_are_ranked(kind):
+    """From 1 on pathways commute with shifts, and below they do not."""
+    pathway, maps = filled_pathway(kind, SAME), maps_of(SAME)
+    shifted = pathway(maps.roll((2, 1), (2, 3))) - pathway(maps).roll((2, 1), (2, 3))
+    assert (symmetry_rank(kind) >= 1) == bool(shifted.abs().max() < 1e-10)
+    assert (symmetry_rank(kind) == 2) == (kind in GROUP_CONVOLUTIONS)
 
 
 def test_a_group_convolution_needs_a_group():

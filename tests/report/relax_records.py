@@ -38,6 +38,8 @@ def relaxed_layer(name: str, kinds: tuple[str, ...], main: str, rest: float) -> 
         "parameters": {kind: 3600 if kind == "conv" else 614400 for kind in kinds},
         "prior_precision": precision,
         "weight_norm": {kind: 10.7425 if kind == main else 1.3e-9 for kind in kinds},
+        "contribution": {kind: 0.98 if kind == main else 0.02 for kind in kinds},
+        "bias_map": 0.03,
         "precisions": {
             f"{kind}.{tensor}": precision[kind] for kind in kinds for tensor in tensors[kind]
         },

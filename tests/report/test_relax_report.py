@@ -16,11 +16,15 @@ from report_pages import (
     nothing_known,
 )
 
+from isotropy.evidence import layer_structure
 from isotropy.networks.pathways import PATHWAYS
 from isotropy.report.relax_figures import paints
 from isotropy.report.relax_report import curve_drawings, layer_parts, relax_page
 from isotropy.report.relax_words import (
+    BIAS_MAP,
+    BIAS_MAP_MEANING,
     WORDS,
+    became_words,
     headline,
     part_text,
     relax_sentences,
@@ -93,6 +97,19 @@ HEADLINES: dict[str, tuple[list[dict[str, Any]], str]] = {
         "Of 4 layers 2 became convolutions, 1 became fully connected and 1 became a group "
         "convolution.",
     ),
+    "bias maps": (
+        layers("conv + bias map", "conv", "conv", "ffc + bias map", "conv + bias map"),
+        "Of 5 layers 2 became convolutions with bias maps, 2 became convolutions and 1 became "
+        "fully connected with a bias map.",
+    ),
+    "all with bias maps": (
+        layers("gconv + bias map", "gconv + bias map"),
+        "All 2 layers became group convolutions with bias maps.",
+    ),
+    "sums with bias maps": (
+        layers("conv + ffc + bias map", "conv + ffc"),
+        "All 2 layers stayed sums of pathways.",
+    ),
     "off": (layers("conv", "off"), "Of 2 layers 1 became a convolution and 1 is switched off."),
     "own kind": (layers("mine", "mine"), "All 2 layers became mine."),
     "not known": (
@@ -112,6 +129,41 @@ def test_headlines(given: list[dict[str, Any]], expected: str) -> None:
 def test_layers_that_are_sums_are_told_with_their_shares() -> None:
     record = relax_record(layers=layers("conv", "conv", "conv + ffc"), hardened=None)
     assert relax_sentences(record)[1:] == ["A sum of pathways: stage3 (conv 80.0 %, ffc 20.0 %)."]
+
+
+def test_a_bias_map_is_explained_once_if_there_is_one() -> None:
+    record = small_record(
+        layers=layers("conv", "conv + bias map", "conv", "conv + ffc + bias map"), hardened=None
+    )
+    assert relax_sentences(record) == [
+        "Of 4 layers 2 became convolutions, 1 became a convolution with a bias map and 1 stayed a "
+        "sum of pathways.",
+        "A convolution with a bias map: stage2.",
+        "A sum of pathways: stage4 (conv 80.0 %, ffc 20.0 %).",
+        BIAS_MAP_MEANING,
+    ]
+    page = Page(relax_page(record))
+    assert page.text.count(BIAS_MAP_MEANING) == 1
+    assert "stage2 conv + bias map" in page.text
+    assert_no_numbers_leak(page.text)
+    for others in ({"layers": layers("conv")}, {"objective": "map"}):
+        assert BIAS_MAP_MEANING not in relax_sentences({**record, **others})
+
+
+def test_the_words_are_those_of_the_structures() -> None:
+    assert BIAS_MAP == layer_structure.BIAS_MAP
+    words = layer_structure.became({"conv": 1.0}, {"conv": 1.0}, 0.5)
+    assert became_words({"became": words})[0] == "a convolution with a bias map"
+
+
+def test_records_from_before_bias_maps_read_the_same() -> None:
+    new, old = small_record(), small_record()
+    for layer in old["layers"]:
+        del layer["bias_map"]
+    assert relax_page(old) == relax_page(new)
+    for layer in old["layers"]:
+        del layer["contribution"]
+    assert_no_numbers_leak(Page(relax_page(old)).text)
 
 
 def test_without_a_choice_nothing_became_anything() -> None:
@@ -193,8 +245,9 @@ def test_table_has_a_line_for_each_layer_and_pathway() -> None:
 
 def test_a_layer_may_lack_a_pathway() -> None:
     record = small_record(epochs=[])
-    for column in ("effective", "normalised", "parameters", "prior_precision", "weight_norm"):
-        del record["layers"][0][column]["ffc"]
+    for column in record["layers"][0].values():
+        if isinstance(column, dict):
+            column.pop("ffc", None)
     assert [row.kind for row in layer_parts(record)[0].pathways] == ["conv"]
     assert_self_contained(relax_page(record))
 

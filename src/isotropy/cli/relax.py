@@ -17,7 +17,12 @@ from isotropy.data.labelled import Split
 from isotropy.data.quadrants import TASKS, quadrants, standardised
 from isotropy.data.readers import load
 from isotropy.data.variants import LAWS
-from isotropy.evidence.layer_schedule import AUGMENTATIONS, OBJECTIVES, RelaxConfig
+from isotropy.evidence.layer_schedule import (
+    AUGMENTATIONS,
+    FREE_SHARE,
+    OBJECTIVES,
+    RelaxConfig,
+)
 from isotropy.networks.pathways import DEFAULT_GROUP, GROUP_CONVOLUTIONS, PATHWAYS, check_kinds
 from isotropy.report.relax_words import relax_sentences, score_sentences
 from isotropy.workflows.relaxing import RelaxProgress, relax_and_learn
@@ -25,7 +30,9 @@ from isotropy.workflows.relaxing import RelaxProgress, relax_and_learn
 IMAGE_SIZE = 32
 WIDTH, GROUP_WIDTH = 10, 2
 """Of the paper: two where a group multiplies the channels."""
-QUICK: dict[str, Any] = {"width": 8, "epochs": 14, "batch_size": 16, "curvature": "kfac-mc"}
+QUICK: dict[str, Any] = {
+    "width": 8, "epochs": 14, "batch_size": 16, "free_precision": 10, "curvature": "kfac-mc",
+}  # fmt: skip
 """A run of minutes on two cores; what is typed beside --quick counts."""
 QUADRANTS, DIGITS = "quadrants", "digits"
 
@@ -98,6 +105,12 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 )
 @click.option(
     "--curvature", help="Kronecker-factored: kfac-ggn, kfac-mc or kfac-ef.  [default: kfac-ggn]"
+)
+@click.option(
+    "--free-precision",
+    type=float,
+    help="Prior precision that fully connected pathways start at; higher asks more of the data "
+    f"before symmetry is given up.  [default: {FREE_SHARE:g} of the number of examples]",
 )
 @click.option(
     "--augment",
@@ -220,7 +233,10 @@ def _completed(options: dict[str, Any]) -> dict[str, Any]:
 
 def _config_from(options: dict[str, Any]) -> RelaxConfig:
     """The settings that these options ask for."""
-    names = ("objective", "epochs", "batch_size", "curvature_batch", "curvature", "seed")
+    names = (
+        "objective", "epochs", "batch_size", "curvature_batch", "curvature", "free_precision",
+        "seed",
+    )  # fmt: skip
     given = {name: options[name] for name in names if options[name] is not None}
     config = RelaxConfig(**given, augmentation=options["augment"])
     config.check()

@@ -29,7 +29,7 @@ AUGMENTATIONS: dict[str, FlipsAndShifts | None] = {
 """Of images in weight steps: random crops after a rim of 4 pixels, and mirrored with chance ½."""
 RATE = 3e-3
 """Of the weights with batches of 256; with others in proportion to the root of their size."""
-FREE_SHARE = 0.005
+FREE_SHARE = 0.02
 """Of the number of examples: δ at the start of fully connected pathways beside others. Evidence
 brings those that are not needed to about this; starting at 1, they fit single images until then."""
 STEPS_BEFORE = 500

@@ -10,7 +10,8 @@ and van der Wilk 2023, D.1 and D.2):
 A pathway of two weights, such as a factored one, has the sums of both; biases do not count. Its
 prior precision is the higher one of its weights: a product is off where one of its factors is. A
 layer has become the pathways that hold at least a tenth of the relative number, or make at least a
-tenth of its outputs (`note_contributions`). The first alone would overlook a large pathway of which
+tenth of what it makes of its inputs (`note_contributions`), and a bias map if constants that differ
+from place to place are as large as that. The first alone would overlook a large pathway of which
 the data determines a few directions: by the parameter that is next to nothing, and yet it can carry
 what no convolution knows, such as where a digit is.
 """
@@ -26,12 +27,14 @@ from torch import Tensor, nn
 
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit
+from isotropy.networks.bias_map import varying_part
 from isotropy.networks.pathway import Pathway
 from isotropy.networks.pathways import FREE, RelaxedLayer
 
 COUNTS_FROM = 0.1
 """Relative effective number of parameters, or part of the outputs, from which a pathway counts."""
 OFF = "off"
+BIAS_MAP = "bias map"
 ROWS = 500
 """Examples that contributions are measured on at once."""
 
@@ -41,7 +44,7 @@ class PathwayUse:
     """One pathway: parameters P (biases aside), γ, γ/P, share among the layer's, δ, ‖θ‖².
 
     precisions:   δ of every tensor of the pathway, biases too, by its name in the pathway
-    contribution: how much of the layer's outputs it makes (`RelaxedLayer.contributions`), if known
+    contribution: how much it makes of the layer's inputs (`RelaxedLayer.contributions`), if known
     """
 
     parameters: int
@@ -60,6 +63,7 @@ class LayerStructure:
 
     name: str
     pathways: dict[str, PathwayUse]
+    bias_map: float | None = None
 
     @property
     def relative(self) -> dict[str, float]:
@@ -69,9 +73,8 @@ class LayerStructure:
     @property
     def became(self) -> str:
         """Pathways that count, the largest first; `off` if the data determines nothing."""
-        return became(
-            self.relative, {kind: use.contribution or 0.0 for kind, use in self.pathways.items()}
-        )
+        contributions = {kind: use.contribution or 0.0 for kind, use in self.pathways.items()}
+        return became(self.relative, contributions, self.bias_map or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
         """As in records."""
@@ -85,6 +88,7 @@ class LayerStructure:
             "prior_precision": {kind: use.prior_precision for kind, use in uses},
             "weight_norm": {kind: use.weight_norm for kind, use in uses},
             "contribution": {kind: use.contribution for kind, use in uses},
+            "bias_map": self.bias_map,
             "precisions": {
                 f"{kind}.{name}": value
                 for kind, use in uses
@@ -93,13 +97,16 @@ class LayerStructure:
         }
 
 
-def became(relative: Mapping[str, float], contributions: Mapping[str, float]) -> str:
-    """In a word what a layer has become: `conv`, `conv + ffc`, `off`."""
+def became(
+    relative: Mapping[str, float], contributions: Mapping[str, float], bias_map: float = 0.0
+) -> str:
+    """In a word what a layer has become: `conv`, `conv + ffc`, `conv + bias map`, `off`."""
     if not any(relative.values()):
         return OFF
     largest = {kind: max(share, contributions[kind]) for kind, share in relative.items()}
     used = [kind for kind, share in largest.items() if share >= COUNTS_FROM]
-    return " + ".join(sorted(used, key=lambda kind: -contributions[kind]))
+    found = sorted(used, key=lambda kind: -contributions[kind])
+    return " + ".join([*found, *[BIAS_MAP] * (bias_map >= COUNTS_FROM)])
 
 
 def relaxed_layers(network: nn.Module) -> dict[str, RelaxedLayer]:
@@ -121,9 +128,14 @@ def free_parameters(network: nn.Module) -> list[str]:
 
 def pathway_parameters(network: nn.Module, layer: str, kind: str) -> list[str]:
     """Names of the trained parameters of one pathway of a layer."""
-    prefix = f"{layer}.pathways.{kind}." if layer else f"pathways.{kind}."
+    prefix = pathway_prefix(layer, kind)
     found = network.named_parameters()
     return [name for name, each in found if name.startswith(prefix) and each.requires_grad]
+
+
+def pathway_prefix(layer: str, kind: str) -> str:
+    """What names of a pathway's parameters begin with in the network."""
+    return f"{layer}.pathways.{kind}." if layer else f"pathways.{kind}."
 
 
 def layer_structures(
@@ -136,7 +148,7 @@ def layer_structures(
     for layer, module in relaxed_layers(network).items():
         raw: dict[str, tuple[int, float, float, float, dict[str, float]]] = {}
         for kind, pathway in module.members().items():
-            prefix = f"{layer}.pathways.{kind}." if layer else f"pathways.{kind}."
+            prefix = pathway_prefix(layer, kind)
             names = [prefix + name for name in pathway.weights]
             own = {
                 name.removeprefix(prefix): value
@@ -164,27 +176,31 @@ def layer_structures(
             )
             for kind, (size, gamma, norm, precision, own) in raw.items()
         }
-        found.append(LayerStructure(layer, uses))
+        found.append(LayerStructure(layer, uses, module.bias_map))
     return found
 
 
 @torch.no_grad()
 def note_contributions(network: nn.Module, inputs: Tensor) -> None:
-    """Write into every relaxed layer how much of its outputs each pathway makes on `inputs`.
+    """Write into every relaxed layer what each pathway makes of `inputs`, and its bias map.
 
-    c_p = ‖pathway_p(x)‖ / √(Σ_q ‖pathway_q(x)‖²), norms over examples, channels and pixels, each
-    pathway at its own resolution: root mean squares are compared.
+    c_p = ‖L_p x‖ / √(Σ_q ‖L_q x‖²)  with  L_p x = pathway_p(x) − pathway_p(0), norms over examples,
+    channels and pixels, each pathway at its own resolution: root mean squares are compared. The
+    bias map is what the sum of constants differs by from place to place, over the same root.
     """
     squares: dict[Pathway, list[Tensor]] = {}
-    handles = [
-        pathway.register_forward_hook(
-            lambda module, _, output: squares.setdefault(module, []).append(
-                output.double().square().mean()
-            )
-        )
+    constants = {
+        pathway: pathway.constant()
         for layer in relaxed_layers(network).values()
         for pathway in layer.members().values()
-    ]
+    }
+
+    def note(module: nn.Module, _: object, output: Tensor) -> None:
+        assert isinstance(module, Pathway)
+        linear = output - constants[module]
+        squares.setdefault(module, []).append(linear.double().square().mean((1, 2, 3)))
+
+    handles = [pathway.register_forward_hook(note) for pathway in constants]
     try:
         with evaluation_mode(network):
             for part in inputs.split(ROWS):
@@ -193,6 +209,10 @@ def note_contributions(network: nn.Module, inputs: Tensor) -> None:
         for handle in handles:
             handle.remove()
     for layer in relaxed_layers(network).values():
-        means = {k: float(torch.stack(squares[p]).mean()) for k, p in layer.members().items()}
+        members = layer.members()
+        means = {k: float(torch.cat(squares[p]).mean()) for k, p in members.items()}
         total = sum(means.values()) or 1.0
         layer.contributions = {kind: (mean / total) ** 0.5 for kind, mean in means.items()}
+        reaching = [constants[p] for p in members.values() if p.reaches_target]
+        varying = varying_part(torch.stack(reaching).sum(0)) if reaching else inputs.new_zeros(1)
+        layer.bias_map = float(varying.double().square().mean() / total) ** 0.5

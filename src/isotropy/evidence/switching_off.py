@@ -11,9 +11,10 @@ and the evidence without it is higher by
 
     N · (mean log p(y|x) without − with) + c_p
 
-with all other weights as they are. (Tipping and Faul 2003 compare so for single weights of linear
-models.) What the pathway adds to each channel on average goes to the bias of another, where that
-has one. Pathways are tried from the one that contributes least.
+with all other weights as they are, less what the prior charges for the change of a bias: what the
+pathway adds to each channel on average goes to the bias of another, where that has one. (Tipping
+and Faul 2003 compare so for single weights of linear models.) Pathways are tried from the one that
+contributes least.
 
 A symmetry is kept unless the data asks for more: only a pathway beside one with as much symmetry or
 more can go. And the charge c_p is that of small changes: what takes away more than `LOST` at once
@@ -22,7 +23,7 @@ stays, however large its charge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit, block_precisi
 from isotropy.evidence.layer_structure import (
     note_contributions,
     pathway_parameters,
+    pathway_prefix,
     relaxed_layers,
 )
 from isotropy.networks.pathway import Pathway
@@ -52,12 +54,22 @@ Names = tuple[str, str]
 def complexities(evidence: LaplaceEvidence, fit: LaplaceFit) -> dict[str, float]:
     """½ [δ‖θ‖² + log|H + δ| − P log δ] of every parameter tensor, in nats; its sum over all is what
     `evidence.value` takes off the log likelihood. Curvature is by blocks."""
+    precisions = evidence.precisions(fit)
+    return {
+        name: volume + float(precisions[name] * fit.squared_norms[name]) / 2
+        for name, volume in _volumes(evidence, fit).items()
+    }
+
+
+def _volumes(evidence: LaplaceEvidence, fit: LaplaceFit) -> dict[str, float]:
+    """½ [log|H + δ| − P log δ] of every parameter tensor: how much of the prior's volume is left
+    to the posterior."""
     precisions, scale = evidence.precisions(fit), evidence.scale(fit)
     found = {}
     for name, spectrum in fit.spectra.items():
         precision = block_precision(spectrum, name, precisions)
-        charge = precision * fit.squared_norms[name] - fit.sizes[name] * precision.log()
-        found[name] = float(charge + spectrum.log_determinant(scale, precision)) / 2
+        size = fit.sizes[name]
+        found[name] = float(spectrum.log_determinant(scale, precision) - size * precision.log()) / 2
     return found
 
 
@@ -75,7 +87,8 @@ def switch_off(
                      estimated
     off:             what is switched off already
     """
-    network, charges = evidence.network, complexities(evidence, fit)
+    network, precisions = evidence.network, evidence.precisions(fit)
+    volumes = _volumes(evidence, fit)
     count = fit.stands_for or fit.count
     note_contributions(network, inputs)
     layers = relaxed_layers(network)
@@ -88,22 +101,27 @@ def switch_off(
     before = _mean_log_likelihood(evidence, inputs, targets)
     found: dict[Names, list[str]] = {}
     for _, name, kind in by_share:
-        others = [
+        members = layers[name].members()
+        beside = [
             other
-            for other_kind, other in layers[name].members().items()
-            if other_kind != kind
-            and (name, other_kind) not in {*off, *found}
-            and symmetry_rank(other_kind) >= symmetry_rank(kind)
+            for other in members
+            if other != kind
+            and (name, other) not in {*off, *found}
+            and symmetry_rank(other) >= symmetry_rank(kind)
         ]
-        if not others:
+        if not beside:
             continue
-        own = [each for each in pathway_parameters(network, name, kind) if each in charges]
-        restore = _take_out(network, layers[name].members()[kind], others, inputs)
+        own, *theirs = (pathway_parameters(network, name, each) for each in (kind, *beside))
+        whole = [*own, *(each for names in theirs for each in names)]
+        charged = _penalty(network, whole, precisions)
+        restore = _take_out(network, members[kind], [members[other] for other in beside], inputs)
         after = _mean_log_likelihood(evidence, inputs, targets)
-        gain = count * (after - before) + sum(charges[each] for each in own)
-        if gain > 0 and before - after < LOST:
-            zeros = _zeroed(network, name, kind)
-            found[name, kind], before = [each for each in zeros if each in charges], after
+        saved = charged - _penalty(network, whole, precisions)
+        saved += sum(volumes[each] for each in own if each in volumes)
+        if count * (after - before) + saved > 0 and before - after < LOST:
+            before = after
+            shaping = {f"{pathway_prefix(name, kind)}{each}" for each in members[kind].shaping}
+            found[name, kind] = [each for each in own if each in volumes and each not in shaping]
         else:
             restore()
     return found
@@ -116,7 +134,7 @@ def _take_out(
     changed = [parameter for each in (pathway, *others) for parameter in each.parameters()]
     kept = [each.clone() for each in changed]
     means = _channel_means(network, pathway, inputs)
-    pathway.scale_(0.0)
+    pathway.zero_()
     for other in others:
         if other.absorb_(means):
             break
@@ -128,31 +146,33 @@ def _take_out(
     return restore
 
 
-def _zeroed(network: nn.Module, layer: str, kind: str) -> list[str]:
-    """Set weights and biases of a pathway to zero, all but what shapes filters; their names."""
-    prefix = f"{layer}.pathways.{kind}." if layer else f"pathways.{kind}."
-    pathway = relaxed_layers(network)[layer].members()[kind]
-    found = []
-    for name, parameter in pathway.named_parameters():
-        if name in pathway.weights or name.rpartition(".")[2] == "bias":
-            parameter.data.zero_()
-            found.append(prefix + name)
-    return found
+def _penalty(network: nn.Module, names: Sequence[str], precisions: Mapping[str, Tensor]) -> float:
+    """½ Σ δ‖θ‖² over these parameters, in nats."""
+    terms = [
+        float(precisions[name] * network.get_parameter(name).double().square().sum())
+        for name in names
+        if name in precisions
+    ]
+    return sum(terms) / 2
 
 
 def _channel_means(network: nn.Module, pathway: Pathway, inputs: Tensor) -> Tensor:
     """(C',): what a pathway adds to each channel, the mean over examples and pixels."""
-    found: list[Tensor] = []
-    handle = pathway.register_forward_hook(
-        lambda _, __, output: found.append(output.transpose(0, 1).flatten(1))
-    )
+    sums: list[Tensor] = []
+    counts: list[int] = []
+
+    def add(_: nn.Module, __: object, output: Tensor) -> None:
+        sums.append(output.sum((0, 2, 3)))
+        counts.append(output[:, 0].numel())
+
+    handle = pathway.register_forward_hook(add)
     try:
         with evaluation_mode(network):
             for part in inputs.split(ROWS):
                 network(part)
     finally:
         handle.remove()
-    return torch.cat(found, 1).mean(1)
+    return torch.stack(sums).sum(0) / sum(counts)
 
 
 def _mean_log_likelihood(evidence: LaplaceEvidence, inputs: Tensor, targets: Tensor) -> float:

@@ -49,6 +49,7 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
         own = {**table["settings"], **table["tables"][name], **changed, "table": name}
         published = own.pop("published", {})
         lists = {key: own.pop(key) for key in ("problems", "pathways", "objectives")}
+        widths = own.pop("widths", {})
         own.pop("title")
         for problem in lists["problems"]:
             for pathways in lists["pathways"]:
@@ -58,6 +59,7 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
                         **own,
                         "problem": problem,
                         "pathways": pathways,
+                        "width": widths.get(pathways, own["width"]),
                         "objective": objective,
                         "published": {key: by.get(row) for key, by in published.items()},
                     }

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
@@ -56,10 +57,12 @@ class Pathway(nn.Module):
                     layer keeps one polyphase component of them
     weights:        names of the parameters whose curvature says how much the pathway is used; all
                     but biases and what shapes filters
+    shaping:        names of the parameters that shape filters and do not scale them
     """
 
     kind: ClassVar[str]
     weights: Sequence[str]
+    shaping: Sequence[str] = ()
     reaches_target: bool
 
     def __init__(self, shape: LayerShape) -> None:
@@ -70,6 +73,23 @@ class Pathway(nn.Module):
         """Multiply all outputs by `factor`, by changing parameters. Zero leaves a pathway that
         gives zeros and can still learn: some parameter has a gradient."""
         raise NotImplementedError
+
+    @torch.no_grad()
+    def zero_(self) -> list[str]:
+        """Set all parameters to zero but those that shape filters; their names. Unlike
+        `scale_(0.0)`, which some parameter could undo."""
+        chosen = {n: p for n, p in self.named_parameters() if n not in self.shaping}
+        for parameter in chosen.values():
+            parameter.zero_()
+        return list(chosen)
+
+    @torch.no_grad()
+    def constant(self) -> Tensor:
+        """What the pathway adds whatever the inputs are, its outputs for zeros: (C', X', Y'), or
+        (C', X, Y) if it does not reach the target's size."""
+        like = next(self.parameters())
+        found: Tensor = self(torch.zeros(1, *self.shape.source, dtype=like.dtype).to(like.device))
+        return found[0]
 
     def absorb_(self, means: Tensor) -> bool:
         """Add `means` (C',) to all pixels of the outputs, by changing parameters, if there are any

@@ -193,6 +193,7 @@ class RelaxedLayer(nn.Module):
     """
 
     shares: Tensor
+    constant_share: Tensor
 
     def __init__(self, shape: LayerShape, pathways: Mapping[str, Pathway]) -> None:
         super().__init__()
@@ -213,6 +214,7 @@ class RelaxedLayer(nn.Module):
         # precision, so that a share is compared with a threshold as it was written.
         shares = torch.full((len(pathways),), UNKNOWN, dtype=torch.float64)
         self.register_buffer("shares", shares)
+        self.register_buffer("constant_share", torch.tensor(UNKNOWN, dtype=torch.float64))
 
     @classmethod
     def new(
@@ -242,9 +244,10 @@ class RelaxedLayer(nn.Module):
 
     @property
     def contributions(self) -> dict[str, float] | None:
-        """How much of the outputs each pathway makes, as learning left it; None before.
+        """How much each pathway makes of the inputs, as learning left it; None before.
 
-        c_p = ‖pathway_p(x)‖ / √(Σ_q ‖pathway_q(x)‖²) over training examples, so that Σ c² = 1.
+        c_p = ‖L_p x‖ / √(Σ_q ‖L_q x‖²) over training examples with L_p x = pathway_p(x) −
+        pathway_p(0), so that Σ c² = 1.
         """
         found = self.shares.tolist()
         return None if min(found) < 0 else dict(zip(self.pathways, found, strict=True))
@@ -257,6 +260,17 @@ class RelaxedLayer(nn.Module):
         check_shares(shares, self.pathways, what="contributions")
         found = [float(shares[kind]) for kind in self.pathways]
         self.shares.copy_(torch.tensor(found, dtype=torch.float64))
+
+    @property
+    def bias_map(self) -> float | None:
+        """How large constants are that differ from place to place, as learning left them, over
+        what depends on the inputs; None before."""
+        found = float(self.constant_share)
+        return None if found < 0 else found
+
+    @bias_map.setter
+    def bias_map(self, size: float | None) -> None:
+        self.constant_share.fill_(UNKNOWN if size is None else size)
 
     def forward(self, maps: Tensor) -> Tensor:
         if maps.shape[1:] != self.shape.source:

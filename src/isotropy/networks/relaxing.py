@@ -5,9 +5,9 @@
 
 (van der Ouderaa, Immer and van der Wilk 2023, Eq. 4.) Relaxing changes no output: the convolution
 stays what it was, with its weights, stride and padding, and what is added can learn. After learning
-each pathway has a share, its relative effective number of parameters (D.2). Hardening keeps those
-with a share of at least `below`; what the others contributed is gone, their constants too. Both
-return copies. Maps are (batch, C, X, Y).
+each pathway has a share, how much it contributes to what the layer makes of its inputs. Hardening
+keeps those with a share of at least `below`; what the others made of inputs is gone, and what they
+add whatever the inputs are stays. Both return copies. Maps are (batch, C, X, Y).
 Tested in tests/networks/test_relaxing.py.
 """
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice, shape_text
+from isotropy.networks.bias_map import BiasMap
 from isotropy.networks.convolutional_pathways import ConvolutionPathway
 from isotropy.networks.pathway import LayerShape, MapSize, Pathway
 from isotropy.networks.pathways import (
@@ -95,7 +96,7 @@ def harden(
 ) -> nn.Module:
     """A copy of `model` without the pathways that are switched off.
 
-    contributions: how much of its outputs each pathway makes, by name of the layer; if None what
+    contributions: how much each pathway makes of the inputs, by name of the layer; if None what
                learning left in the layers (`RelaxedLayer.contributions`)
     below:     pathways with less are taken out; the largest of a layer always stays
 
@@ -106,7 +107,7 @@ def harden(
     down-sampling where the layer has a stride, or Flatten, Linear and Unflatten. Filters of group
     convolutions and of sparse pathways are written out, so that these have more numbers than
     before, and training them further does not keep their form. The two factors of ffc stay as they
-    are. Several pathways stay a RelaxedLayer.
+    are. Several pathways stay a RelaxedLayer. Constants of what was taken out stay as a BiasMap.
 
     Raises CallerError where there are no relaxed layers, or no shares.
     """
@@ -326,18 +327,53 @@ def _relaxed(
 
 
 def _hardened(layer: RelaxedLayer, shares: Mapping[str, float], kept: Sequence[str]) -> nn.Module:
-    """What stays of `layer`."""
+    """What stays of `layer`: the pathways kept, and what the others add whatever the inputs are."""
     members = {kind: each for kind, each in layer.members().items() if kind in kept}
-    if len(members) > 1:
-        smaller = RelaxedLayer(layer.shape, members).to(layer.shares.device)
-        total = math.hypot(*(shares[kind] for kind in members)) or 1.0
-        smaller.contributions = {kind: shares[kind] / total for kind in members}
-        return smaller.train(layer.training)
-    (pathway,) = members.values()
-    plain = pathway.plain()
-    if not pathway.reaches_target and layer.downsampling is not None:
-        plain = nn.Sequential(plain, layer.downsampling)
-    return plain.train(layer.training)
+    gone = [each for kind, each in layer.members().items() if kind not in kept]
+    waiting = [each.constant() for each in gone if not each.reaches_target]
+    reaching = [each.constant() for each in gone if each.reaches_target]
+    waits = [each for each in members.values() if not each.reaches_target]
+    if waiting and (len(members) > 1 or not waits):
+        assert layer.downsampling is not None
+        reaching.append(layer.downsampling(_left_of(_total(waiting), waits)[None])[0])
+        waiting = []
+    if len(members) == 1:
+        (pathway,) = members.values()
+        parts: list[nn.Module | None] = [pathway.plain(), _bias_map(waiting)]
+        parts.append(layer.downsampling if waits else None)
+    else:
+        parts = [_smaller(layer, shares, members)]
+    parts.append(_bias_map(reaching))
+    found = [part for part in parts if part is not None]
+    made = found[0] if len(found) == 1 else nn.Sequential(*found)
+    return made.train(layer.training)
+
+
+def _left_of(constant: Tensor, takers: Sequence[Pathway]) -> Tensor:
+    """Put a constant, the same at all pixels, into biases of these; what none of them can take."""
+    for each in takers:
+        before = each.constant()
+        each.absorb_(constant.mean((1, 2)))
+        constant = constant - (each.constant() - before)
+    return constant
+
+
+def _smaller(
+    layer: RelaxedLayer, shares: Mapping[str, float], members: Mapping[str, Pathway]
+) -> RelaxedLayer:
+    """A layer of these pathways."""
+    smaller = RelaxedLayer(layer.shape, members).to(layer.shares.device)
+    total = math.hypot(*(shares[kind] for kind in members)) or 1.0
+    smaller.contributions = {kind: shares[kind] / total for kind in members}
+    return smaller
+
+
+def _bias_map(constants: Sequence[Tensor]) -> BiasMap | None:
+    return BiasMap.of(_total(constants)) if constants else None
+
+
+def _total(constants: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(constants)).sum(0)
 
 
 def _replaced(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:

@@ -165,6 +165,7 @@ class SparseConvolutionPathway(Pathway):
 
     kind = "sconv"
     weights = ("convolution.values",)
+    shaping = ("convolution.anchors", "convolution.lengthscale")
 
     def __init__(
         self,
@@ -228,6 +229,9 @@ class SparseFactoredPathway(Pathway):
 
     kind = "sfc"
     weights = ("readout.values", "spread.values")
+    shaping = (
+        "readout.anchors", "readout.lengthscale", "spread.anchors", "spread.lengthscale",
+    )  # fmt: skip
     reaches_target = True
 
     def __init__(

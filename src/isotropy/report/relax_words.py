@@ -1,9 +1,10 @@
 """What layers became, in words: the sentences of `isotropy relax` and its report.
 
 A record has one object per layer: `became` names the pathways that are in use ("conv",
-"conv + ffc", or "off" where none is), `effective` is the share of each in the layer's relative
-effective number of parameters (van der Ouderaa, Immer and van der Wilk 2023, App. D.2). All
-functions are pure, and any part of a record may be null.
+"conv + ffc", or "off" where none is) and a bias map if there is one ("conv + bias map"),
+`effective` is the share of each in the layer's relative effective number of parameters (van der
+Ouderaa, Immer and van der Wilk 2023, App. D.2). All functions are pure, and any part of a record
+may be null.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from isotropy.report.wording import (
 Row = Mapping[str, Any]
 
 MIXED = "a sum of pathways"
+BIAS_MAP = "bias map"
+BIAS_MAP_MEANING = (
+    "A bias map is a constant with a value of its own at every place: it takes nothing from the "
+    "inputs, and tells the next layers where things are."
+)
 SWITCHED_OFF = "switched off"
 UNKNOWN = "not known"
 
@@ -65,18 +71,26 @@ def kinds_of(record: Row) -> list[str]:
 
 
 def pathways_in_use(layer: Row) -> list[str]:
-    """The kinds that a layer became: two of "conv + ffc"; none where it is not known."""
+    """What a layer became, in parts: two of "conv + ffc"; none where it is not known."""
     return [part.strip() for part in str(layer.get("became") or "").split("+") if part.strip()]
 
 
 def became_words(layer: Row) -> tuple[str, str]:
     """What a layer became, in words for one layer and for several."""
-    kinds = pathways_in_use(layer)
+    kinds = [kind for kind in pathways_in_use(layer) if kind != BIAS_MAP]
     if not kinds:
         return UNKNOWN, UNKNOWN
     if len(kinds) > 1:
         return MIXED, "sums of pathways"
-    return WORDS.get(kinds[0], (kinds[0], kinds[0]))
+    one, several = WORDS.get(kinds[0], (kinds[0], kinds[0]))
+    if has_bias_map(layer):
+        return f"{one} with a {BIAS_MAP}", f"{several} with {BIAS_MAP}s"
+    return one, several
+
+
+def has_bias_map(layer: Row) -> bool:
+    """Whether what a layer became has one; layers of older records have none."""
+    return BIAS_MAP in pathways_in_use(layer)
 
 
 def part_text(share: object) -> str:
@@ -107,8 +121,11 @@ def shares_text(layer: Row) -> str:
 
 
 def relax_sentences(record: Row) -> list[str]:
-    """What the layers became, the exceptions by name, and what hardening left; in this order."""
+    """What the layers became, the exceptions by name, what a bias map is if one has it, and what
+    hardening left; in this order."""
     sentences = [headline(record), *_exceptions(record)]
+    if chose(record) and any(map(has_bias_map, layers_of(record))):
+        sentences.append(BIAS_MAP_MEANING)
     hardened = hardened_sentence(record)
     return [*sentences, hardened] if hardened else sentences
 
