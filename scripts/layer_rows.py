@@ -45,8 +45,8 @@ def table_of(row: str) -> str:
 
 def about(name: str) -> Mapping[str, Any]:
     """What the TOML file says of one table."""
-    found: Mapping[str, Any] = read_table(NAME)["tables"][name]
-    return found
+    found = read_table(NAME)
+    return {**found["settings"], **found["tables"][name]}
 
 
 def number(rows: Rows, row: str, key: str) -> float | None:

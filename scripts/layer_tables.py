@@ -110,13 +110,21 @@ def _at_least(value: float, least: float) -> bool:
 # -- Table 2 -----------------------------------------------------------------------------------
 
 
+CIFAR10_TABLES = (
+    ("cifar10", ""),
+    ("lengthscales", ", +ω"),
+    ("augmented", ", flips and shifts"),
+)
+
+
 def cifar10_table(rows: Rows) -> str:
-    """CIFAR-10 by pathways; then those whose lengthscales are learned too (+ω)."""
-    if not _has(rows, "cifar10", "lengthscales"):
+    """CIFAR-10 by pathways; then those whose lengthscales are learned too (+ω), and runs with
+    augmentation."""
+    if not _has(rows, *(name for name, _ in CIFAR10_TABLES)):
         return NOT_RUN
     columns = ["pathways", "parameters", "MAP: NLL", "accuracy, %", "Laplace: NLL", "accuracy, %"]
     lines = [[words(each), f"{parameter_count(each):,}", "not run", *[""] * 4] for each in COUNTED]
-    for name, suffix in (("cifar10", ""), ("lengthscales", ", +ω")):
+    for name, suffix in CIFAR10_TABLES:
         for pathways in about(name)["pathways"]:
             stem = f"{name}/original/{pathways}"
             lines.append([words(pathways) + suffix, *_scores(rows, stem)])
@@ -244,17 +252,22 @@ def _short(value: object) -> str:
 # -- Table 7 -----------------------------------------------------------------------------------
 
 
+FORM_TABLES = ("group-forms", "matched-forms")
+
+
 def forms_table(rows: Rows) -> str:
     """Forms of group convolution, and a plain one, on rotated CIFAR-10."""
-    if not _has(rows, "group-forms"):
+    if not _has(rows, *FORM_TABLES):
         return NOT_RUN
-    own = about("group-forms")
     lines = []
-    for pathways in own["pathways"]:
-        stem = f"group-forms/{own['problems'][0]}/{pathways}"
-        line = [pathways, parameters_cell(rows, stem)]
-        lines.append([*line, accuracy_cell(rows, f"{stem}/map"), nll_cell(rows, f"{stem}/map")])
-    return _table(["pathway", "parameters", "accuracy, %", "NLL"], lines, [])
+    for name in FORM_TABLES:
+        own = about(name)
+        for pathways in own["pathways"]:
+            stem = f"{name}/{own['problems'][0]}/{pathways}"
+            width = str(own.get("widths", {}).get(pathways, own["width"]))
+            line = [pathways, width, parameters_cell(rows, stem)]
+            lines.append([*line, accuracy_cell(rows, f"{stem}/map"), nll_cell(rows, f"{stem}/map")])
+    return _table(["pathway", "width", "parameters", "accuracy, %", "NLL"], lines, [])
 
 
 # -- hardening ---------------------------------------------------------------------------------
@@ -283,20 +296,23 @@ def _factor(record: Record, hardened: Record) -> float | None:
 
 
 def hardened_claims(rows: Rows) -> list[str]:
-    """What hardening did to the learned network for CIFAR-10; the first seed's."""
+    """What hardening did to every learned network; the first seed's."""
     claims = []
-    for record in rows.get(LEARNED, ())[:1]:
-        hardened = mapping_of(record.get("hardened"))
-        before, after = (finite(each.get("test_accuracy")) for each in (record, hardened))
-        if before is not None and after is not None:
-            change = 100 * (after - before)
-            what = f"hardening changes `{LEARNED}` by at most {HARDENED_OFF:g} points"
-            holds = _at_least(-abs(change), -HARDENED_OFF)
-            claims.append(_claim(what, holds, f"by {number_text(change, 2)}"))
-        factor = _factor(record, hardened)
-        if factor is not None:
-            what = f"it leaves at least {FEWER:g} times fewer parameters"
-            claims.append(_claim(what, factor >= FEWER, f"{factor:.1f} times"))
+    for row, records in rows.items():
+        hardened = mapping_of(records[0].get("hardened"))
+        if not row.endswith("/laplace") or not hardened:
+            continue
+        before, after = (finite(each.get("test_accuracy")) for each in (records[0], hardened))
+        factor = _factor(records[0], hardened)
+        if before is None or after is None or factor is None:
+            continue
+        change = 100 * (after - before)
+        what = (
+            f"hardening changes `{row}` by at most {HARDENED_OFF:g} points and leaves at least "
+            f"{FEWER:g} times fewer parameters"
+        )
+        holds = _at_least(-abs(change), -HARDENED_OFF) and factor >= FEWER
+        claims.append(_claim(what, holds, f"by {number_text(change, 2)}, {factor:.1f} times"))
     return claims
 
 
@@ -322,7 +338,7 @@ def made_table(rows: Rows) -> str:
         said.append("All schedules are shorter than the published ones, in brackets.")
     if any(own["data"] == "CIFAR10" for own in tables.values()):
         said.append("CIFAR-10 here went through JPEG once.")
-    columns = ["table", "rows run", "training images", "batch", "seconds", "epochs"]
+    columns = ["table", "rows run", "training images", "batch", "augmentation", "seconds", "epochs"]
     return _table(columns, lines, [" ".join(said)])
 
 
@@ -332,6 +348,7 @@ def _made_cells(rows: Rows, name: str, records: Sequence[Record]) -> list[str]:
         f"{run} of {planned}",
         _listed({record["train_examples"] for record in records}),
         _listed({record["config"]["batch_size"] for record in records}),
+        joined(sorted({record["config"]["augmentation"] for record in records})),
         f"{sum(record['seconds'] for record in records):,.0f}",
     ]
 
