@@ -31,30 +31,50 @@ class MovingMode:
     """−log Z as a function of the prior's precisions, from one pass over the data with vectors.
 
     Constants aside: `loss()` is zero in the first term where the precisions are those of the fit.
+    Directions of all blocks lie in one row, (directions,), so that a step is a few operations
+    whatever the number of blocks.
     """
 
     @torch.no_grad()
     def __init__(self, evidence: LaplaceEvidence, fit: LaplaceFit) -> None:
         self.evidence, self.fit = evidence, fit
-        self._start = {n: d.detach().clone() for n, d in evidence.precisions(fit).items()}
         scale = evidence.scale(fit).detach()
         parameters = dict(evidence.network.named_parameters())
-        self._curvature: dict[str, Tensor] = {}
-        self._squares: dict[str, Tensor] = {}
+        curvature, squares = [], []
         for name, spectrum in fit.spectra.items():
             if not isinstance(spectrum, Spectrum):
                 raise CallerError("a joint curvature has no blocks of single parameters; use kfac")
-            self._curvature[name] = scale * spectrum.eigenvalues()
-            self._squares[name] = squares_along(spectrum, parameters[name].detach())
+            curvature.append(scale * spectrum.eigenvalues())
+            squares.append(squares_along(spectrum, parameters[name].detach()))
+        counts = torch.tensor([len(each) for each in curvature], device=scale.device)
+        self._counts = counts
+        self._block = torch.arange(len(counts), device=scale.device).repeat_interleave(counts)
+        self._curvature = torch.cat(curvature)
+        self._start = self._precisions().index_select(0, self._block)
+        self._before = self._curvature + self._start
+        self._pull = torch.cat(squares) * self._before
 
     def loss(self) -> Tensor:
-        """The part of −log Z that depends on precisions, in nats."""
-        precisions = self.evidence.precisions(self.fit)
-        total = torch.zeros((), dtype=torch.float64, device=self.fit.statistic.device)
-        for name, curvature in self._curvature.items():
-            start, now = self._start[name], precisions[name]
-            sharp = curvature + now
-            lost = self._squares[name] * ((curvature + start) / sharp)
-            total = total + (now - start) * lost.sum() + sharp.log().sum()
-            total = total - len(curvature) * now.log()
-        return total / 2
+        """The part of −log Z that depends on precisions, in nats; its slope is written out."""
+        precisions = self._precisions()
+        value, slope = self._value_and_slope(precisions.detach())
+        return value + ((precisions - precisions.detach()) * slope).sum()
+
+    def _value_and_slope(self, precisions: Tensor) -> tuple[Tensor, Tensor]:
+        """−log Z, and its derivative by δ of each block: with a = w² (h + δ₀)/(h + δ),
+
+        ½ Σ [ (a (h + δ₀) + 1)/(h + δ) − 1/δ ]
+        """
+        now = precisions.index_select(0, self._block)
+        sharp = self._curvature + now
+        pull = self._pull / sharp
+        lost = (pull * (now - self._start)).sum() + sharp.log().sum()
+        each = pull.mul_(self._before).add_(1).div_(sharp)
+        slope = torch.zeros_like(precisions).index_add_(0, self._block, each)
+        value = lost - (self._counts * precisions.log()).sum()
+        return value / 2, (slope - self._counts / precisions) / 2
+
+    def _precisions(self) -> Tensor:
+        """δ of every block, in the order of the fit."""
+        found = self.evidence.precisions(self.fit)
+        return torch.stack([found[name] for name in self.fit.spectra])
