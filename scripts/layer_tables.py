@@ -357,6 +357,32 @@ def _listed(values: Sequence[int] | set[int]) -> str:
     return joined(f"{value:,}" for value in sorted(values))
 
 
+# -- in a sentence each ------------------------------------------------------------------------
+
+
+IN_SHORT = {
+    "toy/digit": "Digits in quadrants, the digit",
+    "toy/digit-quadrant": "Digits in quadrants, the digit and where it is",
+    "cifar10/original": "CIFAR-10 without augmentation",
+}
+
+
+def layers_in_short(results: Path) -> list[str]:
+    """A sentence for each problem that was run with relaxed layers and with convolutions."""
+    rows = rows_of(results)
+    said = []
+    for problem, title in IN_SHORT.items():
+        names = ("ffc+conv/laplace", "ffc+conv/map", "conv/laplace")
+        found = [points(rows, f"{problem}/{name}") for name in names]
+        if None not in found:
+            learned, fixed, strict = found
+            said.append(
+                f"{title}: test accuracy of relaxed layers {learned:.1f} % with learned "
+                f"precisions and {fixed:.1f} % with fixed ones, of convolutions {strict:.1f} %."
+            )
+    return said
+
+
 def _of(make: Callable[[Rows], str]) -> Callable[[Path], str]:
     return lambda results: make(rows_of(results))
 

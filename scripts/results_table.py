@@ -17,6 +17,7 @@ from statistics import mean
 from typing import Any
 
 from equivariant_tables import in_short
+from layer_tables import layers_in_short
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -60,7 +61,7 @@ def tables(results: Path) -> str:
 
 def _elsewhere(results: Path) -> str:
     """A sentence for each of the other experiments that are in docs/results.md."""
-    said = [f"- {each}" for each in in_short(results)]
+    said = [f"- {each}" for each in [*in_short(results), *layers_in_short(results)]]
     return "\n".join(["", "", "In [docs/results.md](docs/results.md):", "", *said]) if said else ""
 
 

@@ -310,6 +310,22 @@ def test_how_rows_were_made_is_read_off_them(tables: ModuleType, tmp_path: Path)
     assert "shorter" not in table and "CIFAR-10 here went through JPEG once." in table
 
 
+def test_a_sentence_for_a_problem_whose_three_rows_are_there(
+    tables: ModuleType, tmp_path: Path
+) -> None:
+    rows = [
+        record("cifar10/original/ffc+conv/laplace", 0.75),
+        record("cifar10/original/ffc+conv/map", 0.641),
+        record("cifar10/original/conv/laplace", 0.732),
+        record("toy/digit/ffc+conv/laplace", 0.99),
+    ]
+    (sentence,) = tables.layers_in_short(write_rows(tmp_path / "some", *rows))
+    assert sentence.startswith("CIFAR-10 without augmentation: test accuracy of relaxed layers")
+    assert "75.0 % with learned" in sentence and "64.1 % with fixed" in sentence
+    assert sentence.endswith("of convolutions 73.2 %.")
+    assert tables.layers_in_short(tmp_path / "none") == []
+
+
 # -- the figure and the pages ------------------------------------------------------------------
 
 
