@@ -32,10 +32,11 @@ from isotropy.networks.export import (
     augmentation_from_law,
     export_model,
 )
+from isotropy.networks.hardening import harden
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import Mixture, augmentation_over
 from isotropy.networks.pathways import RelaxedLayer
-from isotropy.networks.relaxing import harden, relax
+from isotropy.networks.relaxing import relax
 from isotropy.symmetry.actions import Action, Generator, compose
 from isotropy.symmetry.catalogue import actions_named
 from isotropy.symmetry.finite_actions import (

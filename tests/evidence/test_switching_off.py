@@ -38,9 +38,9 @@ from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.switching_off import complexities, switch_off
 from isotropy.likelihoods import Categorical, Likelihood
 from isotropy.networks.convolutional_pathways import ConvolutionPathway
+from isotropy.networks.hardening import harden
 from isotropy.networks.pathway import LayerShape
 from isotropy.networks.pathways import PathwayOptions, RelaxedLayer, options_for
-from isotropy.networks.relaxing import harden
 
 SIZE, CHANNELS = 4, 5
 SHAPE = LayerShape((1, SIZE, SIZE), (CHANNELS, SIZE, SIZE))

@@ -14,11 +14,12 @@ from isotropy.checks import CallerError
 from isotropy.networks.bias_map import BiasMap
 from isotropy.networks.convolutional_pathways import ConvolutionPathway
 from isotropy.networks.fully_connected_pathways import FactoredPathway
+from isotropy.networks.hardening import harden, kept_pathways
 from isotropy.networks.pathway import LayerShape
 from isotropy.networks.pathways import RelaxedLayer, options_for
 from isotropy.networks.polyphase import PolyphaseDownsampling
 from isotropy.networks.relaxed_cnn import relaxed_cnn
-from isotropy.networks.relaxing import harden, kept_pathways, relax
+from isotropy.networks.relaxing import relax
 
 
 def seeded(seed: int = 0) -> torch.Generator:

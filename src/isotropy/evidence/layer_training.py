@@ -4,8 +4,9 @@ An epoch takes one weight step per mini-batch on  mean loss + (1/2N) Σ_l δ_l �
 δ_l a parameter tensor (`proximal_adam`). With the objective `laplace`, once the network has begun
 to learn, every few epochs one pass over the data gives the curvature, and some steps of Adam on
 log δ follow the Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing
-how the weights will follow (`moving_mode`). A pathway that the data does not need is driven to zero
-and its precision to infinity. With `map` precisions stay as they are.
+how the weights will follow (`moving_mode`). A pathway that the data does not need shrinks; in the
+second half of a run those that the evidence is better without are set to zero (`switching_off`).
+With `map` precisions stay as they are.
 
 Only weight steps see augmented images, never the evidence.
 """

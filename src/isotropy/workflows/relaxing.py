@@ -30,9 +30,9 @@ from isotropy.evidence.layer_schedule import RelaxConfig, resolved
 from isotropy.evidence.layer_structure import relaxed_layers
 from isotropy.evidence.layer_training import LayerEpoch, LayerTrainer, plain_scores
 from isotropy.likelihoods import likelihood_named
+from isotropy.networks.hardening import harden
 from isotropy.networks.pathways import PathwayOptions, check_kinds, options_for
 from isotropy.networks.relaxed_cnn import relaxed_cnn
-from isotropy.networks.relaxing import harden
 from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.relax_report import relax_page
 from isotropy.workflows.preparing import device_of, read_split, write_page, write_run
