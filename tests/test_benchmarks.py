@@ -226,6 +226,7 @@ def has_commit(name: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_first_version_in_turns_with_this_one() -> None:
     if not has_commit(first_version.FIRST_RELEASE):
         pytest.skip("the older version is not in this checkout")

@@ -139,6 +139,7 @@ def test_exports_are_what_was_learned(elsewhere: Path, torchvision_imports: None
     assert found["json"] == 0 and max(found.values()) < 1e-5
 
 
+@pytest.mark.slow
 def test_own_transform_is_found_where_it_does_not_matter_and_only_there() -> None:
     learned = script(ROOT / "docs/gallery/own_random_transform.py").main()
     assert learned["angle"][0] > 0.5 and learned["length"][0] < 0.1

@@ -127,6 +127,7 @@ def test_after_the_limit_no_row_starts(tmp_path: Path) -> None:
     assert told == ["the time limit left 2 rows; call again for them"]
 
 
+@pytest.mark.slow
 def test_workers_share_the_rows(tmp_path: Path) -> None:
     shared = SeriesOptions(CPU, workers=2)
     rows = jobs("a", "bad", "b", "c")

@@ -108,6 +108,7 @@ def test_export_gives_the_same_outputs(name):
     assert torch.equal(exported(inputs), before)
 
 
+@pytest.mark.slow
 def test_an_exported_network_is_saved_as_a_program():
     network = network_of("SO(3)").eval()
     inputs = random_inputs(10, network.source.size, torch.float32)
@@ -132,6 +133,7 @@ def test_the_state_is_its_coefficients_and_comes_back(name):
     assert torch.equal(first(inputs), second(inputs))
 
 
+@pytest.mark.slow
 def test_it_is_one_graph():
     network = network_of("O(3)")
     inputs = random_inputs(6, network.source.size, torch.float32)
