@@ -18,6 +18,7 @@ from isotropy.report.relax_words import layers_of
 from isotropy.report.wording import MISSING, finite, mapping_of, number_text
 
 NAME = "layer-equivariance"
+QUICK = f"{NAME}-quick"
 OBJECTIVES = ("map", "laplace")
 
 Record = Mapping[str, Any]
@@ -30,9 +31,9 @@ def planned_rows() -> list[str]:
     return [job.row for job in layer_equivariance.jobs(read_table(NAME), False)]
 
 
-def rows_of(results: Path) -> dict[str, list[Record]]:
+def rows_of(results: Path, name: str = NAME) -> dict[str, list[Record]]:
     """The records by row, seeds in order; rows without any are left out."""
-    records: list[Record] = [*read_rows(results / NAME / ROWS)]
+    records: list[Record] = [*read_rows(results / name / ROWS)]
     records.sort(key=lambda each: each["seed"])
     found = {row: [r for r in records if r["row"] == row] for row in planned_rows()}
     return {row: own for row, own in found.items() if own}

@@ -16,6 +16,7 @@ from equivariant_tables import NOT_RUN, made_with
 from layer_rows import (
     NAME,
     OBJECTIVES,
+    QUICK,
     Record,
     Rows,
     about,
@@ -105,6 +106,25 @@ def toy_claims(rows: Rows) -> list[str]:
 def _at_least(value: float, least: float) -> bool:
     """Points are whole images over their number, and differences of them are rounded."""
     return value >= least - 1e-9
+
+
+def quick_table(results: Path) -> str:
+    """The same problem by `--quick`, learned alone."""
+    rows = rows_of(results, QUICK)
+    if not rows:
+        return NOT_RUN
+    columns = ["problem", "pathways", "parameters", "accuracy, %", "NLL", "what layers became"]
+    lines = []
+    for row, records in rows.items():
+        _, problem, pathways, _ = row.split("/")
+        kinds = [str(layer.get("became") or MISSING) for layer in layers_of(records[0])]
+        scores = [number_text(points(rows, row), 2), number_text(number(rows, row, "test_nll"), 3)]
+        stem = row.rpartition("/")[0]
+        lines.append(
+            [problem, words(pathways), parameters_cell(rows, stem), *scores, ", ".join(kinds)]
+        )
+    every = [record for records in rows.values() for record in records]
+    return _table(columns, lines, [made_with(every)])
 
 
 # -- Table 2 -----------------------------------------------------------------------------------
@@ -390,6 +410,7 @@ def _of(make: Callable[[Rows], str]) -> Callable[[Path], str]:
 TABLES: Mapping[str, Callable[[Path], str]] = {
     NAME: _of(made_table),
     "layers-toy": _of(toy_table),
+    "layers-quick": quick_table,
     "layers-cifar10": _of(cifar10_table),
     "layers-became": _of(layers_table),
     "layers-groups": _of(groups_table),

@@ -99,8 +99,8 @@ def test_any_row_alone_makes_every_table(
             lines = [line for line in table.splitlines() if line.startswith("|")]
             assert len({line.count("|") for line in lines}) <= 1, name  # as many cells in each
         figures.figure_link(results)
-    # Hardened networks are those of records that say so.
-    assert shown == set(tables.TABLES) - {"layers-hardened"}
+    # Hardened networks are those of records that say so, the quick series is in its own folder.
+    assert shown == set(tables.TABLES) - {"layers-hardened", "layers-quick"}
 
 
 def test_rows_of_another_series_are_left_out(tables: ModuleType, tmp_path: Path) -> None:
@@ -308,6 +308,16 @@ def test_how_rows_were_made_is_read_off_them(tables: ModuleType, tmp_path: Path)
     long = record("cifar10/original/conv/map", config={**CONFIG, "epochs": 4000})
     table = tables.TABLES["layer-equivariance"](write_rows(tmp_path / "long", *toy, long))
     assert "shorter" not in table and "CIFAR-10 here went through JPEG once." in table
+
+
+def test_the_quick_series_is_read_from_its_own_folder(tables: ModuleType, tmp_path: Path) -> None:
+    row = "toy/digit/ffc+conv/laplace"
+    write_rows(tmp_path, record(row, 0.3))
+    assert tables.TABLES["layers-quick"](tmp_path) == NOT_RUN
+    (tmp_path / "layer-equivariance").rename(tmp_path / "layer-equivariance-quick")
+    table = tables.TABLES["layers-quick"](tmp_path)
+    own = ["ffc + conv", "1,234", "30.00", "0.250", "conv, conv"]
+    assert cells(table, "digit") == own  # published numbers are of another size
 
 
 def test_a_sentence_for_a_problem_whose_three_rows_are_there(
