@@ -380,3 +380,22 @@ def test_pickle_would_be_noticed(tmp_path: Path) -> None:
     assert holds_pickle((tmp_path / "new").read_bytes())
     assert holds_pickle((tmp_path / "old").read_bytes())
     assert holds_pickle(pickle.dumps({"a": 1}))
+
+
+class WithNotes(nn.Linear):
+    """Has state of its own that is no tensor."""
+
+    notes = "as made"
+
+    def get_extra_state(self) -> str:
+        return self.notes
+
+    def set_extra_state(self, state: str) -> None:
+        self.notes = state
+
+
+def test_state_that_is_no_tensor_stays_as_it_is() -> None:
+    model, weight = WithNotes(3, 2, bias=False), torch.arange(6.0).reshape(2, 3)
+    model.notes = "learned"
+    load_module(Path("run"), model, {"network/weight": weight}, "network")
+    assert torch.equal(model.weight, weight) and model.notes == "learned"

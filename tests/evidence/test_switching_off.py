@@ -30,12 +30,12 @@ from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence import layer_training, switching_off
+from isotropy.evidence import layer_structure, layer_training, switching_off
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.layer_schedule import RelaxConfig, resolved
 from isotropy.evidence.layer_training import LayerTrainer
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.switching_off import complexities, switch_off
+from isotropy.evidence.switching_off import switch_off, volumes
 from isotropy.likelihoods import Categorical, Likelihood
 from isotropy.networks.convolutional_pathways import ConvolutionPathway
 from isotropy.networks.hardening import harden
@@ -89,6 +89,14 @@ def fit_of(evidence: LaplaceEvidence, inputs: Tensor, targets: Tensor) -> Laplac
     return evidence.fit([Batch(inputs, targets, Copies(1))])
 
 
+@torch.no_grad()
+def complexities(evidence: LaplaceEvidence, fit: LaplaceFit) -> dict[str, float]:
+    """What every tensor costs: its volume, and what its prior charges for the weights."""
+    precisions, norms = evidence.precisions(fit), fit.squared_norms
+    found = volumes(evidence, fit)
+    return {name: left + float(precisions[name] * norms[name]) / 2 for name, left in found.items()}
+
+
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in network.named_parameters()}
 
@@ -102,18 +110,24 @@ def changed(network: nn.Module, before: dict[str, Tensor]) -> set[str]:
 
 
 @dataclass
-class Random:
-    """A random network, and targets that it would give itself: each pathway explains something."""
+class Problem:
+    """A sequence of layers as a model with an evidence, and data."""
 
     evidence: LaplaceEvidence
     inputs: Tensor
     targets: Tensor
-    curvature: OutputCurvature
 
     @property
     def network(self) -> nn.Sequential:
         assert isinstance(self.evidence.network, nn.Sequential)
         return self.evidence.network
+
+
+@dataclass
+class Random(Problem):
+    """A random network, and targets that it would give itself: each pathway explains something."""
+
+    curvature: OutputCurvature
 
     def log_likelihood(self, outputs: Tensor) -> Tensor:
         if isinstance(self.evidence.likelihood, Categorical):
@@ -289,18 +303,9 @@ def images_of(count: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass
-class Written:
+class Written(Problem):
     """A network whose convolution sees axes (channels 0 and 1) and whose factored pathway sees
     halves (2 and 3), and data. Nothing is in channel 4."""
-
-    evidence: LaplaceEvidence
-    inputs: Tensor
-    targets: Tensor
-
-    @property
-    def network(self) -> nn.Sequential:
-        assert isinstance(self.evidence.network, nn.Sequential)
-        return self.evidence.network
 
     def accuracy(self) -> float:
         with torch.no_grad():
@@ -579,7 +584,7 @@ def test_rows_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     together, apart = written("axes"), written("axes")
     assert len(apart.inputs) % 7
     expected = together.switched_off()
-    monkeypatch.setattr(switching_off, "ROWS", 7)
+    monkeypatch.setattr(layer_structure, "ROWS", 7)
     assert apart.switched_off() == expected == {FFC: OF_FFC}
     for name, parameter in together.network.named_parameters():
         assert_equal(apart.network.get_parameter(name), parameter, name, 1e-12)

@@ -30,8 +30,8 @@ AUGMENTATIONS: dict[str, FlipsAndShifts | None] = {
 RATE = 3e-3
 """Of the weights with batches of 256; with others in proportion to the root of their size."""
 FREE_SHARE = 0.02
-"""Of the number of examples: δ at the start of fully connected pathways beside others. Evidence
-brings those that are not needed to about this; starting at 1, they fit single images until then."""
+"""Of the number of examples: δ at the start of fully connected pathways beside others. Starting at
+1 they fit single images before the evidence has a say."""
 STEPS_BEFORE = 500
 """Weight steps before the first step on precisions: pathways that start at zero get a size."""
 

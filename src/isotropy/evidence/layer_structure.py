@@ -18,7 +18,7 @@ what no convolution knows, such as where a digit is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ COUNTS_FROM = 0.1
 OFF = "off"
 BIAS_MAP = "bias map"
 ROWS = 500
-"""Examples that contributions are measured on at once."""
+"""Examples that pathways are watched on at once."""
 
 
 @dataclass(frozen=True)
@@ -195,19 +195,11 @@ def note_contributions(network: nn.Module, inputs: Tensor) -> None:
         for pathway in layer.members().values()
     }
 
-    def note(module: nn.Module, _: object, output: Tensor) -> None:
-        assert isinstance(module, Pathway)
-        linear = output - constants[module]
-        squares.setdefault(module, []).append(linear.double().square().mean((1, 2, 3)))
+    def note(pathway: Pathway, outputs: Tensor) -> None:
+        linear = outputs - constants[pathway]
+        squares.setdefault(pathway, []).append(linear.double().square().mean((1, 2, 3)))
 
-    handles = [pathway.register_forward_hook(note) for pathway in constants]
-    try:
-        with evaluation_mode(network):
-            for part in inputs.split(ROWS):
-                network(part)
-    finally:
-        for handle in handles:
-            handle.remove()
+    watch(network, constants, inputs, note)
     for layer in relaxed_layers(network).values():
         members = layer.members()
         means = {k: float(torch.cat(squares[p]).mean()) for k, p in members.items()}
@@ -216,3 +208,26 @@ def note_contributions(network: nn.Module, inputs: Tensor) -> None:
         reaching = [constants[p] for p in members.values() if p.reaches_target]
         varying = varying_part(torch.stack(reaching).sum(0)) if reaching else inputs.new_zeros(1)
         layer.bias_map = float(varying.double().square().mean() / total) ** 0.5
+
+
+@torch.no_grad()
+def watch(
+    network: nn.Module,
+    pathways: Iterable[Pathway],
+    inputs: Tensor,
+    note: Callable[[Pathway, Tensor], None],
+) -> None:
+    """Call the network on `inputs`, in evaluation mode, and `note` on every output of these."""
+
+    def hook(module: nn.Module, _: object, outputs: Tensor) -> None:
+        assert isinstance(module, Pathway)
+        note(module, outputs)
+
+    handles = [pathway.register_forward_hook(hook) for pathway in pathways]
+    try:
+        with evaluation_mode(network):
+            for part in inputs.split(ROWS):
+                network(part)
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import kind_named
-from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.swift_operations import swift_operations
 from isotropy.evidence.captured import CapturedFunction, can_capture
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
@@ -41,13 +40,11 @@ from isotropy.evidence.precision import multiplying_in
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.proximal_adam import ProximalAdam
 from isotropy.evidence.schedule import cosine
-from isotropy.evidence.scoring import Scores
+from isotropy.evidence.scoring import Scores, plain_scores
 from isotropy.evidence.streams import stream
 from isotropy.evidence.switching_off import OFF_PRECISION, switch_off
 from isotropy.likelihoods import Likelihood
 
-ROWS = 4096
-"""Rows that the network is called on at once where nothing is kept of it."""
 WARM_UP = 200
 """Weight steps over which the rate grows to its start: Adam's first ones are all of one size, and
 large ones leave a network of rectified layers at zero for good."""
@@ -312,20 +309,3 @@ class LayerTrainer:
     def score(self, inputs: Tensor, targets: Tensor) -> Scores:
         """Accuracy and mean log likelihood of the network as it is."""
         return plain_scores(self.network, self.likelihood, inputs, targets)
-
-
-@torch.no_grad()
-def plain_scores(
-    network: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor
-) -> Scores:
-    """Accuracy (None for regression) and mean log likelihood of a network's own predictions."""
-    hits, total = 0.0, 0.0
-    with evaluation_mode(network):
-        for part, wanted in zip(inputs.split(ROWS), targets.split(ROWS), strict=True):
-            outputs = network(part)
-            total += float(
-                likelihood.log_likelihood(likelihood.statistic(outputs, wanted), len(part))
-            )
-            hits += float((outputs.argmax(1) == wanted).sum()) if targets.ndim == 1 else 0.0
-    accuracy = hits / len(inputs) if targets.ndim == 1 else None
-    return Scores(accuracy, total / len(inputs))

@@ -7,7 +7,7 @@ For class probabilities and Gaussian means the two are one: Σ w log softmax(f) 
 Σ w f by a number that is the same for every class, and normalising takes it away. The second is
 here because it is what Augerino's authors write.
 
-Rows are (batch·copies, outputs), copies fastest.
+Rows are (batch·copies, outputs), copies fastest. `plain_scores` are those of a network alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isotropy.checks import check_choice
 from isotropy.curvature.copies import Copies
@@ -27,6 +27,8 @@ from isotropy.networks.invariant_model import InvariantModel
 
 ROWS = 8192
 """Rows that the network is called on at once."""
+EXAMPLES = 4096
+"""The same of a network alone, whose maps may be many."""
 
 
 @dataclass(frozen=True)
@@ -85,3 +87,20 @@ def score(
                 hits += (outputs.argmax(1) == wanted).sum()
     accuracy = float(hits) / len(inputs) if classes else None
     return Scores(accuracy, float(total) / len(inputs))
+
+
+@torch.no_grad()
+def plain_scores(
+    network: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor
+) -> Scores:
+    """Accuracy (None for regression) and mean log likelihood of a network's own predictions."""
+    hits, total = 0.0, 0.0
+    with evaluation_mode(network):
+        for part, wanted in zip(inputs.split(EXAMPLES), targets.split(EXAMPLES), strict=True):
+            outputs = network(part)
+            total += float(
+                likelihood.log_likelihood(likelihood.statistic(outputs, wanted), len(part))
+            )
+            hits += float((outputs.argmax(1) == wanted).sum()) if targets.ndim == 1 else 0.0
+    accuracy = hits / len(inputs) if targets.ndim == 1 else None
+    return Scores(accuracy, total / len(inputs))

@@ -28,14 +28,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit, block_precision
 from isotropy.evidence.layer_structure import (
     note_contributions,
     pathway_parameters,
     pathway_prefix,
     relaxed_layers,
+    watch,
 )
+from isotropy.evidence.scoring import plain_scores
 from isotropy.networks.pathway import Pathway
 from isotropy.networks.pathways import symmetry_rank
 
@@ -43,27 +44,16 @@ OFF_PRECISION = 1e12
 """Prior precision of what is switched off."""
 LOST = 0.05
 """Nats per example that the network may lose with a pathway, before it adapts."""
-ROWS = 500
-"""Examples that the network is called on at once."""
 
 Names = tuple[str, str]
 """A layer and a kind of pathway in it."""
 
 
 @torch.no_grad()
-def complexities(evidence: LaplaceEvidence, fit: LaplaceFit) -> dict[str, float]:
-    """½ [δ‖θ‖² + log|H + δ| − P log δ] of every parameter tensor, in nats; its sum over all is what
-    `evidence.value` takes off the log likelihood. Curvature is by blocks."""
-    precisions = evidence.precisions(fit)
-    return {
-        name: volume + float(precisions[name] * fit.squared_norms[name]) / 2
-        for name, volume in _volumes(evidence, fit).items()
-    }
-
-
-def _volumes(evidence: LaplaceEvidence, fit: LaplaceFit) -> dict[str, float]:
-    """½ [log|H + δ| − P log δ] of every parameter tensor: how much of the prior's volume is left
-    to the posterior."""
+def volumes(evidence: LaplaceEvidence, fit: LaplaceFit) -> dict[str, float]:
+    """½ [log|H + δ| − P log δ] of every parameter tensor, in nats: what is left to the posterior of
+    the prior's volume. With ½ δ‖θ‖² of all that is what `evidence.value` takes off the log
+    likelihood. Curvature is by blocks."""
     precisions, scale = evidence.precisions(fit), evidence.scale(fit)
     found = {}
     for name, spectrum in fit.spectra.items():
@@ -88,7 +78,7 @@ def switch_off(
     off:             what is switched off already
     """
     network, precisions = evidence.network, evidence.precisions(fit)
-    volumes = _volumes(evidence, fit)
+    left = volumes(evidence, fit)
     count = fit.stands_for or fit.count
     note_contributions(network, inputs)
     layers = relaxed_layers(network)
@@ -98,7 +88,7 @@ def switch_off(
         for kind, share in (layer.contributions or {}).items()
         if (name, kind) not in off
     )
-    before = _mean_log_likelihood(evidence, inputs, targets)
+    before = plain_scores(network, evidence.likelihood, inputs, targets).log_likelihood
     found: dict[Names, list[str]] = {}
     for _, name, kind in by_share:
         members = layers[name].members()
@@ -115,13 +105,13 @@ def switch_off(
         whole = [*own, *(each for names in theirs for each in names)]
         charged = _penalty(network, whole, precisions)
         restore = _take_out(network, members[kind], [members[other] for other in beside], inputs)
-        after = _mean_log_likelihood(evidence, inputs, targets)
+        after = plain_scores(network, evidence.likelihood, inputs, targets).log_likelihood
         saved = charged - _penalty(network, whole, precisions)
-        saved += sum(volumes[each] for each in own if each in volumes)
+        saved += sum(left[each] for each in own if each in left)
         if count * (after - before) + saved > 0 and before - after < LOST:
             before = after
             shaping = {f"{pathway_prefix(name, kind)}{each}" for each in members[kind].shaping}
-            found[name, kind] = [each for each in own if each in volumes and each not in shaping]
+            found[name, kind] = [each for each in own if each in left and each not in shaping]
         else:
             restore()
     return found
@@ -161,24 +151,9 @@ def _channel_means(network: nn.Module, pathway: Pathway, inputs: Tensor) -> Tens
     sums: list[Tensor] = []
     counts: list[int] = []
 
-    def add(_: nn.Module, __: object, output: Tensor) -> None:
-        sums.append(output.sum((0, 2, 3)))
-        counts.append(output[:, 0].numel())
+    def add(_: Pathway, outputs: Tensor) -> None:
+        sums.append(outputs.sum((0, 2, 3)))
+        counts.append(outputs[:, 0].numel())
 
-    handle = pathway.register_forward_hook(add)
-    try:
-        with evaluation_mode(network):
-            for part in inputs.split(ROWS):
-                network(part)
-    finally:
-        handle.remove()
+    watch(network, [pathway], inputs, add)
     return torch.stack(sums).sum(0) / sum(counts)
-
-
-def _mean_log_likelihood(evidence: LaplaceEvidence, inputs: Tensor, targets: Tensor) -> float:
-    likelihood, total = evidence.likelihood, 0.0
-    with evaluation_mode(evidence.network):
-        for part, wanted in zip(inputs.split(ROWS), targets.split(ROWS), strict=True):
-            statistic = likelihood.statistic(evidence.network(part), wanted)
-            total += float(likelihood.log_likelihood(statistic, len(part)))
-    return total / len(inputs)

@@ -28,7 +28,8 @@ from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.layer_schedule import RelaxConfig, resolved
 from isotropy.evidence.layer_structure import relaxed_layers
-from isotropy.evidence.layer_training import LayerEpoch, LayerTrainer, plain_scores
+from isotropy.evidence.layer_training import LayerEpoch, LayerTrainer
+from isotropy.evidence.scoring import plain_scores
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.hardening import harden
 from isotropy.networks.pathways import PathwayOptions, check_kinds, options_for
