@@ -15,6 +15,11 @@ all entries of φ are equal, 1 / P for P anchors within σ² / P, so that a filt
 values at every pixel; the derivative by ω vanishes there, and training does not leave it. For
 ω → ∞ a filter is zero at all pixels that are not anchors.
 
+Anchors are drawn at random, but away from each other (`spread_points`). Where they are drawn
+independently, as in the paper's experiments, some are close, the inverse is large there, and one
+unit of values moves a filter by up to thirty times as much as another: filters that steps on values
+learn slowly, and that leave a network dead beside other pathways. Spread, that ratio is about two.
+
 Axes: points (points, 2) with height first, φ (anchors, pixels) with pixels row by row. Everything
 is computed in float64 and rounded to the layer's precision. Oracle: tests/oracles.
 """
@@ -38,6 +43,9 @@ VARIANCE = 1.0 + 1e-6
 LENGTHSCALE = 1.0
 """ω at first, in 1 / pixels."""
 
+CANDIDATES = 8
+"""Places drawn for each anchor that is kept."""
+
 WEAK = 0.1
 """Norm of the change of a filter by values of norm one, below which a fit does without."""
 
@@ -56,6 +64,25 @@ def anchor_count(sparsity: float, pixels: int) -> int:
             f"sparsity: expected anchors per pixel, above 0 and at most 1, got {sparsity:g}"
         )
     return max(math.ceil(sparsity * pixels - 1e-9), 1)  # 0.1 · 30 is a little more than 3
+
+
+def spread_points(
+    count: int, size: tuple[int, int], *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Random points in the box whose corners are the corner pixels, away from each other, (count, 2).
+
+    Of `CANDIDATES` uniform places for each point one is the first; each next is the one furthest
+    from all that are there. In float32 in any case: the same points in every precision.
+    """
+    box = torch.tensor([size[0] - 1, size[1] - 1], dtype=torch.float32)
+    share = torch.rand(CANDIDATES * count, 2, generator=generator, dtype=torch.float32) - 0.5
+    places = share * box
+    kept = [places[:1]]
+    nearest = _distances(places, kept[0])
+    for _ in range(count - 1):
+        kept.append(places[nearest[:, 0].argmax(0, keepdim=True)])
+        nearest = torch.minimum(nearest, _distances(places, kept[-1]))
+    return torch.cat(kept)
 
 
 def basis_functions(anchors: Tensor, lengthscale: Tensor, points: Tensor) -> Tensor:
@@ -125,8 +152,7 @@ class FilterBasis(nn.Module):
     to the module that holds the parameter.
 
     size:      height and width of filters
-    generator: draws anchors, uniformly in the box whose corners are the corner pixels; torch's
-               own if None
+    generator: draws anchors (`spread_points`); torch's own if None
 
     `anchors` (anchors, 2) and `lengthscale` (1,) are saved with a network either way. Where
     neither is learned φ is computed once, and rounded anew from float64 when the layer is
@@ -149,11 +175,9 @@ class FilterBasis(nn.Module):
         options = options or BasisOptions()
         self.size = size
         self.count = anchor_count(options.sparsity, size[0] * size[1])
-        # Numbers of float32 in any case: the same basis in every precision.
-        share = torch.rand(self.count, 2, generator=generator, dtype=torch.float32) - 0.5
-        box = torch.tensor([size[0] - 1, size[1] - 1], dtype=torch.float32)
         default = torch.get_default_dtype()
-        self._add("anchors", (share * box).to(default), options.learns_anchors)
+        anchors = spread_points(self.count, size, generator=generator).to(default)
+        self._add("anchors", anchors, options.learns_anchors)
         self._add("lengthscale", torch.full((1,), LENGTHSCALE), options.learns_lengthscale)
         self.register_buffer("points", grid_points(*size).to(default), persistent=False)
         self.register_buffer("fixed_functions", None, persistent=False)
