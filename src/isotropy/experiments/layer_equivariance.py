@@ -50,6 +50,7 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
         published = own.pop("published", {})
         lists = {key: own.pop(key) for key in ("problems", "pathways", "objectives")}
         widths = own.pop("widths", {})
+        seeds = tuple(own.pop("seeds", table["seeds"]))
         own.pop("title")
         for problem in lists["problems"]:
             for pathways in lists["pathways"]:
@@ -70,7 +71,7 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
                     )
                     if own["data"] == "CIFAR10":
                         cost *= 0.9
-                    found.append(SeriesJob(f"{name}/{row}", tuple(table["seeds"]), settings, cost))
+                    found.append(SeriesJob(f"{name}/{row}", seeds, settings, cost))
     return found
 
 

@@ -69,7 +69,7 @@ def anchor_count(sparsity: float, pixels: int) -> int:
 def spread_points(
     count: int, size: tuple[int, int], *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Random points in the box whose corners are the corner pixels, away from each other, (count, 2).
+    """Random points away from each other, (count, 2), in the box between the corner pixels.
 
     Of `CANDIDATES` uniform places for each point one is the first; each next is the one furthest
     from all that are there. In float32 in any case: the same points in every precision.
