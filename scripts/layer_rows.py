@@ -50,6 +50,11 @@ def about(name: str) -> Mapping[str, Any]:
     return {**found["settings"], **found["tables"][name]}
 
 
+def has(rows: Rows, *tables: str) -> bool:
+    """Whether a row of one of these tables was run."""
+    return any(table_of(row) in tables for row in rows)
+
+
 def number(rows: Rows, row: str, key: str) -> float | None:
     """The mean over seeds; None where the row is missing or a seed has no finite number."""
     values = [finite(record.get(key)) for record in rows.get(row, ())]
@@ -63,10 +68,10 @@ def points(rows: Rows, row: str) -> float | None:
     return None if accuracy is None else 100 * accuracy
 
 
-def shares(rows: Rows, row: str, kind: str) -> list[float]:
-    """A pathway's relative effective number of parameters, in every layer (and seed)."""
+def parts(rows: Rows, row: str, kind: str, key: str = "effective") -> list[float]:
+    """A pathway's number of a layer's record, in every layer (and seed): by default its share."""
     layers = [layer for record in rows.get(row, ()) for layer in layers_of(record)]
-    values = [finite(mapping_of(layer.get("effective")).get(kind)) for layer in layers]
+    values = [finite(mapping_of(layer.get(key)).get(kind)) for layer in layers]
     return [value for value in values if value is not None]
 
 
@@ -102,7 +107,7 @@ def parameters_cell(rows: Rows, stem: str) -> str:
 
 def share_cell(rows: Rows, row: str, kind: str) -> str:
     """`44 % (0–99)`: mean, least and largest over layers."""
-    values = shares(rows, row, kind)
+    values = parts(rows, row, kind)
     if not values:
         return MISSING
     return f"{100 * mean(values):.0f} % ({100 * min(values):.0f}–{100 * max(values):.0f})"
@@ -111,3 +116,24 @@ def share_cell(rows: Rows, row: str, kind: str) -> str:
 def words(pathways: str) -> str:
     """`ffc + conv`."""
     return pathways.replace("+", " + ")
+
+
+def score_cells(rows: Rows, stem: str) -> list[str]:
+    """Parameters, likelihood and accuracy under both objectives, and the evidence."""
+    cells = [parameters_cell(rows, stem)]
+    for objective in OBJECTIVES:
+        row = f"{stem}/{objective}"
+        cells += [nll_cell(rows, row), accuracy_cell(rows, row)]
+    return [*cells, evidence_cell(rows, stem)]
+
+
+def table_text(columns: Sequence[str], lines: Sequence[Sequence[str]], below: Sequence[str]) -> str:
+    """A table of Markdown, and lines of text below it."""
+    text = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    text += [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([*text, "", *below] if below else text)
+
+
+def claim_text(what: str, holds: bool, numbers: str) -> str:
+    """Whether something that was to be shown holds, with its numbers."""
+    return f"- {'Holds' if holds else 'Does not hold'}: {what} ({numbers})."

@@ -1,18 +1,19 @@
 """Tables of the layer-equivariance series, from its rows in results/: for `results_page.py`.
 
-Tables 1, 2, 3, 4 and 7 of van der Ouderaa, Immer and van der Wilk (2023), what hardening left, and
-how all of it was made. Published numbers stand behind ours in brackets, a row that is missing is a
-dash, and below a table it is said whether what was to be shown holds.
+Tables 1, 2 and 4 of van der Ouderaa, Immer and van der Wilk (2023), what hardening left, and how
+all of it was made; Tables 3 and 7 are in `group_tables.py`. Published numbers stand behind ours in
+brackets, a row that is missing is a dash, and below a table it is said whether what was to be shown
+holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 
 import torch
 from equivariant_tables import NOT_RUN, made_with
+from group_tables import forms_table, groups_table
 from layer_rows import (
     NAME,
     OBJECTIVES,
@@ -21,17 +22,17 @@ from layer_rows import (
     Rows,
     about,
     accuracy_cell,
-    evidence_cell,
+    claim_text,
+    has,
     nll_cell,
     number,
     parameters_cell,
     planned_rows,
     points,
-    published,
     rows_of,
-    share_cell,
-    shares,
+    score_cells,
     table_of,
+    table_text,
     words,
 )
 
@@ -41,7 +42,6 @@ from isotropy.networks.relaxed_cnn import relaxed_cnn
 from isotropy.report.relax_words import layer_name, layers_of, part_text
 from isotropy.report.wording import MISSING, finite, joined, mapping_of, number_text, percent_text
 
-DATA = {"MNIST": "MNIST", "CIFAR10": "CIFAR-10"}
 PUBLISHED_EPOCHS = {"MNIST": 1000, "CIFAR10": 4000}
 COUNTED = ("fc", "fc+conv")
 """Rows of Table 2 that are counted and not run."""
@@ -53,26 +53,12 @@ MOST_SHARE, FEWER = 0.9, 3.0
 """The same: the convolution's share in most layers, and parameters over those that are left."""
 
 
-def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], claims: Sequence[str]) -> str:
-    text = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    text += [f"| {' | '.join(cells)} |" for cells in lines]
-    return "\n".join([*text, "", *claims] if claims else text)
-
-
-def _claim(what: str, holds: bool, numbers: str) -> str:
-    return f"- {'Holds' if holds else 'Does not hold'}: {what} ({numbers})."
-
-
-def _has(rows: Rows, *tables: str) -> bool:
-    return any(table_of(row) in tables for row in rows)
-
-
 # -- Table 1 -----------------------------------------------------------------------------------
 
 
 def toy_table(rows: Rows) -> str:
     """Accuracy and likelihood by problem, pathways and objective."""
-    if not _has(rows, "toy"):
+    if not has(rows, "toy"):
         return NOT_RUN
     columns = ["problem", "pathways", "parameters"]
     columns += ["MAP: accuracy, %", "NLL", "Laplace: accuracy, %", "NLL"]
@@ -85,7 +71,7 @@ def toy_table(rows: Rows) -> str:
                 row = f"{stem}/{objective}"
                 line += [accuracy_cell(rows, row), nll_cell(rows, row)]
             lines.append(line)
-    return _table(columns, lines, toy_claims(rows))
+    return table_text(columns, lines, toy_claims(rows))
 
 
 def toy_claims(rows: Rows) -> list[str]:
@@ -99,7 +85,7 @@ def toy_claims(rows: Rows) -> list[str]:
         if ours is not None and strict is not None:
             said = f"on {problem} learned ffc + conv is {what} conv"
             numbers = f"{ours:.2f} % and {strict:.2f} %"
-            claims.append(_claim(said, _at_least(ours - strict, least), numbers))
+            claims.append(claim_text(said, _at_least(ours - strict, least), numbers))
     return claims
 
 
@@ -124,7 +110,7 @@ def quick_table(results: Path) -> str:
             [problem, words(pathways), parameters_cell(rows, stem), *scores, ", ".join(kinds)]
         )
     every = [record for records in rows.values() for record in records]
-    return _table(columns, lines, [made_with(every)])
+    return table_text(columns, lines, [made_with(every)])
 
 
 # -- Table 2 -----------------------------------------------------------------------------------
@@ -140,24 +126,15 @@ CIFAR10_TABLES = (
 def cifar10_table(rows: Rows) -> str:
     """CIFAR-10 by pathways; then those whose lengthscales are learned too (+ω), and runs with
     augmentation."""
-    if not _has(rows, *(name for name, _ in CIFAR10_TABLES)):
+    if not has(rows, *(name for name, _ in CIFAR10_TABLES)):
         return NOT_RUN
     columns = ["pathways", "parameters", "MAP: NLL", "accuracy, %", "Laplace: NLL", "accuracy, %"]
     lines = [[words(each), f"{parameter_count(each):,}", "not run", *[""] * 4] for each in COUNTED]
     for name, suffix in CIFAR10_TABLES:
         for pathways in about(name)["pathways"]:
             stem = f"{name}/original/{pathways}"
-            lines.append([words(pathways) + suffix, *_scores(rows, stem)])
-    return _table([*columns, "log evidence per example"], lines, cifar10_claims(rows))
-
-
-def _scores(rows: Rows, stem: str) -> list[str]:
-    """Parameters, likelihood and accuracy under both objectives, and the evidence."""
-    cells = [parameters_cell(rows, stem)]
-    for objective in OBJECTIVES:
-        row = f"{stem}/{objective}"
-        cells += [nll_cell(rows, row), accuracy_cell(rows, row)]
-    return [*cells, evidence_cell(rows, stem)]
+            lines.append([words(pathways) + suffix, *score_cells(rows, stem)])
+    return table_text([*columns, "log evidence per example"], lines, cifar10_claims(rows))
 
 
 def parameter_count(pathways: str) -> int:
@@ -176,60 +153,16 @@ def cifar10_claims(rows: Rows) -> list[str]:
     if ours is not None and strict is not None:
         what = f"learned ffc + conv is at most {CIFAR10_BELOW:g} points below conv"
         numbers = f"{ours:.2f} % and {strict:.2f} %"
-        claims.append(_claim(what, _at_least(ours - strict, -CIFAR10_BELOW), numbers))
+        claims.append(claim_text(what, _at_least(ours - strict, -CIFAR10_BELOW), numbers))
     loss, plain_loss = (number(rows, row, "test_nll") for row in (LEARNED, by_map))
     if loss is not None and plain_loss is not None:
         what = "its NLL is at most half of that under MAP"
-        claims.append(_claim(what, loss <= plain_loss / 2, f"{loss:.3f} and {plain_loss:.3f}"))
+        claims.append(claim_text(what, loss <= plain_loss / 2, f"{loss:.3f} and {plain_loss:.3f}"))
     plain = points(rows, by_map)
     if ours is not None and plain is not None:
         what = "its accuracy is not below that under MAP"
-        claims.append(_claim(what, _at_least(ours, plain), f"{ours:.2f} % and {plain:.2f} %"))
+        claims.append(claim_text(what, _at_least(ours, plain), f"{ours:.2f} % and {plain:.2f} %"))
     return claims
-
-
-# -- Table 3 -----------------------------------------------------------------------------------
-
-GROUP_TABLES = ("groups-mnist", "groups-cifar10")
-
-
-def groups_table(rows: Rows) -> str:
-    """Scores with three pathways, and the share of each over layers, by data and version."""
-    if not _has(rows, *GROUP_TABLES):
-        return NOT_RUN
-    pathways = about(GROUP_TABLES[0])["pathways"][0]
-    kinds = pathways.split("+")
-    columns = [
-        "data", "parameters", "MAP: NLL", "accuracy, %", "Laplace: NLL", "accuracy, %",
-        "log evidence per example", *(f"share of {kind}" for kind in kinds), "gconv, published",
-    ]  # fmt: skip
-    lines = []
-    for name in GROUP_TABLES:
-        for problem in about(name)["problems"]:
-            stem = f"{name}/{problem}/{pathways}"
-            row = f"{stem}/laplace"
-            line = [f"{DATA[about(name)['data']]}, {problem}", *_scores(rows, stem)]
-            line += [share_cell(rows, row, kind) for kind in kinds]
-            lines.append([*line, number_text(published(rows, row, "gconv"), 0, " %")])
-    claims = [claim for name in GROUP_TABLES if (claim := group_claim(rows, name))]
-    return _table(columns, lines, claims)
-
-
-def group_claim(rows: Rows, name: str) -> str:
-    """Whether the group convolution's share is larger on rotated data; empty if not known."""
-    pathways = about(name)["pathways"][0]
-    pair = [f"{name}/{problem}/{pathways}/laplace" for problem in ("rotated", "original")]
-    found = [shares(rows, row, "gconv") for row in pair]
-    if not all(found):
-        return ""
-    rotated, original = (100 * mean(each) for each in found)
-    known = [published(rows, row, "gconv") for row in pair]
-    beside = f"; published {known[0]:g} % and {known[1]:g} %" if None not in known else ""
-    return (
-        f"- {DATA[about(name)['data']]}: the mean share of gconv is "
-        f"{'larger' if rotated > original else 'not larger'} on rotated than on original data "
-        f"({rotated:.1f} % and {original:.1f} %{beside})."
-    )
 
 
 # -- Table 4 -----------------------------------------------------------------------------------
@@ -259,35 +192,14 @@ def layers_table(rows: Rows) -> str:
     found = [finite(mapping_of(layer.get("effective")).get("conv")) for layer in layers]
     over = sum(share is not None and share > MOST_SHARE for share in found)
     what = f"in most layers the share of conv is over {100 * MOST_SHARE:.0f} %"
-    claim = _claim(what, 2 * over > len(layers), f"in {over} of {len(layers)}")
-    return _table(["layer", "became", *columns], lines, [claim])
+    claim = claim_text(what, 2 * over > len(layers), f"in {over} of {len(layers)}")
+    return table_text(["layer", "became", *columns], lines, [claim])
 
 
 def _short(value: object) -> str:
     """Three digits: 0.0123, 42.8, 3.59e+06."""
     known = finite(value)
     return MISSING if known is None else f"{known:.3g}"
-
-
-# -- Table 7 -----------------------------------------------------------------------------------
-
-
-FORM_TABLES = ("group-forms", "matched-forms")
-
-
-def forms_table(rows: Rows) -> str:
-    """Forms of group convolution, and a plain one, on rotated CIFAR-10."""
-    if not _has(rows, *FORM_TABLES):
-        return NOT_RUN
-    lines = []
-    for name in FORM_TABLES:
-        own = about(name)
-        for pathways in own["pathways"]:
-            stem = f"{name}/{own['problems'][0]}/{pathways}"
-            width = str(own.get("widths", {}).get(pathways, own["width"]))
-            line = [pathways, width, parameters_cell(rows, stem)]
-            lines.append([*line, accuracy_cell(rows, f"{stem}/map"), nll_cell(rows, f"{stem}/map")])
-    return _table(["pathway", "width", "parameters", "accuracy, %", "NLL"], lines, [])
 
 
 # -- hardening ---------------------------------------------------------------------------------
@@ -307,7 +219,7 @@ def hardened_table(rows: Rows) -> str:
     if not lines:
         return NOT_RUN
     columns = ["row", "accuracy", "hardened", "parameters", "hardened", "times fewer"]
-    return _table(columns, lines, hardened_claims(rows))
+    return table_text(columns, lines, hardened_claims(rows))
 
 
 def _factor(record: Record, hardened: Record) -> float | None:
@@ -332,7 +244,7 @@ def hardened_claims(rows: Rows) -> list[str]:
             f"{FEWER:g} times fewer parameters"
         )
         holds = _at_least(-abs(change), -HARDENED_OFF) and factor >= FEWER
-        claims.append(_claim(what, holds, f"by {number_text(change, 2)}, {factor:.1f} times"))
+        claims.append(claim_text(what, holds, f"by {number_text(change, 2)}, {factor:.1f} times"))
     return claims
 
 
@@ -343,7 +255,7 @@ def made_table(rows: Rows) -> str:
     """By table: rows that were run, epochs, batches, examples, seconds; then all in a sentence."""
     if not rows:
         return NOT_RUN
-    tables = {name: own for name, own in read_table(NAME)["tables"].items() if _has(rows, name)}
+    tables = {name: own for name, own in read_table(NAME)["tables"].items() if has(rows, name)}
     lines, shorter = [], True
     for name, own in tables.items():
         found = [r for row, records in rows.items() if table_of(row) == name for r in records]
@@ -359,7 +271,7 @@ def made_table(rows: Rows) -> str:
     if any(own["data"] == "CIFAR10" for own in tables.values()):
         said.append("CIFAR-10 here went through JPEG once.")
     columns = ["table", "rows run", "training images", "batch", "augmentation", "seconds", "epochs"]
-    return _table(columns, lines, [" ".join(said)])
+    return table_text(columns, lines, [" ".join(said)])
 
 
 def _made_cells(rows: Rows, name: str, records: Sequence[Record]) -> list[str]:

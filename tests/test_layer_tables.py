@@ -227,6 +227,16 @@ def test_a_group_share_that_is_not_larger_is_said(tables: ModuleType, tmp_path: 
     assert claims(tables.TABLES["layers-groups"](write_rows(tmp_path / "one", rows[0]))) == []
 
 
+def test_what_shares_are_made_of_is_said_where_known(tables: ModuleType, tmp_path: Path) -> None:
+    rows = [grouped("rotated", [0.5, 0.5], 83), grouped("original", [0.4, 0.6], 75)]
+    for row, of_group in zip(rows, (0.9, 0.3), strict=True):
+        row["layers"][0]["normalised"] = {"ffc": 0.0, "conv": 0.2, "gconv": of_group}
+        row["layers"][1]["normalised"] = {"ffc": 0.0, "conv": 0.1, "gconv": 0.1}
+    (claim,) = claims(tables.TABLES["layers-groups"](write_rows(tmp_path, *rows)))
+    said = "of the parameters of gconv 50 % and 20 % and of the parameters of conv 15 % and 15 %"
+    assert claim.endswith(f" Determined by the data are {said}.")
+
+
 def learned_layers(*shares: float | None) -> list[dict[str, Any]]:
     return [
         layer(
