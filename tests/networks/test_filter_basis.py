@@ -104,6 +104,16 @@ def test_functions_can_be_differentiated_by_anchors_and_lengthscale():
     )
 
 
+def test_a_layer_that_learns_the_lengthscale_alone_has_the_same_derivative_by_it():
+    alone, both = basis((4, 5), BasisOptions(learns_lengthscale=True)), basis((4, 5), LEARNED)
+    weights = torch.randn(10, 20, generator=seeded(1))
+    for made in (alone, both):
+        made.lengthscale.data.fill_(0.7)
+        (made.functions() * weights).sum().backward()
+    torch.testing.assert_close(alone.functions(), both.functions(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(alone.lengthscale.grad, both.lengthscale.grad, rtol=1e-10, atol=0)
+
+
 @pytest.mark.parametrize(
     ("sparsity", "pixels", "expected"),
     [(0.5, 9, 5), (0.5, 1024, 512), (0.5, 1, 1), (0.01, 4, 1), (1.0, 9, 9), (0.1, 30, 3)],

@@ -198,7 +198,15 @@ class FilterBasis(nn.Module):
         """φ (anchors, pixels), in the precision of the layer."""
         if self.fixed_functions is not None:
             return self.fixed_functions
-        return basis_functions(self.anchors, self.lengthscale, self.points).to(self.points.dtype)
+        if self.learns_anchors:
+            found = basis_functions(self.anchors, self.lengthscale, self.points)
+            return found.to(self.points.dtype)
+        # ω is one number: its derivative costs less forwards than through the inverse. The last
+        # factor is zero, and second derivatives by ω, which nothing here takes, are lost.
+        with torch.no_grad():
+            both = basis_slopes(self.anchors, self.lengthscale, self.points)
+        functions, slopes = (each.to(self.points.dtype) for each in both)
+        return functions + slopes * (self.lengthscale - self.lengthscale.detach())
 
     def slopes(self) -> Tensor:
         """∂φ/∂ω (anchors, pixels), a constant."""
