@@ -151,6 +151,18 @@ def test_hardening_goes_by_what_was_learned(result: RelaxResult) -> None:
     assert sum(p.numel() for p in all_but_one.parameters()) < result.record["num_parameters"]
 
 
+def test_a_network_that_answers_alike_to_everything_is_told(result: RelaxResult) -> None:
+    dead = relaxed_network()
+    with torch.no_grad():
+        dead.get_submodule("head").weight.zero_()
+    images = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    config = isotropy.RelaxConfig(epochs=1, burn_in=0, weight_rate=1e-12, objective="map")
+    (note,) = isotropy.learn_layers(dead, (images, labels), config=config).record["notes"]
+    assert "the same outputs for all inputs" in note and "1e-12" in note
+    assert result.record["notes"] == []
+
+
 def test_regression() -> None:
     images, _ = bar_tensors(60)
     brightness = images.mean((1, 2, 3))[:, None]

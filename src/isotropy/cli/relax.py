@@ -180,7 +180,8 @@ def relax_command(context: click.Context, /, **options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(plain(result.record), allow_nan=False))
         return
-    for sentence in [*relax_sentences(result.record), *score_sentences(result.record)]:
+    said = [*relax_sentences(result.record), *score_sentences(result.record)]
+    for sentence in [*said, *result.record["notes"]]:
         click.echo(sentence)
     click.echo(f"Report: {folder / 'report.html'}")
 

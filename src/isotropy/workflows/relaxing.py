@@ -41,6 +41,8 @@ from isotropy.workflows.provenance import provenance
 
 KIND = "relax"
 """What a record and a run folder's config.json say they are of."""
+ASKED = 256
+"""Training examples on which it is asked whether outputs depend on inputs."""
 RELAXED_CNN = "relaxed_cnn"
 """Of a specification: the network is `networks.relaxed_cnn` of its arguments."""
 
@@ -173,7 +175,7 @@ def learn_layers(
         "prior_precision": trainer.prior.by_group(),
         "epochs": [row.as_dict() for row in rows],
         "hardened": None,
-        "notes": [],
+        "notes": _warnings(trained, trained_on[0], settings),
         "run_folder": None,
         **(describe or {}),
     }
@@ -281,6 +283,20 @@ def _check_outputs(network: nn.Module, data: LabelledData, place: torch.device) 
             f"network outputs: expected ({len(inputs)}, {data.num_outputs}) for {data.name}, got "
             f"{tuple(outputs.shape)}"
         )
+
+
+def _warnings(network: nn.Module, inputs: torch.Tensor, config: RelaxConfig) -> list[str]:
+    """What a reader should know before all else: that the network answers alike to everything."""
+    with torch.no_grad():
+        outputs = network(inputs[:ASKED])
+    spread, size = (outputs - outputs[:1]).abs().max(), outputs.abs().max()
+    if len(outputs) == 1 or spread > 1e-5 * size:
+        return []
+    return [
+        "The trained network gives the same outputs for all inputs: no signal is left in it, and "
+        "what its layers became means nothing. Lower the weight rate, "
+        f"{config.weight_rate:.2g} in this run."
+    ]
 
 
 def _kinds(network: nn.Module) -> list[str]:
