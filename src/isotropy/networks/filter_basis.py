@@ -16,9 +16,9 @@ values at every pixel; the derivative by ω vanishes there, and training does no
 ω → ∞ a filter is zero at all pixels that are not anchors.
 
 Anchors are drawn at random, but away from each other (`spread_points`). Where they are drawn
-independently, as in the paper's experiments, some are close, the inverse is large there, and one
-unit of values moves a filter by up to thirty times as much as another: filters that steps on values
-learn slowly, and that leave a network dead beside other pathways. Spread, that ratio is about two.
+independently, as in the paper's experiments, some nearly coincide and the inverse is large: a step
+on values moves a filter up to thirty times as far in one direction as in another. Networks of such
+filters learn slowly, or end with no signal. With spread anchors that ratio is about two.
 
 Axes: points (points, 2) with height first, φ (anchors, pixels) with pixels row by row. Everything
 is computed in float64 and rounded to the layer's precision. Oracle: tests/oracles.
