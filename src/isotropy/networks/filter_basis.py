@@ -77,6 +77,8 @@ def spread_points(
     box = torch.tensor([size[0] - 1, size[1] - 1], dtype=torch.float32)
     share = torch.rand(CANDIDATES * count, 2, generator=generator, dtype=torch.float32) - 0.5
     places = share * box
+    if places.is_meta:
+        return places[:count]  # no numbers to compare, and the shape is known
     kept = [places[:1]]
     nearest = _distances(places, kept[0])
     for _ in range(count - 1):
