@@ -161,7 +161,8 @@ def made_with(records: Sequence[Record]) -> str:
 def _device(record: Record) -> str:
     if "cuda" in record["device"]:
         return str(record["device_name"])
-    return f"{record['threads']} CPU threads"
+    count = record["threads"]
+    return f"{count} CPU thread{'s' * (count != 1)}"
 
 
 def _is(record: Record, problem: str, network: str) -> bool:
