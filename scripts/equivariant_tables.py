@@ -149,7 +149,7 @@ def _flat_from(norms: Sequence[float]) -> str:
 def made_with(records: Sequence[Record]) -> str:
     """Seeds, device and time of these records; rows that ran beside each other all count."""
     seeds = sorted({each["seed"] for each in records})
-    devices = sorted({_device(each) for each in records})
+    devices = sorted({device_text(each) for each in records})
     seconds = sum(each["seconds"] for each in records)
     told = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one start"
     return (
@@ -158,7 +158,8 @@ def made_with(records: Sequence[Record]) -> str:
     )
 
 
-def _device(record: Record) -> str:
+def device_text(record: Record) -> str:
+    """The GPU's name, or how many threads of a CPU."""
     if "cuda" in record["device"]:
         return str(record["device_name"])
     count = record["threads"]
@@ -214,7 +215,7 @@ def in_short(results: Path) -> list[str]:
         ratios = [each["ratio"] for each in report["networks"].values()]
         said.append(
             f"A step of an equivariant network: {min(ratios):.1f} to {max(ratios):.1f} times that "
-            f"of a plain one of equal width ({_device(report)})."
+            f"of a plain one of equal width ({device_text(report)})."
         )
     return said
 

@@ -18,6 +18,7 @@ from statistics import mean
 from typing import Any
 
 from equivariant_tables import TABLES as EQUIVARIANT_TABLES
+from equivariant_tables import device_text
 from layer_figures import figure_link
 from layer_tables import TABLES as LAYER_TABLES
 
@@ -74,7 +75,7 @@ def distributions(results: Path) -> str:
         lines.append(
             f"| {name} | {_amounts(result)} | {_correlation(result)} | "
             f"{result['log_evidence_per_example']:.3f} | {100 * result['test_accuracy']:.1f} % | "
-            f"{result['seconds']:.0f}, {_device(result)} |"
+            f"{result['seconds']:.0f}, {device_text(result)} |"
         )
     return _or_none(lines)
 
@@ -140,7 +141,7 @@ def profiles(results: Path) -> str:
                 f"| {name} | ±{maximum:.0f}° | {low:.0f}° to {high:.0f}° | ±{truth:.0f}° | "
                 f"{100 * abs(maximum - truth) / truth:.0f} % | "
                 f"±{found['held_out_maximum']:.0f}° | {found['rank_correlation']:.2f} | "
-                f"{result['seconds']:.0f}, {_device(result)} |"
+                f"{result['seconds']:.0f}, {device_text(result)} |"
             )
     return _or_none(lines)
 
@@ -157,7 +158,7 @@ def comparisons(results: Path) -> str:
             accuracy = 100 * mean(result["test_accuracy"] for result in outcome)
             lines.append(
                 f"| {experiment} | {name} | {len(outcome)} | {_amounts(first)} | {accuracy:.1f} % "
-                f"| {mean(result['seconds'] for result in outcome):.0f}, {_device(first)} |"
+                f"| {mean(result['seconds'] for result in outcome):.0f}, {device_text(first)} |"
             )
     return _or_none(lines)
 
@@ -253,11 +254,6 @@ def _correlation(result: Record) -> str:
         return ""
     names = found["names"]
     return f"{found['matrix'][names.index('scale_x')][names.index('scale_y')]:.3f}"
-
-
-def _device(result: Record) -> str:
-    on_gpu = "cuda" in result["device"]
-    return result["device_name"] if on_gpu else f"{result['threads']} CPU threads"
 
 
 def _or_none(lines: list[str]) -> str:

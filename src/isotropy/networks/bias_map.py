@@ -41,7 +41,7 @@ class BiasMap(nn.Module):
         means = constant.mean((1, 2), keepdim=True)
         if constant.abs().max() <= NOTHING:
             return None
-        return cls(means if (constant - means).abs().max() <= NOTHING else constant)
+        return cls(means if varying_part(constant).abs().max() <= NOTHING else constant)
 
     def forward(self, maps: Tensor) -> Tensor:
         return maps + self.bias

@@ -17,7 +17,7 @@ values at every pixel; the derivative by ω vanishes there, and training does no
 
 Anchors are drawn at random, but away from each other (`spread_points`). Where they are drawn
 independently, as in the paper's experiments, some nearly coincide and the inverse is large: a step
-on values moves a filter up to thirty times as far in one direction as in another. Networks of such
+on values moves a filter up to fifty times as far in one direction as in another. Networks of such
 filters learn slowly, or end with no signal. With spread anchors that ratio is about two.
 
 Axes: points (points, 2) with height first, φ (anchors, pixels) with pixels row by row. Everything

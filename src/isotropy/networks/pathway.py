@@ -75,13 +75,12 @@ class Pathway(nn.Module):
         raise NotImplementedError
 
     @torch.no_grad()
-    def zero_(self) -> list[str]:
-        """Set all parameters to zero but those that shape filters; their names. Unlike
-        `scale_(0.0)`, which some parameter could undo."""
-        chosen = {n: p for n, p in self.named_parameters() if n not in self.shaping}
-        for parameter in chosen.values():
-            parameter.zero_()
-        return list(chosen)
+    def zero_(self) -> None:
+        """Set all parameters to zero but those that shape filters. Unlike `scale_(0.0)`, which
+        some parameter could undo."""
+        for name, parameter in self.named_parameters():
+            if name not in self.shaping:
+                parameter.zero_()
 
     @torch.no_grad()
     def constant(self) -> Tensor:

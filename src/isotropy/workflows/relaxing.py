@@ -37,7 +37,7 @@ from isotropy.networks.relaxed_cnn import relaxed_cnn
 from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.relax_report import relax_page
 from isotropy.workflows.preparing import device_of, read_split, write_page, write_run
-from isotropy.workflows.provenance import provenance
+from isotropy.workflows.provenance import record_head
 
 KIND = "relax"
 """What a record and a run folder's config.json say they are of."""
@@ -148,12 +148,16 @@ def learn_layers(
     structures, log_evidence = trainer.structures()
     trained.eval()
     specification = network or specification_of(model)
+    plain = _hardened(trained, likelihood, tested_on) if hardened else None
     record = {
-        "schema": 1,
+        **record_head(
+            "relax",
+            seed=settings.seed,
+            device=place,
+            seconds=time.monotonic() - started,
+            run_folder=None,
+        ),
         "kind": KIND,
-        "command": "relax",
-        "seed": settings.seed,
-        **provenance(place),
         "data": {"name": split.train.name, "notes": list(split.notes)},
         "train_examples": len(split.train),
         "test_examples": None if split.test is None else len(split.test),
@@ -174,9 +178,8 @@ def learn_layers(
         "layers": [structure.as_dict() for structure in structures],
         "prior_precision": trainer.prior.by_group(),
         "epochs": [row.as_dict() for row in rows],
-        "hardened": None,
+        "hardened": plain,
         "notes": _warnings(trained, trained_on[0], settings),
-        "run_folder": None,
         **(describe or {}),
     }
     kept = {
@@ -190,11 +193,7 @@ def learn_layers(
         "network": specification.as_dict(),
         "schedule": settings.as_dict(),
     }
-    result = RelaxResult(trained, record, kept, split)
-    if hardened:
-        record["hardened"] = _hardened(result, likelihood, tested_on)
-    record["seconds"] = time.monotonic() - started
-    return result
+    return RelaxResult(trained, record, kept, split)
 
 
 def relax_and_learn(
@@ -250,9 +249,9 @@ def relax_and_learn(
 
 
 def _hardened(
-    result: RelaxResult, likelihood: Any, test: tuple[torch.Tensor, torch.Tensor] | None
+    network: nn.Module, likelihood: Any, test: tuple[torch.Tensor, torch.Tensor] | None
 ) -> dict[str, Any]:
-    plain = result.harden().eval()
+    plain = harden(network).eval()
     scores = None if test is None else plain_scores(plain, likelihood, *test)
     return {
         "num_parameters": _parameters(plain),
