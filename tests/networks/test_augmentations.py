@@ -88,6 +88,24 @@ def test_noise_is_uniform_on_minus_one_to_one(dtype):
     assert len(noise.flatten().unique()) > 0.99 * noise.numel()
 
 
+def test_the_copies_of_an_example_fall_one_into_each_part_of_the_range():
+    """A Latin hypercube: S equal parts of [−1, 1], one copy in each, by every generator."""
+    noise = ranges(dtype=torch.float64).noise(50, 8, generator=torch.Generator().manual_seed(0))
+    parts = ((noise + 1) / 2 * 8).floor()
+    every = torch.arange(8.0, dtype=torch.float64)[None, :, None].expand_as(parts)
+    assert torch.equal(parts.sort(1).values, every)
+    # The order differs from example to example and from generator to generator.
+    assert len(parts[:, :, 0].unique(dim=0)) > 40
+    assert not torch.equal(parts[:, :, 0], parts[:, :, 1])
+
+
+def test_stratified_means_vary_far_less_than_independent_ones():
+    """Means over 16 copies of a smooth function: variance below a tenth of Var/16."""
+    noise = ranges(dtype=torch.float64).noise(2000, 16, generator=torch.Generator().manual_seed(1))
+    values = (2 * noise[..., 0]).sin() + noise[..., 1].square()
+    assert values.mean(1).var() < 0.1 * values.var() / 16
+
+
 def test_noise_is_replayed_by_its_generator():
     augmentation = ranges()
     state = torch.get_rng_state()
