@@ -32,6 +32,12 @@ def planned_rows() -> list[str]:
     return [job.row for job in layer_equivariance.jobs(read_table(NAME), False)]
 
 
+def planned_seeds() -> list[tuple[str, int]]:
+    """Every row with each of its seeds."""
+    jobs = layer_equivariance.jobs(read_table(NAME), False)
+    return [(job.row, seed) for job in jobs for seed in job.seeds]
+
+
 def rows_of(results: Path, name: str = NAME) -> dict[str, list[Record]]:
     """The records by row, seeds in order; rows without any are left out."""
     records: list[Record] = [*read_rows(results / name / ROWS)]

@@ -213,8 +213,9 @@ def layers_claims(rows: Rows) -> list[Claim]:
         over.append(sum(share is not None and share > MOST_SHARE for share in found))
         holds, count = holds and 2 * over[-1] > len(found), len(found)
     what = f"in most layers for CIFAR-10 the share of conv is over {100 * MOST_SHARE:.0f} %"
-    numbers = f"in {joined(map(str, over))} of {count}"
-    return [Claim(verdict_on(holds), what, numbers)] if count else []
+    if not count:
+        return []
+    return [Claim(verdict_on(holds), what, f"in {joined(map(str, over))} of {count}")]
 
 
 def _short(value: object) -> str:
@@ -323,14 +324,15 @@ def made_table(rows: Rows) -> str:
 
 def _made_cells(rows: Rows, name: str, records: Sequence[Record]) -> list[str]:
     run, planned = (sum(table_of(row) == name for row in every) for every in (rows, planned_rows()))
-    free = {record["config"].get("free_precision") for record in records}
+    every = {record["config"].get("free_precision") for record in records}
+    free = [f"{each:,g}" for each in sorted(each for each in every if each is not None)]
     return [
         f"{run} of {planned}",
         _listed({record["seed"] for record in records}),
         _listed({record["train_examples"] for record in records}),
         _listed({record["config"]["batch_size"] for record in records}),
         joined(sorted({record["config"]["augmentation"] for record in records})),
-        joined(f"{each:,g}" for each in sorted(free - {None})) or MISSING,
+        joined(free) if free else MISSING,
         joined(sorted({str(record.get("commit"))[:7] for record in records})),
         f"{sum(record['seconds'] for record in records):,.0f}",
     ]

@@ -112,10 +112,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def keep(path: Path, new: Sequence[Mapping[str, Any]]) -> None:
-    """Write records to the file, in place of those of the same rows and seeds."""
+def keep(path: Path, new: Sequence[Mapping[str, Any]], *, fresh: bool = False) -> None:
+    """Write records to the file, in place of those of the same rows and seeds, or of all."""
     taken = {(record["row"], record["seed"]) for record in new}
-    old = [each for each in read_rows(path) if (each["row"], each["seed"]) not in taken]
+    known = [] if fresh else read_rows(path)
+    old = [each for each in known if (each["row"], each["seed"]) not in taken]
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
     lines = (json.dumps(plain(record)) + "\n" for record in [*old, *new])
