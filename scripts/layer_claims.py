@@ -128,4 +128,6 @@ def _commits(rows: Rows, names: Sequence[str]) -> str:
 def _seeds_text(counts: Sequence[int]) -> str:
     if set(counts) == {1}:
         return "one seed"
-    return f"{counts[0]} seeds each" if len(set(counts)) == 1 else f"{joined(map(str, counts))} seeds"
+    if len(set(counts)) == 1:
+        return f"{counts[0]} seeds each"
+    return f"{joined(map(str, counts))} seeds"

@@ -104,13 +104,11 @@ def toy_claims(rows: Rows) -> list[Claim]:
 def over_map(rows: Rows, stem: str, where: str) -> list[Claim]:
     """Learned ffc + conv beside the same network under MAP: accuracy and evidence not below."""
     pair = (f"{stem}/laplace", f"{stem}/map")
-    return [
-        claim
-        for scale, name in ((ACCURACY, "accuracy"), (EVIDENCE, "log evidence per example"))
-        for claim in compared(
-            rows, f"{where} the {name} of learned ffc + conv is not below that under MAP", pair, scale
-        )
-    ]
+    claims = []
+    for scale, name in ((ACCURACY, "accuracy"), (EVIDENCE, "log evidence per example")):
+        what = f"{where} the {name} of learned ffc + conv is not below that under MAP"
+        claims += compared(rows, what, pair, scale)
+    return claims
 
 
 def quick_table(results: Path) -> str:
@@ -209,7 +207,8 @@ def layers_claims(rows: Rows) -> list[Claim]:
     """Whether most layers of the learned network became convolutions, with every seed."""
     over, holds, count = [], True, 0
     for record in rows.get(LEARNED, ()):
-        found = [finite(mapping_of(each.get("effective")).get("conv")) for each in layers_of(record)]
+        layers = layers_of(record)
+        found = [finite(mapping_of(layer.get("effective")).get("conv")) for layer in layers]
         over.append(sum(share is not None and share > MOST_SHARE for share in found))
         holds, count = holds and 2 * over[-1] > len(found), len(found)
     what = f"in most layers for CIFAR-10 the share of conv is over {100 * MOST_SHARE:.0f} %"
@@ -357,7 +356,8 @@ def layers_in_short(results: Path) -> list[str]:
     rows = rows_of(results)
     said = []
     for problem, title in IN_SHORT.items():
-        names = [f"{problem}/{each}" for each in ("ffc+conv/laplace", "ffc+conv/map", "conv/laplace")]
+        kinds = ("ffc+conv/laplace", "ffc+conv/map", "conv/laplace")
+        names = [f"{problem}/{kind}" for kind in kinds]
         if any(points(rows, name) is None for name in names):
             continue
         learned, fixed, strict = (ACCURACY.text(rows, name) for name in names)

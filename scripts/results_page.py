@@ -125,7 +125,8 @@ def screens(results: Path) -> str:
 
 def profiles(results: Path) -> str:
     lines = [
-        "| row | ranges tried | evidence largest at | 95 % credible | imposed | off by | held-out likelihood "
+        "| row | ranges tried | evidence largest at | 95 % credible | imposed | off by "
+        "| held-out likelihood "
         "largest at | rank correlation | seconds, device |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -139,7 +140,8 @@ def profiles(results: Path) -> str:
             low, high = found["interval"]
             tried = ", ".join(f"{amount:g}" for amount in found["amounts"])
             lines.append(
-                f"| {name} | {tried} | ±{maximum:.0f}° | {low:.0f}° to {high:.0f}° | ±{truth:.0f}° | "
+                f"| {name} | {tried} | ±{maximum:.0f}° | {low:.0f}° to {high:.0f}° "
+                f"| ±{truth:.0f}° | "
                 f"{100 * abs(maximum - truth) / truth:.0f} % | "
                 f"±{found['held_out_maximum']:.0f}° | {found['rank_correlation']:.2f} | "
                 f"{result['seconds']:.0f}, {device_text(result)} |"

@@ -252,7 +252,8 @@ def test_summary_says_what_was_found_beside_what_was_published() -> None:
     for words in ("84.00 %", "published 83.92 %", "0.250", "-0.500", "conv | conv + others",
                   "83.75 % with 250 of 1,000"):  # fmt: skip
         assert words in learned
-    assert "80.00 %" in plain and "log Z/N -0.500" in plain and "published" not in plain and "|" not in plain
+    assert "80.00 %" in plain and "log Z/N -0.500" in plain
+    assert "published" not in plain and "|" not in plain
     assert layer_equivariance.summary([]) == []
 
 
