@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from statistics import mean
 
 from equivariant_tables import NOT_RUN
+from layer_claims import UNLIKE, Claim, alike, told, verdict_on
 from layer_rows import (
+    SCORES,
     Rows,
     about,
     accuracy_cell,
@@ -40,8 +42,7 @@ def groups_table(rows: Rows) -> str:
     pathways = about(GROUP_TABLES[0])["pathways"][0]
     kinds = pathways.split("+")
     columns = [
-        "data", "parameters", "MAP: NLL", "accuracy, %", "Laplace: NLL", "accuracy, %",
-        "log evidence per example", *(f"share of {kind}" for kind in kinds), "gconv, published",
+        "data", *SCORES, *(f"share of {kind}" for kind in kinds), "gconv, published",
     ]  # fmt: skip
     lines = []
     for name in GROUP_TABLES:
@@ -51,25 +52,28 @@ def groups_table(rows: Rows) -> str:
             line = [f"{DATA[about(name)['data']]}, {problem}", *score_cells(rows, stem)]
             line += [share_cell(rows, row, kind) for kind in kinds]
             lines.append([*line, number_text(published(rows, row, "gconv"), 0, " %")])
-    claims = [claim for name in GROUP_TABLES if (claim := group_claim(rows, name))]
-    return table_text(columns, lines, claims)
+    return table_text(columns, lines, told(group_claims(rows)))
 
 
-def group_claim(rows: Rows, name: str) -> str:
-    """Whether the group convolution's share is larger on rotated data; empty if not known."""
+def group_claims(rows: Rows) -> list[Claim]:
+    """Whether the group convolution's share is larger on rotated data, by data set."""
+    return [claim for name in GROUP_TABLES for claim in _group_claim(rows, name)]
+
+
+def _group_claim(rows: Rows, name: str) -> list[Claim]:
     pathways = about(name)["pathways"][0]
     pair = [f"{name}/{problem}/{pathways}/laplace" for problem in ("rotated", "original")]
     found = [parts(rows, row, "gconv") for row in pair]
     if not all(found):
-        return ""
+        return []
     rotated, original = (100 * mean(each) for each in found)
     known = [published(rows, row, "gconv") for row in pair]
     beside = f"; published {known[0]:g} % and {known[1]:g} %" if None not in known else ""
-    return (
-        f"- {DATA[about(name)['data']]}: the mean share of gconv is "
-        f"{'larger' if rotated > original else 'not larger'} on rotated than on original data "
-        f"({rotated:.1f} % and {original:.1f} %{beside}).{_determined(rows, pair)}"
-    )
+    data = DATA[about(name)["data"]]
+    what = f"on {data} the mean share of gconv is larger on rotated than on original data"
+    verdict = verdict_on(rotated > original) if alike(rows, pair) else UNLIKE
+    numbers = f"{rotated:.1f} % and {original:.1f} %{beside}"
+    return [Claim(verdict, what, numbers, _determined(rows, pair))]
 
 
 def _determined(rows: Rows, pair: Sequence[str]) -> str:

@@ -1,15 +1,16 @@
 """Records of the layer-equivariance series by row, and the numbers and cells of its tables.
 
 Rows are TABLE/PROBLEM/PATHWAYS/OBJECTIVE, in the order of the series' TOML file; those that it does
-not have are left out. Numbers are means over seeds; what is missing or not finite is None, and a
-dash as text. Cells have the published number, that of the record, behind ours in brackets.
+not have are left out. Numbers are means over seeds, with their standard error where there are
+several; what is missing or not finite is None, and a dash as text. Cells have the published number,
+that of the record, behind ours in brackets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 from isotropy.experiments import layer_equivariance
@@ -29,6 +30,12 @@ Rows = Mapping[str, Sequence[Record]]
 def planned_rows() -> list[str]:
     """Every row of the series, run or not."""
     return [job.row for job in layer_equivariance.jobs(read_table(NAME), False)]
+
+
+def planned_seeds() -> list[tuple[str, int]]:
+    """Every row with each of its seeds."""
+    jobs = layer_equivariance.jobs(read_table(NAME), False)
+    return [(job.row, seed) for job in jobs for seed in job.seeds]
 
 
 def rows_of(results: Path, name: str = NAME) -> dict[str, list[Record]]:
@@ -57,9 +64,21 @@ def has(rows: Rows, *tables: str) -> bool:
 
 def number(rows: Rows, row: str, key: str) -> float | None:
     """The mean over seeds; None where the row is missing or a seed has no finite number."""
+    known = _values(rows, row, key)
+    return mean(known) if known else None
+
+
+def error(rows: Rows, row: str, key: str) -> float | None:
+    """The standard error of that mean; None with fewer than two seeds."""
+    known = _values(rows, row, key)
+    return stdev(known) / len(known) ** 0.5 if len(known) > 1 else None
+
+
+def _values(rows: Rows, row: str, key: str) -> list[float]:
+    """One for each seed, or none at all."""
     values = [finite(record.get(key)) for record in rows.get(row, ())]
     known = [value for value in values if value is not None]
-    return mean(known) if known and len(known) == len(values) else None
+    return known if len(known) == len(values) else []
 
 
 def points(rows: Rows, row: str) -> float | None:
@@ -81,22 +100,29 @@ def published(rows: Rows, row: str, key: str) -> float | None:
 
 
 def accuracy_cell(rows: Rows, row: str) -> str:
-    """`84.21 (84.07)`: per cent, ours and published."""
-    return _beside(number_text(points(rows, row), 2), published(rows, row, "accuracy"), 2)
+    """`84.21 ± 0.15 (84.07)`: per cent, ours and published."""
+    ours = _with_error(rows, row, "test_accuracy", 2, factor=100)
+    return _beside(ours, published(rows, row, "accuracy"), 2)
 
 
 def nll_cell(rows: Rows, row: str) -> str:
-    """`0.451 (0.464)`: nats per example, ours and published."""
-    ours = number_text(number(rows, row, "test_nll"), 3)
-    return _beside(ours, published(rows, row, "nll"), 3)
+    """`0.451 ± 0.002 (0.464)`: nats per example, ours and published."""
+    return _beside(_with_error(rows, row, "test_nll", 3), published(rows, row, "nll"), 3)
 
 
 def _beside(ours: str, known: float | None, decimals: int) -> str:
     return ours if known is None else f"{ours} ({known:.{decimals}f})"
 
 
-def evidence_cell(rows: Rows, stem: str) -> str:
-    return number_text(number(rows, f"{stem}/laplace", "log_evidence_per_example"), 3)
+def evidence_cell(rows: Rows, row: str) -> str:
+    """`−1.232 ± 0.004`: log evidence in nats per example."""
+    return _with_error(rows, row, "log_evidence_per_example", 3)
+
+
+def _with_error(rows: Rows, row: str, key: str, decimals: int, *, factor: float = 1.0) -> str:
+    value, spread = number(rows, row, key), error(rows, row, key)
+    shown = number_text(None if value is None else factor * value, decimals)
+    return shown if spread is None else f"{shown} ± {number_text(factor * spread, decimals)}"
 
 
 def parameters_cell(rows: Rows, stem: str) -> str:
@@ -113,18 +139,24 @@ def share_cell(rows: Rows, row: str, kind: str) -> str:
     return f"{100 * mean(values):.0f} % ({100 * min(values):.0f}–{100 * max(values):.0f})"
 
 
+SCORES = (
+    "parameters", "MAP: NLL", "accuracy, %", "log Z/N", "Laplace: NLL", "accuracy, %", "log Z/N",
+)  # fmt: skip
+"""Titles of `score_cells`."""
+
+
 def words(pathways: str) -> str:
     """`ffc + conv`."""
     return pathways.replace("+", " + ")
 
 
 def score_cells(rows: Rows, stem: str) -> list[str]:
-    """Parameters, likelihood and accuracy under both objectives, and the evidence."""
+    """Parameters; likelihood, accuracy and evidence under both objectives."""
     cells = [parameters_cell(rows, stem)]
     for objective in OBJECTIVES:
         row = f"{stem}/{objective}"
-        cells += [nll_cell(rows, row), accuracy_cell(rows, row)]
-    return [*cells, evidence_cell(rows, stem)]
+        cells += [nll_cell(rows, row), accuracy_cell(rows, row), evidence_cell(rows, row)]
+    return cells
 
 
 def table_text(columns: Sequence[str], lines: Sequence[Sequence[str]], below: Sequence[str]) -> str:
@@ -132,8 +164,3 @@ def table_text(columns: Sequence[str], lines: Sequence[Sequence[str]], below: Se
     text = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     text += [f"| {' | '.join(cells)} |" for cells in lines]
     return "\n".join([*text, "", *below] if below else text)
-
-
-def claim_text(what: str, holds: bool, numbers: str) -> str:
-    """Whether something that was to be shown holds, with its numbers."""
-    return f"- {'Holds' if holds else 'Does not hold'}: {what} ({numbers})."

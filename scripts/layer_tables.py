@@ -3,7 +3,7 @@
 Tables 1, 2 and 4 of van der Ouderaa, Immer and van der Wilk (2023), what hardening left, and how
 all of it was made; Tables 3 and 7 are in `group_tables.py`. Published numbers stand behind ours in
 brackets, a row that is missing is a dash, and below a table it is said whether what was to be shown
-holds.
+holds (`layer_claims.py`); what does not hold is told once more before all tables.
 """
 
 from __future__ import annotations
@@ -13,16 +13,28 @@ from pathlib import Path
 
 import torch
 from equivariant_tables import NOT_RUN, made_with
-from group_tables import forms_table, groups_table
+from group_tables import forms_table, group_claims, groups_table
+from layer_claims import (
+    ACCURACY,
+    EVIDENCE,
+    HOLDS,
+    NLL,
+    Claim,
+    alike,
+    compared,
+    told,
+    verdict_on,
+)
 from layer_rows import (
     NAME,
     OBJECTIVES,
     QUICK,
+    SCORES,
     Record,
     Rows,
     about,
     accuracy_cell,
-    claim_text,
+    evidence_cell,
     has,
     nll_cell,
     number,
@@ -61,7 +73,7 @@ def toy_table(rows: Rows) -> str:
     if not has(rows, "toy"):
         return NOT_RUN
     columns = ["problem", "pathways", "parameters"]
-    columns += ["MAP: accuracy, %", "NLL", "Laplace: accuracy, %", "NLL"]
+    columns += ["MAP: accuracy, %", "NLL", "log Z/N", "Laplace: accuracy, %", "NLL", "log Z/N"]
     lines = []
     for problem in about("toy")["problems"]:
         for pathways in about("toy")["pathways"]:
@@ -69,29 +81,34 @@ def toy_table(rows: Rows) -> str:
             line = [problem, words(pathways), parameters_cell(rows, stem)]
             for objective in OBJECTIVES:
                 row = f"{stem}/{objective}"
-                line += [accuracy_cell(rows, row), nll_cell(rows, row)]
+                line += [accuracy_cell(rows, row), nll_cell(rows, row), evidence_cell(rows, row)]
             lines.append(line)
-    return table_text(columns, lines, toy_claims(rows))
+    return table_text(columns, lines, told(toy_claims(rows)))
 
 
-def toy_claims(rows: Rows) -> list[str]:
+def toy_claims(rows: Rows) -> list[Claim]:
     """Whether learned layers do as well as convolutions, and better where place matters."""
     claims = []
     for problem, least, what in (
         ("digit", -DIGIT_BELOW, f"at most {DIGIT_BELOW:g} point below"),
         ("digit-quadrant", QUADRANT_ABOVE, f"at least {QUADRANT_ABOVE:g} points above"),
     ):
-        ours, strict = (points(rows, f"toy/{problem}/{p}/laplace") for p in ("ffc+conv", "conv"))
-        if ours is not None and strict is not None:
-            said = f"on {problem} learned ffc + conv is {what} conv"
-            numbers = f"{ours:.2f} % and {strict:.2f} %"
-            claims.append(claim_text(said, _at_least(ours - strict, least), numbers))
+        stem, strict = (f"toy/{problem}/{each}" for each in ("ffc+conv", "conv"))
+        said = f"on {problem} the accuracy of learned ffc + conv is {what} conv"
+        pair = (f"{stem}/laplace", f"{strict}/laplace")
+        claims += compared(rows, said, pair, ACCURACY, least=least)
+        claims += over_map(rows, stem, f"on {problem}")
     return claims
 
 
-def _at_least(value: float, least: float) -> bool:
-    """Points are whole images over their number, and differences of them are rounded."""
-    return value >= least - 1e-9
+def over_map(rows: Rows, stem: str, where: str) -> list[Claim]:
+    """Learned ffc + conv beside the same network under MAP: accuracy and evidence not below."""
+    pair = (f"{stem}/laplace", f"{stem}/map")
+    claims = []
+    for scale, name in ((ACCURACY, "accuracy"), (EVIDENCE, "log evidence per example")):
+        what = f"{where} the {name} of learned ffc + conv is not below that under MAP"
+        claims += compared(rows, what, pair, scale)
+    return claims
 
 
 def quick_table(results: Path) -> str:
@@ -128,13 +145,12 @@ def cifar10_table(rows: Rows) -> str:
     augmentation."""
     if not has(rows, *(name for name, _ in CIFAR10_TABLES)):
         return NOT_RUN
-    columns = ["pathways", "parameters", "MAP: NLL", "accuracy, %", "Laplace: NLL", "accuracy, %"]
-    lines = [[words(each), f"{parameter_count(each):,}", "not run", *[""] * 4] for each in COUNTED]
+    lines = [[words(each), f"{parameter_count(each):,}", "not run", *[""] * 5] for each in COUNTED]
     for name, suffix in CIFAR10_TABLES:
         for pathways in about(name)["pathways"]:
             stem = f"{name}/original/{pathways}"
             lines.append([words(pathways) + suffix, *score_cells(rows, stem)])
-    return table_text([*columns, "log evidence per example"], lines, cifar10_claims(rows))
+    return table_text(["pathways", *SCORES], lines, told(cifar10_claims(rows)))
 
 
 def parameter_count(pathways: str) -> int:
@@ -145,23 +161,18 @@ def parameter_count(pathways: str) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def cifar10_claims(rows: Rows) -> list[str]:
+def cifar10_claims(rows: Rows) -> list[Claim]:
     """Learned layers beside convolutions, and beside the same layers under MAP."""
-    by_map = LEARNED.replace("laplace", "map")
-    ours, strict = points(rows, LEARNED), points(rows, "cifar10/original/conv/laplace")
     claims = []
-    if ours is not None and strict is not None:
-        what = f"learned ffc + conv is at most {CIFAR10_BELOW:g} points below conv"
-        numbers = f"{ours:.2f} % and {strict:.2f} %"
-        claims.append(claim_text(what, _at_least(ours - strict, -CIFAR10_BELOW), numbers))
-    loss, plain_loss = (number(rows, row, "test_nll") for row in (LEARNED, by_map))
-    if loss is not None and plain_loss is not None:
-        what = "its NLL is at most half of that under MAP"
-        claims.append(claim_text(what, loss <= plain_loss / 2, f"{loss:.3f} and {plain_loss:.3f}"))
-    plain = points(rows, by_map)
-    if ours is not None and plain is not None:
-        what = "its accuracy is not below that under MAP"
-        claims.append(claim_text(what, _at_least(ours, plain), f"{ours:.2f} % and {plain:.2f} %"))
+    for name, where in (("cifar10", "on CIFAR-10"), ("augmented", "with flips and shifts")):
+        stem = f"{name}/original/ffc+conv"
+        learned, strict = f"{stem}/laplace", f"{name}/original/conv/laplace"
+        what = f"{where} the accuracy of learned ffc + conv is at most {CIFAR10_BELOW:g} points"
+        below = f"{what} below conv"
+        claims += compared(rows, below, (learned, strict), ACCURACY, least=-CIFAR10_BELOW)
+        half = f"{where} the NLL of learned ffc + conv is at most half of that under MAP"
+        claims += compared(rows, half, (learned, f"{stem}/map"), NLL, weights=(-1.0, 0.5))
+        claims += over_map(rows, stem, where)
     return claims
 
 
@@ -189,11 +200,21 @@ def layers_table(rows: Rows) -> str:
             for kind in kinds
         ]
         lines.append([layer_name(layer), str(layer.get("became") or MISSING), *cells])
-    found = [finite(mapping_of(layer.get("effective")).get("conv")) for layer in layers]
-    over = sum(share is not None and share > MOST_SHARE for share in found)
-    what = f"in most layers the share of conv is over {100 * MOST_SHARE:.0f} %"
-    claim = claim_text(what, 2 * over > len(layers), f"in {over} of {len(layers)}")
-    return table_text(["layer", "became", *columns], lines, [claim])
+    return table_text(["layer", "became", *columns], lines, told(layers_claims(rows)))
+
+
+def layers_claims(rows: Rows) -> list[Claim]:
+    """Whether most layers of the learned network became convolutions, with every seed."""
+    over, holds, count = [], True, 0
+    for record in rows.get(LEARNED, ()):
+        layers = layers_of(record)
+        found = [finite(mapping_of(layer.get("effective")).get("conv")) for layer in layers]
+        over.append(sum(share is not None and share > MOST_SHARE for share in found))
+        holds, count = holds and 2 * over[-1] > len(found), len(found)
+    what = f"in most layers for CIFAR-10 the share of conv is over {100 * MOST_SHARE:.0f} %"
+    if not count:
+        return []
+    return [Claim(verdict_on(holds), what, f"in {joined(map(str, over))} of {count}")]
 
 
 def _short(value: object) -> str:
@@ -215,11 +236,12 @@ def hardened_table(rows: Rows) -> str:
                 continue
             scores = [percent_text(each.get("test_accuracy"), 2) for each in pair]
             counts = [number_text(each.get("num_parameters"), 0) for each in pair]
-            lines.append([f"`{row}`", *scores, *counts, number_text(_factor(*pair), 1)])
+            name = f"`{row}`, seed {record['seed']}"
+            lines.append([name, *scores, *counts, number_text(_factor(*pair), 1)])
     if not lines:
         return NOT_RUN
     columns = ["row", "accuracy", "hardened", "parameters", "hardened", "times fewer"]
-    return table_text(columns, lines, hardened_claims(rows))
+    return table_text(columns, lines, told(hardened_claims(rows)))
 
 
 def _factor(record: Record, hardened: Record) -> float | None:
@@ -227,25 +249,47 @@ def _factor(record: Record, hardened: Record) -> float | None:
     return before / after if before and after else None
 
 
-def hardened_claims(rows: Rows) -> list[str]:
-    """What hardening did to every learned network; the first seed's."""
+def hardened_claims(rows: Rows) -> list[Claim]:
+    """What hardening did to every learned network; of several seeds the worst."""
     claims = []
     for row, records in rows.items():
-        hardened = mapping_of(records[0].get("hardened"))
-        if not row.endswith("/laplace") or not hardened:
+        changes, factors = [], []
+        for record in records if row.endswith("/laplace") else ():
+            hardened = mapping_of(record.get("hardened"))
+            before, after = (finite(each.get("test_accuracy")) for each in (record, hardened))
+            factor = _factor(record, hardened)
+            if before is not None and after is not None and factor is not None:
+                changes.append(100 * (after - before))
+                factors.append(factor)
+        if not factors:
             continue
-        before, after = (finite(each.get("test_accuracy")) for each in (records[0], hardened))
-        factor = _factor(records[0], hardened)
-        if before is None or after is None or factor is None:
-            continue
-        change = 100 * (after - before)
+        change, factor = max(changes, key=abs), min(factors)
         what = (
             f"hardening changes `{row}` by at most {HARDENED_OFF:g} points and leaves at least "
             f"{FEWER:g} times fewer parameters"
         )
-        holds = _at_least(-abs(change), -HARDENED_OFF) and factor >= FEWER
-        claims.append(claim_text(what, holds, f"by {number_text(change, 2)}, {factor:.1f} times"))
+        holds = abs(change) <= HARDENED_OFF + 1e-9 and factor >= FEWER
+        numbers = f"by {number_text(change, 2)}, {factor:.1f} times"
+        worst = f", the worst of {len(factors)} seeds" if len(factors) > 1 else ""
+        claims.append(Claim(verdict_on(holds), what, numbers + worst))
     return claims
+
+
+# -- what fails --------------------------------------------------------------------------------
+
+
+def failures(rows: Rows) -> str:
+    """Everything that was to be shown and was not, and rows that were not run."""
+    if not rows:
+        return NOT_RUN
+    makers = (toy_claims, cifar10_claims, layers_claims, group_claims, hardened_claims)
+    claims = [claim for make in makers for claim in make(rows)]
+    said = told(claim for claim in claims if claim.verdict != HOLDS)
+    left = [row for row in planned_rows() if row not in rows]
+    if left:
+        said.append(f"- Not run: {joined(f'`{row}`' for row in left)}.")
+    held = sum(claim.verdict == HOLDS for claim in claims)
+    return "\n".join([*said, *[""] * bool(said), f"{held} of {len(claims)} claims hold."])
 
 
 # -- how they were made ------------------------------------------------------------------------
@@ -270,17 +314,25 @@ def made_table(rows: Rows) -> str:
         said.append("All schedules are shorter than the published ones, in brackets.")
     if any(own["data"] == "CIFAR10" for own in tables.values()):
         said.append("CIFAR-10 here went through JPEG once.")
-    columns = ["table", "rows run", "training images", "batch", "augmentation", "seconds", "epochs"]
+    columns = [
+        "table", "rows run", "seeds", "training images", "batch", "augmentation", "first δ of ffc",
+        "commits", "seconds", "epochs",
+    ]  # fmt: skip
     return table_text(columns, lines, [" ".join(said)])
 
 
 def _made_cells(rows: Rows, name: str, records: Sequence[Record]) -> list[str]:
     run, planned = (sum(table_of(row) == name for row in every) for every in (rows, planned_rows()))
+    every = {record["config"].get("free_precision") for record in records}
+    free = [f"{each:,g}" for each in sorted(each for each in every if each is not None)]
     return [
         f"{run} of {planned}",
+        _listed({record["seed"] for record in records}),
         _listed({record["train_examples"] for record in records}),
         _listed({record["config"]["batch_size"] for record in records}),
         joined(sorted({record["config"]["augmentation"] for record in records})),
+        joined(free) if free else MISSING,
+        joined(sorted({str(record.get("commit"))[:7] for record in records})),
         f"{sum(record['seconds'] for record in records):,.0f}",
     ]
 
@@ -304,14 +356,19 @@ def layers_in_short(results: Path) -> list[str]:
     rows = rows_of(results)
     said = []
     for problem, title in IN_SHORT.items():
-        names = ("ffc+conv/laplace", "ffc+conv/map", "conv/laplace")
-        found = [points(rows, f"{problem}/{name}") for name in names]
-        if None not in found:
-            learned, fixed, strict = found
-            said.append(
-                f"{title}: test accuracy of relaxed layers {learned:.1f} % with learned "
-                f"precisions and {fixed:.1f} % with fixed ones, of convolutions {strict:.1f} %."
-            )
+        kinds = ("ffc+conv/laplace", "ffc+conv/map", "conv/laplace")
+        names = [f"{problem}/{kind}" for kind in kinds]
+        if any(points(rows, name) is None for name in names):
+            continue
+        learned, fixed, strict = (ACCURACY.text(rows, name) for name in names)
+        seeds = len(rows[names[0]])
+        how = f"{seeds} seeds" if seeds > 1 else "one seed"
+        if not alike(rows, names):
+            how += ", not all made alike"
+        said.append(
+            f"{title}: test accuracy of relaxed layers {learned} with learned precisions and "
+            f"{fixed} with fixed ones, of convolutions {strict} ({how})."
+        )
     return said
 
 
@@ -320,6 +377,7 @@ def _of(make: Callable[[Rows], str]) -> Callable[[Path], str]:
 
 
 TABLES: Mapping[str, Callable[[Path], str]] = {
+    "layers-fails": _of(failures),
     NAME: _of(made_table),
     "layers-toy": _of(toy_table),
     "layers-quick": quick_table,

@@ -125,20 +125,23 @@ def screens(results: Path) -> str:
 
 def profiles(results: Path) -> str:
     lines = [
-        "| row | evidence largest at | 95 % credible | imposed | off by | held-out likelihood "
+        "| row | ranges tried | evidence largest at | 95 % credible | imposed | off by "
+        "| held-out likelihood "
         "largest at | rank correlation | seconds, device |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, rows in records(results, "profiles").items():
         result = rows[0]["result"]
         for found in result["profiles"]:
             if found["error"]:
-                lines.append(f"| {name} | {found['error']} | | | | | | |")
+                lines.append(f"| {name} | {found['error']} | | | | | | | |")
                 continue
             truth, maximum = result["truth"], found["maximum"]
             low, high = found["interval"]
+            tried = ", ".join(f"{amount:g}" for amount in found["amounts"])
             lines.append(
-                f"| {name} | ±{maximum:.0f}° | {low:.0f}° to {high:.0f}° | ±{truth:.0f}° | "
+                f"| {name} | {tried} | ±{maximum:.0f}° | {low:.0f}° to {high:.0f}° "
+                f"| ±{truth:.0f}° | "
                 f"{100 * abs(maximum - truth) / truth:.0f} % | "
                 f"±{found['held_out_maximum']:.0f}° | {found['rank_correlation']:.2f} | "
                 f"{result['seconds']:.0f}, {device_text(result)} |"

@@ -1,35 +1,17 @@
-"""Data efficiency in miniature, and the series that runs it: rows kept at once, workers, limits."""
+"""Data efficiency in miniature."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from isotropy.checks import CallerError
 from isotropy.experiments import data_efficiency
 from isotropy.experiments.runner import experiments
-from isotropy.experiments.series import (
-    SeriesJob,
-    SeriesOptions,
-    missing,
-    read_rows,
-    read_table,
-    run_series,
-)
+from isotropy.experiments.series import SeriesJob, read_table
 
 CPU = torch.device("cpu")
-OPTIONS = SeriesOptions(CPU, command="isotropy reproduce it", commit="abc")
-
-
-def ignore(line: str) -> None:
-    pass
-
-
-# -- the experiment ----------------------------------------------------------------------------
 
 
 def test_every_network_problem_and_size_is_a_job() -> None:
@@ -80,67 +62,3 @@ def test_comparisons_take_the_best_equivariant_network() -> None:
     assert data_efficiency.summary([]) == []
     failed = [{**record("MLP", 1000, 1.0), "test_error": None}]
     assert data_efficiency.mean_errors(failed) == {}
-
-
-# -- the series --------------------------------------------------------------------------------
-
-
-def stand_in(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
-    """A run of no time; rows called "bad" fail."""
-    if job.row == "bad":
-        raise RuntimeError("no such luck")
-    return [{"value": job.settings["value"] + seed, "seconds": 0.0} for seed in job.seeds]
-
-
-def jobs(*rows: str) -> list[SeriesJob]:
-    return [SeriesJob(row, (0, 1), {"value": 10.0 * n}, float(n)) for n, row in enumerate(rows)]
-
-
-def test_rows_are_kept_with_where_they_were_made(tmp_path: Path) -> None:
-    path = tmp_path / "it" / "rows.jsonl"
-    found = run_series(stand_in, jobs("a", "b"), path, OPTIONS, ignore)
-    kept = read_rows(path)
-    assert kept == found
-    assert [(r["row"], r["seed"], r["value"]) for r in kept] == [
-        ("b", 0, 10.0), ("b", 1, 11.0), ("a", 0, 0.0), ("a", 1, 1.0),
-    ]  # fmt: skip
-    assert all(r["commit"] == "abc" and r["device"] == "cpu" and "versions" in r for r in kept)
-    assert missing(jobs("a", "b", "c"), kept) == jobs("a", "b", "c")[2:]
-    assert missing(jobs("a"), kept[:3])[0].seeds == (1,)
-    run_series(stand_in, [SeriesJob("a", (1,), {"value": 70.0})], path, OPTIONS, ignore)
-    assert {r["value"] for r in read_rows(path) if r["row"] == "a"} == {0.0, 71.0}
-    assert read_rows(tmp_path / "nothing") == []
-
-
-def test_a_row_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
-    told: list[str] = []
-    with pytest.raises(CallerError, match="1 rows failed: bad"):
-        run_series(stand_in, jobs("a", "bad", "b"), tmp_path / "rows", OPTIONS, told.append)
-    assert {r["row"] for r in read_rows(tmp_path / "rows")} == {"a", "b"}
-    assert any("no such luck" in line for line in told)
-
-
-def test_after_the_limit_no_row_starts(tmp_path: Path) -> None:
-    told: list[str] = []
-    late = SeriesOptions(CPU, limit=-1.0)
-    assert run_series(stand_in, jobs("a", "b"), tmp_path / "rows", late, told.append) == []
-    assert told == ["the time limit left 2 rows; call again for them"]
-
-
-@pytest.mark.slow
-def test_workers_share_the_rows(tmp_path: Path) -> None:
-    shared = SeriesOptions(CPU, workers=2)
-    rows = jobs("a", "bad", "b", "c")
-    with pytest.raises(CallerError, match="bad"):
-        run_series(stand_in, rows, tmp_path / "rows", shared, ignore)
-    assert {(r["row"], r["seed"]) for r in read_rows(tmp_path / "rows")} == {
-        (row, seed) for row in "abc" for seed in (0, 1)
-    }
-    with pytest.raises(CallerError, match="at least 1 worker, got 0"):
-        run_series(stand_in, rows, tmp_path / "rows", SeriesOptions(CPU, workers=0), ignore)
-
-
-def test_numbers_that_json_has_not_become_null(tmp_path: Path) -> None:
-    job = [SeriesJob("a", (0,), {"value": math.nan})]
-    run_series(stand_in, job, tmp_path / "rows", OPTIONS, ignore)
-    assert read_rows(tmp_path / "rows")[0]["value"] is None

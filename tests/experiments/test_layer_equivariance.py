@@ -114,6 +114,34 @@ def test_rows_can_be_run_as_they_are_written() -> None:
             assert job.cost > 0 and job.seeds
 
 
+def test_what_is_compared_has_three_seeds_and_comes_first() -> None:
+    found = jobs_of()
+    first = {row for row, job in found.items() if job.rank == 0}
+    assert first == {
+        f"{problem}/{pathways}/{objective}"
+        for problem in ("toy/digit-quadrant", "cifar10/original")
+        for pathways in ("conv", "ffc+conv")
+        for objective in ("map", "laplace")
+    }
+    for row, job in found.items():
+        assert job.seeds == ((0, 1, 2) if row in first else (0,)), row
+    assert {len(job.seeds) for job in jobs_of(quick=True).values()} == {1}
+    assert set(read_table("layer-equivariance")["repeated"]["rows"]) == {
+        row.rpartition("/")[0] for row in first
+    }
+
+
+def test_no_row_is_tuned() -> None:
+    """But for the objective and images that are augmented, all rows have one configuration."""
+    free = {"objective", "augmentation", "curvature_batch"}  # the last is memory alone
+    tuned = {
+        tuple((key, job.settings[key]) for key in layer_equivariance.OWN if key in job.settings
+              and key not in free)
+        for job in jobs_of().values()
+    }  # fmt: skip
+    assert tuned == {(("epochs", 12), ("batch_size", 256), ("update_every", 1))}
+
+
 def test_what_takes_longer_costs_more() -> None:
     found = jobs_of()
     assert (
@@ -121,6 +149,8 @@ def test_what_takes_longer_costs_more() -> None:
         > found["cifar10/original/ffc+conv/map"].cost
         > found["cifar10/original/conv/map"].cost
     )
+    fixed, moving = (found[f"{name}/original/sconv/map"] for name in ("cifar10", "lengthscales"))
+    assert moving.cost > fixed.cost
 
 
 def test_quick_shows_the_ordering_on_the_digits_of_the_package() -> None:
@@ -218,11 +248,12 @@ def test_summary_says_what_was_found_beside_what_was_published() -> None:
         record_of("cifar10/original/conv+ffc/map", 0.8, [0.99, 0.5]),
     ]  # fmt: skip
     learned, plain = layer_equivariance.summary(records)[:2]
-    assert learned.startswith("cifar10/original/conv+ffc/laplace ")
+    assert learned.startswith("cifar10/original/conv+ffc/laplace, seed 0 ")
     for words in ("84.00 %", "published 83.92 %", "0.250", "-0.500", "conv | conv + others",
                   "83.75 % with 250 of 1,000"):  # fmt: skip
         assert words in learned
-    assert "80.00 %" in plain and "published" not in plain and "|" not in plain
+    assert "80.00 %" in plain and "log Z/N -0.500" in plain
+    assert "published" not in plain and "|" not in plain
     assert layer_equivariance.summary([]) == []
 
 

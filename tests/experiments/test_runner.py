@@ -7,6 +7,7 @@ import json
 import subprocess
 import tempfile
 from contextlib import redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -387,3 +388,12 @@ def test_command_leaves_a_row_with_a_result_alone(
         main([*words, "--results", str(tmp_path)])
     assert stop.value.code == 0 and place.read_text() == "kept"
     assert "nothing to run" in capsys.readouterr().out
+
+
+def test_profiles_try_the_same_evenly_spaced_ranges_whatever_the_truth() -> None:
+    rows = read_experiment("profiles")["rows"].values()
+    assert len({row["truth"]["rotation"] for row in rows}) > 1
+    (tried,) = {row["options"]["amounts"] for row in rows}
+    amounts = [float(each) for each in tried.split(",")]
+    assert amounts[0] == 0 and amounts[-1] == 180
+    assert len({b - a for a, b in pairwise(amounts)}) == 1

@@ -53,6 +53,9 @@ def _places(
 @click.option("--device", default="auto", show_default=True, help="Of a series: auto, cpu or cuda.")
 @click.option("--workers", default=1, show_default=True, help="Of a series: processes.")
 @click.option("--limit", type=float, help="Of a series: seconds after which no row starts.")
+@click.option(
+    "--stop", type=float, help="Of a series: seconds after which running rows are given up."
+)
 @click.option("--quick", is_flag=True, help="Of a series: a minute on a CPU instead of all of it.")
 @click.pass_context
 def reproduce_command(
@@ -69,6 +72,7 @@ def reproduce_command(
     device: str,
     workers: int,
     limit: float | None,
+    stop: float | None,
     quick: bool,
 ) -> None:
     """Run the rows of EXPERIMENT; without one, list the experiments there are.
@@ -85,6 +89,7 @@ def reproduce_command(
             device_from(device),
             workers,
             math.inf if limit is None else limit,
+            math.inf if stop is None else stop,
             command=str(context.find_root().obj),
             commit=commit,
         )

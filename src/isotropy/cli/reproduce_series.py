@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,9 +13,9 @@ from isotropy.checks import CallerError, check_choice
 from isotropy.experiments import convergence, data_efficiency, dynamics, layer_equivariance
 from isotropy.experiments.series import (
     ROWS,
-    SeriesJob,
     SeriesOptions,
     missing,
+    one_seed_each,
     read_rows,
     read_table,
     run_series,
@@ -48,10 +49,12 @@ def reproduce_series(
     folders = {known: str(folder.expanduser()) for known, folder in data.items()}
     places = {"places": folders} if folders else {}
     chosen = [
-        SeriesJob(job.row, tuple(seeds) or job.seeds, {**job.settings, **places}, job.cost)
+        replace(job, seeds=tuple(seeds) or job.seeds, settings={**job.settings, **places})
         for job in jobs
         if not rows or job.row in rows
     ]
+    if series.apart:
+        chosen = one_seed_each(chosen)
     folder = results / (f"{name}-quick" if quick else name)
     path = folder / ROWS
     before = [] if again else read_rows(path)

@@ -1,0 +1,147 @@
+"""A series of rows: kept at once, one record each, by rank, in workers, within limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from isotropy.checks import CallerError
+from isotropy.experiments.series import (
+    SeriesJob,
+    SeriesOptions,
+    keep,
+    missing,
+    one_seed_each,
+    read_rows,
+    run_series,
+)
+
+CPU = torch.device("cpu")
+OPTIONS = SeriesOptions(CPU, command="isotropy reproduce it", commit="abc")
+
+
+def ignore(line: str) -> None:
+    pass
+
+
+def stand_in(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
+    """A run of no time; rows called "bad" fail."""
+    if job.row == "bad":
+        raise RuntimeError("no such luck")
+    return [{"value": job.settings["value"] + seed, "seconds": 0.0} for seed in job.seeds]
+
+
+def jobs(*rows: str) -> list[SeriesJob]:
+    return [SeriesJob(row, (0, 1), {"value": 10.0 * n}, float(n)) for n, row in enumerate(rows)]
+
+
+def test_rows_are_kept_with_where_they_were_made(tmp_path: Path) -> None:
+    path = tmp_path / "it" / "rows.jsonl"
+    found = run_series(stand_in, jobs("a", "b"), path, OPTIONS, ignore)
+    kept = read_rows(path)
+    assert kept == found
+    assert [(r["row"], r["seed"], r["value"]) for r in kept] == [
+        ("b", 0, 10.0), ("b", 1, 11.0), ("a", 0, 0.0), ("a", 1, 1.0),
+    ]  # fmt: skip
+    assert all(r["commit"] == "abc" and r["device"] == "cpu" and "versions" in r for r in kept)
+    assert missing(jobs("a", "b", "c"), kept) == jobs("a", "b", "c")[2:]
+    assert missing(jobs("a"), kept[:3])[0].seeds == (1,)
+    run_series(stand_in, [SeriesJob("a", (1,), {"value": 70.0})], path, OPTIONS, ignore)
+    assert {r["value"] for r in read_rows(path) if r["row"] == "a"} == {0.0, 71.0}
+    assert read_rows(tmp_path / "nothing") == []
+
+
+def test_a_row_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(CallerError, match="1 rows failed: bad"):
+        run_series(stand_in, jobs("a", "bad", "b"), tmp_path / "rows", OPTIONS, told.append)
+    assert {r["row"] for r in read_rows(tmp_path / "rows")} == {"a", "b"}
+    assert any("no such luck" in line for line in told)
+
+
+def test_after_the_limit_no_row_starts(tmp_path: Path) -> None:
+    told: list[str] = []
+    late = SeriesOptions(CPU, limit=-1.0)
+    assert run_series(stand_in, jobs("a", "b"), tmp_path / "rows", late, told.append) == []
+    assert told == ["the time limit left 2 rows; call again for them"]
+
+
+@pytest.mark.slow
+def test_workers_share_the_rows(tmp_path: Path) -> None:
+    shared = SeriesOptions(CPU, workers=2)
+    rows = jobs("a", "bad", "b", "c")
+    with pytest.raises(CallerError, match="bad"):
+        run_series(stand_in, rows, tmp_path / "rows", shared, ignore)
+    assert {(r["row"], r["seed"]) for r in read_rows(tmp_path / "rows")} == {
+        (row, seed) for row in "abc" for seed in (0, 1)
+    }
+    with pytest.raises(CallerError, match="at least 1 worker, got 0"):
+        run_series(stand_in, rows, tmp_path / "rows", SeriesOptions(CPU, workers=0), ignore)
+
+
+def test_numbers_that_json_has_not_become_null(tmp_path: Path) -> None:
+    job = [SeriesJob("a", (0,), {"value": math.nan})]
+    run_series(stand_in, job, tmp_path / "rows", OPTIONS, ignore)
+    assert read_rows(tmp_path / "rows")[0]["value"] is None
+
+
+# -- one record each ---------------------------------------------------------------------------
+
+
+def test_a_new_record_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "it" / "rows.jsonl"
+    keep(path, [{"row": "a", "seed": 0, "commit": "old"}, {"row": "a", "seed": 1, "commit": "old"}])
+    keep(path, [{"row": "a", "seed": 0, "commit": "new"}])
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [(r["seed"], r["commit"]) for r in lines] == [(1, "old"), (0, "new")]
+    assert [each.name for each in path.parent.iterdir()] == ["rows.jsonl"]
+
+
+def test_two_records_of_one_row_and_seed_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    two = [{"row": "a", "seed": 3, "commit": commit} for commit in ("first", "second")]
+    path.write_text("\n".join(map(json.dumps, two)), encoding="utf-8")
+    with pytest.raises(CallerError, match="row a with seed 3, got two, of commits first and secon"):
+        read_rows(path)
+
+
+# -- order and end -----------------------------------------------------------------------------
+
+
+def test_rows_of_a_lower_rank_come_first_then_the_longest(tmp_path: Path) -> None:
+    short, long, late = jobs("short", "long", "late")
+    run_series(stand_in, [replace(late, rank=1), short, long], tmp_path / "rows", OPTIONS, ignore)
+    order = dict.fromkeys(record["row"] for record in read_rows(tmp_path / "rows"))
+    assert list(order) == ["long", "short", "late"]
+
+
+def test_seeds_can_be_jobs_of_their_own() -> None:
+    (job,) = jobs("a")
+    assert one_seed_each([job]) == [replace(job, seeds=(0,)), replace(job, seeds=(1,))]
+
+
+def sleeper(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
+    """A run of as many seconds as the row says."""
+    time.sleep(float(job.row))
+    return [{"seconds": float(job.row)} for _ in job.seeds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_running_rows_are_given_up_and_finished_ones_kept(tmp_path: Path, workers: int) -> None:
+    rows = [SeriesJob("0", (0,), {}, cost=2), SeriesJob("600", (0,), {}, cost=1)]
+    told: list[str] = []
+    started = time.time()
+    options = SeriesOptions(CPU, workers=workers, stop=25.0)  # workers take seconds to start
+    found = run_series(sleeper, rows, tmp_path / "rows", options, told.append)
+    assert time.time() - started < 60
+    assert [each["row"] for each in found] == ["0"]
+    assert [each["row"] for each in read_rows(tmp_path / "rows")] == ["0"]
+    assert told[-1] == "the time limit left 1 rows; call again for them"
