@@ -26,11 +26,11 @@ from isotropy.evidence.schedule import LearnConfig
 SIZE = 8
 FAST = (
     *("--epochs", "3", "--samples", "2", "--test-samples", "3", "--model", "mlp:5"),
-    *("--device", "cpu", "--verdicts", "0"),
+    *("--device", "cpu", "--verdicts", "0", "--no-search"),
 )
 """Options that make a run of small images take a moment."""
 
-CONFIG = LearnConfig(epochs=4, samples=2, test_samples=3, batch_size=20, burn_in=1)
+CONFIG = LearnConfig(epochs=4, samples=2, test_samples=3, batch_size=20, burn_in=1, search=False)
 """The same for runs in Python: epochs enough to stop in the middle, after a hyper step."""
 
 

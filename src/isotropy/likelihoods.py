@@ -11,6 +11,8 @@ A likelihood here is what the Laplace evidence needs to know of it:
     empirical_root(f, y)    the gradient of −log p at the true target, the empirical Fisher's
                             direction, with `empirical_scale` for its outer product
 
+    constant_log_likelihood(y)   what a prediction that is the same for all examples can reach
+
 The noise is kept out of statistic and roots, so that it can be learned from one pass.
 """
 
@@ -69,6 +71,13 @@ class Likelihood(nn.Module):
         return -noiseless / count
 
     @abstractmethod
+    def constant_log_likelihood(self, targets: Tensor) -> float:
+        """The largest log likelihood of these targets by one prediction for all, in nats.
+
+        An upper bound of the evidence of every model that does not look at its inputs.
+        """
+
+    @abstractmethod
     def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
         """Raise unless targets (examples, …) fit network outputs (batch, outputs)."""
 
@@ -113,6 +122,11 @@ class Categorical(Likelihood):
         """p − e_y."""
         classes = outputs.shape[-1]
         return (outputs.softmax(-1) - functional.one_hot(targets, classes).to(outputs))[None]
+
+    def constant_log_likelihood(self, targets: Tensor) -> float:
+        """Class frequencies: Σ_c n_c log(n_c / N)."""
+        counts = targets.bincount().double()
+        return float(torch.special.xlogy(counts, counts / len(targets)).sum())
 
     def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
         if targets.ndim != 1 or targets.is_floating_point():
@@ -183,6 +197,11 @@ class Gaussian(Likelihood):
 
     def empirical_scale(self) -> Tensor:
         return (-4 * self.log_noise).exp()
+
+    def constant_log_likelihood(self, targets: Tensor) -> float:
+        """The mean of the targets, with the noise that suits it: −½ N outputs (log 2πσ² + 1)."""
+        variance = (targets - targets.mean(0)).double().square().mean()
+        return float(-targets.numel() / 2 * ((2 * math.pi * variance).log() + 1))
 
     def check_targets(self, targets: Tensor, outputs: Tensor) -> None:
         if targets.ndim != 2 or targets.shape[1:] != outputs.shape[1:]:

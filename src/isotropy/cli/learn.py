@@ -81,9 +81,15 @@ from isotropy.workflows.screening import ScreenResult, screen
 @click.option(
     "--verdicts",
     type=click.IntRange(0),
-    default=2,
+    default=3,
     show_default=True,
-    help="Seeds of the refits behind each symmetry's verdict; 0 for none.",
+    help="Trials behind the gain of each symmetry; 0 for no verdicts.",
+)
+@click.option(
+    "--search/--no-search",
+    default=True,
+    show_default=True,
+    help="Find amounts by trials from scratch first, or learn them by gradient from a small start.",
 )
 @click.option(
     "--set",
@@ -138,7 +144,8 @@ def config_from(options: dict[str, Any]) -> LearnConfig:
         **{
             name: options[name]
             for name in ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
-                         "prior_structure", "curvature", "fallback", "distribution", "seed")
+                         "prior_structure", "curvature", "fallback", "distribution", "search",
+                         "seed")
         },
         objective=options["objective"] or "laplace",
         ranges=options["ranges"] or None,

@@ -114,7 +114,7 @@ def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
     two = _timed(place, lambda: factors(2))[0] if several else 2 * one
     per_batch = min(one, max(two - one, one / 10))
     gradient = bytes_of_gradient = 0.0
-    if trainer.recipe.ranges == "evidence" and trainer.ranges:
+    if trainer.recipe.ranges == "evidence" and trainer.ranges and trainer.config.refine:
         fit = evidence.fit(itertools.islice(trainer.orbit_batches("estimate"), 1))
 
         def gradients() -> None:

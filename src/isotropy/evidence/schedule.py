@@ -51,6 +51,11 @@ NOISY_TRAVEL = 3 * TRAVEL
 BOUND_FITS = 10
 """Epochs between passes over all data for the precisions, with a bound."""
 
+SEARCH_ALL = 1000
+"""Up to so many examples trials take all of them."""
+SEARCH_PART = 500
+"""Otherwise so many, and the run refines what they find along the gradient."""
+
 Bound = Literal["none", "function-space", "parametric"]
 BOUNDS: tuple[Bound, ...] = ("none", "function-space", "parametric")
 
@@ -86,6 +91,11 @@ class LearnConfig:
     prior_structure  one precision: scalar, or one per layer, or one per tensor
     ranges, caps     half-widths by generator name in reported units: given, largest allowed
     start            half-widths by name that learning starts from (others start at zero)
+    search           find amounts by trials from scratch before the run (`search`); with a `start`,
+                     and for objectives that do not learn by the evidence, there is none
+    search_examples  examples of a trial, drawn at random. None: all up to 1,000, else 500
+    refine           move ranges along the gradient of the evidence during the run. None: unless a
+                     search over all examples has found them
     bound            none: hyper steps by the evidence of all data, between epochs. Else by a lower
                      bound of it, function-space or parametric, between weight steps (`bound_steps`)
     bound_batch      examples of an estimate of the bound
@@ -125,6 +135,9 @@ class LearnConfig:
     evaluate_every: int | None = None
     ranges: Mapping[str, float] | None = None
     start: Mapping[str, float] | None = None
+    search: bool = True
+    search_examples: int | None = None
+    refine: bool | None = None
     caps: Mapping[str, float] | None = None
     bound: Bound = "none"
     bound_batch: int | None = None
@@ -145,7 +158,7 @@ class LearnConfig:
         check_choice(self.bound, BOUNDS, what="bound")
         positive = ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
                     "micro_batch", "update_every", "prior_steps", "evaluate_every",
-                    "bound_batch", "bound_every")  # fmt: skip
+                    "bound_batch", "bound_every", "search_examples")  # fmt: skip
         for name in positive:
             value = getattr(self, name)
             if value is not None:
@@ -238,6 +251,12 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         bound_batch=min(config.bound_batch or max(4, min(16, batch_size // 12)), examples),
         bound_fits=bound_fits,
         evaluate_every=every,
+        search=config.search and config.objective == "laplace" and config.start is None,
+        search_examples=min(
+            config.search_examples or (examples if examples <= SEARCH_ALL else SEARCH_PART),
+            examples,
+        ),
+        refine=_given(config.refine, True),
     )
 
 

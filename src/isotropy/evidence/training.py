@@ -14,7 +14,7 @@ moments and the epoch, so that a saved and resumed run ends with the numbers of 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -231,16 +231,26 @@ class Trainer:
         if limit or 0 < with_graph < count:
             generator = stream(seed, purpose + " order", self.epoch)
             order = torch.randperm(count, generator=generator)[: limit or count]
+        parts = order.to(self.device).tensor_split([with_graph])
+        batches = [part.split(size) if len(part) else () for part in parts]
+        yield from self.orbit_of((*batches[0], *batches[1]), purpose, graph=len(batches[0]))
+
+    def orbit_of(
+        self, batches: Sequence[Tensor], purpose: str, *, graph: int = 0
+    ) -> Iterator[Batch]:
+        """The examples with these numbers, a batch each, in the epoch's noise for this purpose.
+
+        graph: so many of the batches can be differentiated by the ranges
+        """
+        seed = self.config.seed
         noise_stream = stream(seed, purpose, self.epoch, self.device)
         label_stream = stream(seed, purpose + " labels", self.epoch, self.device)
-        parts = order.to(self.device).tensor_split([with_graph])
-        for has_graph, part in zip((True, False), parts, strict=True):
-            for batch in part.split(size) if len(part) else ():
-                noise = self.model.noise(len(batch), generator=noise_stream)
-                with torch.set_grad_enabled(has_graph):
-                    rows = self.model.orbit(self.inputs[batch], noise)
-                    copies = self.model.augmentation.copies(noise.shape[1])
-                yield Batch(rows, self.targets[batch], copies, label_stream, is_checked=True)
+        for number, batch in enumerate(batches):
+            noise = self.model.noise(len(batch), generator=noise_stream)
+            with torch.set_grad_enabled(number < graph):
+                rows = self.model.orbit(self.inputs[batch], noise)
+                copies = self.model.augmentation.copies(noise.shape[1])
+            yield Batch(rows, self.targets[batch], copies, label_stream, is_checked=True)
 
     def _hyper_step(self) -> tuple[float, float]:
         """Precisions and noise, then ranges; returns log likelihood and evidence before.
@@ -250,6 +260,7 @@ class Trainer:
         config = self.config
         limit = _whole(config.gradient_batches) * _whole(config.batch_size)
         learns = self.recipe.ranges == "evidence" and bool(self.ranges) and not self.bound_steps
+        learns = learns and config.refine is not False
         gradients: list[Tensor] | None = None
         previous = self.previous_fit
         basis = previous if self._keeps_basis() else None
@@ -257,7 +268,9 @@ class Trainer:
             batches = self.orbit_batches("factors", graph=limit or True)
             fit, gradients = self.evidence.fit_with_gradient(previous, batches, self.ranges, basis)
         else:
-            fit = self.evidence.fit(self.orbit_batches("factors"), basis)
+            batches = self.orbit_batches("factors")
+            values_only = not learns and not config.reuse
+            fit = self.evidence.fit(batches, basis, values_only=values_only)
         with torch.no_grad():
             log_likelihood = float(self.likelihood.log_likelihood(fit.statistic, fit.count))
         log_evidence = self._precision_steps(fit)

@@ -48,7 +48,7 @@ class Mixture(Augmentation):
 
     probabilities: one learnable vector per finite action, (elements without the identity,).
     start:  probability by element name; others start at `default`.
-    caps:   largest probability by element name.
+    caps:   largest probability by element name; elements with a cap of zero have no copies.
     """
 
     def __init__(
@@ -86,9 +86,18 @@ class Mixture(Augmentation):
         wrapped = [getattr(action, "transform", None) for action in finite]
         self.transforms = nn.ModuleList(w for w in wrapped if isinstance(w, nn.Module))
         sizes = [range(-1, len(action.elements)) for action in finite]
-        self._combinations = list(itertools.product(*sizes))  # −1 is the identity
+        every = list(itertools.product(*sizes))  # −1 is the identity
+        # An element that may not occur has no copies.
+        self._possible = [n for n, combination in enumerate(every) if self._may_occur(combination)]
+        self._combinations = [every[number] for number in self._possible]
         self._random = any(action.is_random for action in finite)
         self._keep_bounds()  # the ranges are within theirs, and stay as they were given
+
+    def _may_occur(self, combination: Sequence[int]) -> bool:
+        return not any(
+            index >= 0 and self.caps.get(action.names[index]) == 0
+            for index, action in zip(combination, self.finite, strict=True)
+        )
 
     def learnable(self) -> list[nn.Parameter]:
         wrapped = [p for p in self.transforms.parameters() if p.requires_grad]
@@ -117,12 +126,17 @@ class Mixture(Augmentation):
         return none and (not self.action.generators or self.ranges.is_identity)
 
     def element_probabilities(self) -> Tensor:
-        """Probability of every combination of elements, one axis; differentiable."""
+        """Probability of every combination that may occur, one axis; differentiable."""
         joint = self.probabilities[0].new_ones(1)
         for probabilities in self.probabilities:
             with_identity = torch.cat([1 - probabilities.sum(0, keepdim=True), probabilities])
             joint = (joint[:, None] * with_identity).flatten()
-        return joint
+        return joint[self._possible]
+
+    @property
+    def elements(self) -> int:
+        """How many combinations of elements may occur, the identity included."""
+        return len(self._combinations)
 
     def copies(self, count: int) -> Copies:
         each = self._each(count)

@@ -11,6 +11,7 @@ interrupted one continues with `resume=True`, ending with the numbers of an unbr
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 import time
@@ -29,6 +30,7 @@ from isotropy.checkpoint import (
     RESULT,
     check_unused,
     make_folder,
+    read_json,
     save_trainer,
     unwritable,
     write_json,
@@ -38,10 +40,11 @@ from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.calibration import calibration
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive
-from isotropy.evidence.schedule import LearnConfig, Objective, too_short
+from isotropy.evidence.schedule import LearnConfig, Objective, resolve
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
-from isotropy.evidence.verdict import judge
+from isotropy.evidence.search import candidates_of
+from isotropy.evidence.verdict import is_settled, judge
 from isotropy.networks.augmentations import Augmentation, Symmetry
 from isotropy.networks.correlated import CorrelatedRanges
 from isotropy.networks.invariant_model import InvariantModel
@@ -50,9 +53,11 @@ from isotropy.networks.specification import NetworkSpecification
 from isotropy.report.learn_report import learn_page
 from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
 from isotropy.workflows.illustration import Illustration, illustrate
-from isotropy.workflows.prepared_run import PreparedRun, in_folder, prepare_run
-from isotropy.workflows.preparing import Actions, read_split, write_page
+from isotropy.workflows.prepared_run import SEARCH, PreparedRun, in_folder, prepare_run
+from isotropy.symmetry.image_actions import affine
+from isotropy.workflows.preparing import Actions, device_of, read_split, write_page
 from isotropy.workflows.provenance import record_head
+from isotropy.workflows.searching import find_amounts, settings_from
 
 CALIBRATION_EXAMPLES = 500
 """Test examples whose calibration is scored: each needs its own Jacobian."""
@@ -139,7 +144,7 @@ def learn(
     progress: Callable[[LearnProgress], None] | None = None,
     describe: Mapping[str, Any] | None = None,
     network: NetworkSpecification | None = None,
-    verdicts: int = 0,
+    verdicts: int = 3,
     calibrate: bool = False,
     remark: Callable[[str], None] | None = None,
     screening: Mapping[str, Any] | None = None,
@@ -159,7 +164,7 @@ def learn(
     progress   told after every epoch
     describe   further entries for the run's config: "data", "truth", "command"
     network    how to rebuild the model from words; kept in the run folder
-    verdicts   seeds of the refits behind a verdict per symmetry (`evidence.verdict`); 0: none
+    verdicts   trials behind each gain of the search, at least 2; 0 gives no verdicts
     calibrate  score the posterior predictive's calibration on the test data
     remark     told sentences: what the run will take, what goes on after the last epoch
     screening  the record of a screening that the run starts from; kept in the result
@@ -171,16 +176,31 @@ def learn(
         settings = replace(settings, objective=objective)
     if folder is not None and not resume:
         check_unused(Path(folder))
+    split = read_split(train, test, settings.seed)
+    actions = affine() if actions is None else actions
+    place = torch.device(device) if device is not None else device_of(model)
+    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    found = None
+    if resolved.search:
+        kept = None if folder is None else Path(folder) / SEARCH
+        if resume and kept is not None and kept.exists():
+            found = read_json(kept)
+        else:
+            start = copy.deepcopy(model)
+            found = find_amounts(
+                start, split, resolved, actions, place, replicates=verdicts, remark=remark
+            )
+        settings = settings_from(settings, found, len(split.train))
     run = prepare_run(
         model,
-        read_split(train, test, settings.seed),
+        split,
         settings,
         actions=actions,
         device=device,
         network=network,
         describe=describe,
     )
-    run = in_folder(run, folder, resume=resume, screening=screening)
+    run = in_folder(run, folder, resume=resume, screening=screening, search=found)
     trainer, tested = run.trainer, run.split.test
     if started is not None:
         started(trainer.config, trainer.epoch)
@@ -190,7 +210,8 @@ def learn(
     _run(run, progress)
     run.save()  # before the verdicts, so that they can be interrupted
     result = outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
-    result.record["seconds"] = seconds_before + time.monotonic() - begun
+    searched = 0.0 if run.search is None else float(run.search["seconds"])
+    result.record["seconds"] = searched + seconds_before + time.monotonic() - begun
     write_outcome(run, result)
     return result
 
@@ -227,13 +248,19 @@ def outcome(
     calibrate: bool = False,
     remark: Callable[[str], None] | None = None,
 ) -> LearnResult:
-    """The result of a run that has ended, with verdicts and calibration where they are wanted."""
+    """The result of a run that has ended, with verdicts and calibration where they are wanted.
+
+    Verdicts need a search.
+    """
     trainer, test = run.trainer, run.split.test
     result = _result(trainer, run.split, run.history, run.config, run.folder)
-    extras: dict[str, Any] = {"screening": run.screening}
-    if verdicts and trainer.config.objective == "laplace":
-        found = judge(trainer, repeats=verdicts, progress=remark)
-        extras["verdicts"] = [verdict.as_dict() for verdict in found]
+    extras: dict[str, Any] = {"screening": run.screening, "search": run.search}
+    if run.search is not None:
+        searched = run.search["symmetries"]
+        for symmetry in result.record["symmetries"]:
+            symmetry["interval"] = searched.get(symmetry["name"], {}).get("interval")
+        if verdicts:
+            extras["verdicts"] = [each.as_dict() for each in judge(trainer, run.search)]
     if calibrate and test is not None:
         if remark is not None:
             remark("scoring the posterior predictive")
@@ -263,6 +290,7 @@ def _result(
     symmetries = trainer.model.symmetries()
     count = len(split.train)
     settings = trainer.config
+    floors = {each.name: each.floor for each in candidates_of(trainer.model.augmentation)}
     record = {
         **record_head(
             "learn",
@@ -278,18 +306,20 @@ def _result(
         "samples": settings.samples,
         "test_samples": settings.test_samples,
         "epochs": settings.epochs,
-        "settled": not too_short(settings, count),
+        "settled": is_settled(history, floors) if settings.objective == "laplace" else True,
         "train_examples": count,
         "test_examples": None if split.test is None else len(split.test),
         "distribution": settings.distribution,
-        "symmetries": [symmetry.as_dict() for symmetry in symmetries],
+        "symmetries": [{**symmetry.as_dict(), "interval": None} for symmetry in symmetries],
         "correlations": _correlations(trainer.model.augmentation),
         "verdicts": None,
+        "search": None,
         "screening": None,
         "calibration": None,
         "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
         "evidence": None if evidence is None else evidence.as_dict(),
         "log_evidence": log_evidence,
+        "null_log_evidence": trainer.likelihood.constant_log_likelihood(trainer.targets),
         "log_evidence_per_example": None if log_evidence is None else log_evidence / count,
         "test_accuracy": test_accuracy,
         "test_log_likelihood": _latest(history, "test_log_likelihood"),

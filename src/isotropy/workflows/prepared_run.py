@@ -30,6 +30,8 @@ from isotropy.workflows.same_run import check_same_run, fingerprint
 
 SCREENING = "screening.json"
 """The file of a run folder that keeps the screening the run started from."""
+SEARCH = "search.json"
+"""The same of its search."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class PreparedRun:
     history: list[dict[str, Any]] = field(default_factory=list)
     folder: Path | None = None
     screening: Mapping[str, Any] | None = None
+    search: Mapping[str, Any] | None = None
 
     def save(self) -> None:
         """Write the checkpoint, where there is a folder."""
@@ -103,22 +106,27 @@ def in_folder(
     *,
     resume: bool = False,
     screening: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
 ) -> PreparedRun:
     """The run kept in a folder, begun there, or with `resume` continued from what it holds.
 
-    screening: the record of a screening that the run starts from
+    screening, search: the records of what the run starts from
     """
     if folder is None:
-        return replace(run, screening=screening)
+        return replace(run, screening=screening, search=search)
     path = make_folder(Path(folder))
     if resume and (path / CHECKPOINT).exists():
         config = read_json(path / CONFIG)
         check_same_run(path, config, run.config)
         history = load_trainer(path, run.trainer)
         screening = read_json(path / SCREENING) if (path / SCREENING).exists() else screening
-        return replace(run, config=config, history=history, folder=path, screening=screening)
+        search = read_json(path / SEARCH) if (path / SEARCH).exists() else search
+        return replace(
+            run, config=config, history=history, folder=path, screening=screening, search=search
+        )
     write_json(path / CONFIG, run.config)
-    if screening is not None:
-        write_json(path / SCREENING, screening)
+    for name, record in ((SCREENING, screening), (SEARCH, search)):
+        if record is not None:
+            write_json(path / name, record)
     save_trainer(path, run.trainer, run.history)
-    return replace(run, folder=path, screening=screening)
+    return replace(run, folder=path, screening=screening, search=search)

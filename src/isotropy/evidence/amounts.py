@@ -1,0 +1,160 @@
+"""What evidences at some amounts of a symmetry say about the amount.
+
+    p(η | data) ∝ exp log Z(η),     η uniform on [0, largest]
+
+log Z is known at a few amounts and interpolated between them (Akima's piecewise cubics, modified so
+that they do not overshoot) in  t = log(η + scale),  where profiles are smoothest. It has errors:
+
+    seeds   trials with other batches and noise end elsewhere, by a standard deviation σ
+    data    another sample of as many examples; parts of the data are drawn anew with replacement
+            (bootstrap), each with its first-order share in log Z (`trials`)
+
+The density is the mean over such draws. It gives the most probable amount, the interval of highest
+density, and the probability that there is more of the symmetry than the floor below which it is
+called absent. η uniform on its whole range is what makes "absent" more than the lack of a gain:
+log Z(η) → log Z(0) as η → 0, and most amounts are not small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import Akima1DInterpolator
+from scipy.stats import t as student
+
+from isotropy.checks import CallerError
+
+GRID = 1001
+DRAWS = 200
+CREDIBLE = 0.95
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """log Z at some amounts of one symmetry, everything else held fixed.
+
+    amounts      (points,) increasing, the first is zero
+    log_evidence (points,) in nats, over all examples
+    blocks       (points, blocks) first-order shares of parts of the data
+    largest      the largest amount there can be
+    scale        an amount of the size of one step: where the spacing of t turns logarithmic
+    """
+
+    amounts: tuple[float, ...]
+    log_evidence: tuple[float, ...]
+    blocks: Array
+    largest: float
+    scale: float
+
+    def __post_init__(self) -> None:
+        increasing = all(a < b for a, b in zip(self.amounts, self.amounts[1:], strict=False))
+        if len(self.amounts) < 2 or self.amounts[0] != 0 or not increasing:
+            raise CallerError(
+                f"profile: expected increasing amounts from zero on, got {list(self.amounts)}"
+            )
+
+    @property
+    def best(self) -> int:
+        """The number of the amount with the largest evidence."""
+        return int(np.argmax(self.log_evidence))
+
+    @property
+    def gain(self) -> float:
+        """log Z at its best minus log Z at zero, in nats."""
+        return float(max(self.log_evidence) - self.log_evidence[0])
+
+
+@dataclass(frozen=True)
+class AmountPosterior:
+    """p(η | data) on an even grid over [0, largest]."""
+
+    grid: Array
+    density: Array
+    mode: float
+
+    def above(self, floor: float) -> float:
+        """The probability of more than `floor`."""
+        return float(self.density[self.grid > floor].sum())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % of highest density, from its lowest to its highest amount."""
+        order = np.argsort(self.density)[::-1]
+        needed = int(np.searchsorted(np.cumsum(self.density[order]), CREDIBLE)) + 1
+        inside = self.grid[order[:needed]]
+        return float(inside.min()), float(inside.max())
+
+
+def posterior(profile: Profile, seed_error: float, *, seed: int = 0) -> AmountPosterior:
+    """The density over amounts; seed_error: standard deviation of log Z between replicates."""
+    grid = np.linspace(0.0, profile.largest, GRID)
+    values = np.array(profile.log_evidence)
+    random = np.random.default_rng(seed)
+    count = profile.blocks.shape[1]
+    density = np.zeros(GRID)
+    for _ in range(DRAWS):
+        weights = random.multinomial(count, np.full(count, 1 / count)) - 1.0
+        drawn = values + profile.blocks @ weights
+        drawn = drawn + seed_error * random.standard_normal(len(values))
+        density += _normalised(_interpolated(profile, drawn, grid))
+    mode = grid[int(np.argmax(_interpolated(profile, values, grid)))]
+    return AmountPosterior(grid, density / DRAWS, float(mode))
+
+
+def interpolated_peak(profile: Profile) -> float:
+    """The amount at which the interpolated profile is largest."""
+    grid = np.linspace(0.0, profile.largest, GRID)
+    values = _interpolated(profile, np.array(profile.log_evidence), grid)
+    return float(grid[int(np.argmax(values))])
+
+
+def between(profile: Profile, first: float, second: float) -> float:
+    """The amount half way between two, in t."""
+    low, high = np.log(np.array([first, second]) + profile.scale)
+    return float(np.exp((low + high) / 2) - profile.scale)
+
+
+def _interpolated(profile: Profile, values: Array, grid: Array) -> Array:
+    points = np.log(np.array(profile.amounts) + profile.scale)
+    # A trial that failed is a point that is not there.
+    known = np.isfinite(values)
+    points, values = points[known], values[known]
+    where = np.log(grid + profile.scale)
+    if len(points) < 3:
+        found: Array = np.interp(where, points, values)
+        return found
+    inner = Akima1DInterpolator(points, values, method="makima", extrapolate=True)(where)
+    return np.where(where > points[-1], values[-1], inner)
+
+
+def _normalised(values: Array) -> Array:
+    density = np.exp(values - values.max())
+    result: Array = density / density.sum()
+    return result
+
+
+def gain_interval(
+    gains: Sequence[float], by_block: Array, seed_error: float
+) -> tuple[float, tuple[float, float]]:
+    """Mean and 95 % interval of a gain in nats, over seeds and over data.
+
+        variance = 2 σ²/R  (replicates)  +  B/(B − 1) Σ_b (d_b − mean d)²  (delete-a-part jackknife)
+
+    with Student's quantile at the degrees of freedom of Welch and Satterthwaite.
+    gains      (replicates,) differences of log evidences
+    by_block   (blocks,) their first-order shares by parts of the data
+    seed_error σ, standard deviation of one log evidence between replicates
+    """
+    count, parts = len(gains), len(by_block)
+    by_seed = 2 * seed_error**2 / count
+    by_data = parts / (parts - 1) * float(((by_block - by_block.mean()) ** 2).sum())
+    total = by_seed + by_data
+    mean = float(np.mean(gains))
+    degrees = total**2 / (by_seed**2 / max(count - 1, 1) + by_data**2 / (parts - 1))
+    reach = float(student.ppf((1 + CREDIBLE) / 2, degrees)) * total**0.5
+    return mean, (mean - reach, mean + reach)

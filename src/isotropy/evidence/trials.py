@@ -1,0 +1,198 @@
+"""Trials: short runs from scratch with the amounts of all symmetries held fixed.
+
+Learning amounts and weights together follows one path, and on few examples the path ends early:
+weights that have come to fit small motions leave no gradient towards larger ones. A trial has no
+path. It trains the same network from the same start with given amounts and returns the evidence
+that is reached, so that
+
+    log Z(η)      η the amounts of all symmetries
+
+can be compared at any two points. All trials of one replicate share the order of batches and the
+noise, and differ in nothing but η. They have at least `LEAST_SAMPLES` copies, however few the run
+itself has, so that what is found does not depend on that number.
+
+The same examples in `BLOCKS` parts give the first-order share of each part in log Z (the
+derivative by the weight of its examples; weights and precisions are at their optimum),
+
+    c_b = log p(y_b | f̂) − ½ ⟨V, factors of b⟩        V = ∂ log|H + P| / ∂ factors
+
+from which differences of evidences get an error over data (`Trial.blocks`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.evidence.baselines import augmentation_for
+from isotropy.evidence.laplace import NotFiniteError
+from isotropy.evidence.schedule import LearnConfig, default_batch
+from isotropy.evidence.scoring import score
+from isotropy.evidence.streams import stream
+from isotropy.evidence.training import Trainer
+from isotropy.likelihoods import likelihood_named
+from isotropy.networks.invariant_model import InvariantModel
+from isotropy.networks.mixtures import Mixture
+from isotropy.symmetry.actions import Action
+from isotropy.symmetry.finite_actions import FiniteAction
+
+LEAST_SAMPLES = 16
+STEPS = 200
+"""Weight steps of a trial: with 800 profiles of 200 examples are the same within a nat."""
+LEAST_EPOCHS = 12
+HYPER_STEPS = 8
+"""Evidence passes of a trial, each followed by several steps on the precisions."""
+BLOCKS = 20
+TEST_COPIES = 31
+
+Amounts = Mapping[str, float]
+"""Half-widths and probabilities by name, in the units that users read; what is left out is zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One trial: its amounts, log Z in nats over all its examples, and parts of it.
+
+    blocks: (BLOCKS,) first-order shares of parts of the data, see the module
+    test_log_likelihood: mean over held-out examples, in nats; None without any
+    """
+
+    amounts: dict[str, float]
+    replicate: int
+    log_evidence: float
+    blocks: Tensor
+    test_log_likelihood: float | None
+
+
+class Trials:
+    """Trials of one network on one data set; each is run once and remembered.
+
+    network: as it is before training; it is not changed
+    config:  resolved settings of the run that the trials are for
+    data, test: inputs and targets on the network's device; test is only scored
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: Action | FiniteAction | Sequence[Action | FiniteAction],
+        config: LearnConfig,
+        data: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor] | None = None,
+        tell: Callable[[Trial], None] | None = None,
+    ) -> None:
+        self.network, self.actions, self.data, self.test = network, actions, data, test
+        self.config = trial_config(config, len(data[0]))
+        self.tell = tell or (lambda _: None)
+        self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
+
+    @property
+    def examples(self) -> int:
+        """How many examples a trial trains on."""
+        return len(self.data[0])
+
+    @property
+    def count(self) -> int:
+        """How many trials were run."""
+        return len(self._done)
+
+    def at(self, amounts: Amounts, replicate: int = 0) -> Trial:
+        """The trial with these amounts; replicates differ in their batches and noise."""
+        key = (_key(amounts), replicate)
+        if key not in self._done:
+            self._done[key] = self._run(dict(key[0]), replicate)
+            self.tell(self._done[key])
+        return self._done[key]
+
+    def known(self, amounts: Amounts) -> Trial | None:
+        """The trial with these amounts if it was run."""
+        return self._done.get((_key(amounts), 0))
+
+    @property
+    def rows(self) -> list[Trial]:
+        """All trials, in the order in which they were run."""
+        return list(self._done.values())
+
+    def _run(self, amounts: dict[str, float], replicate: int) -> Trial:
+        seed = self.config.seed + 1_000_003 * replicate
+        trainer = self._trainer(amounts, seed)
+        try:
+            while trainer.epoch < (trainer.config.epochs or 0):
+                trainer.run_epoch()
+            log_evidence, blocks = self._evidence(trainer)
+        except NotFiniteError:  # amounts that no network can be trained with
+            return Trial(amounts, replicate, -math.inf, torch.zeros(BLOCKS), None)
+        held_out = None
+        if self.test is not None:
+            held_out = score(
+                trainer.model, trainer.likelihood, *self.test, copies=TEST_COPIES, seed=seed
+            ).log_likelihood
+        return Trial(amounts, replicate, log_evidence, blocks, held_out)
+
+    def _trainer(self, amounts: dict[str, float], seed: int) -> Trainer:
+        inputs, targets = self.data
+        off = {name: 0.0 for name in self._names() if name not in amounts}
+        config = replace(self.config, ranges={**off, **amounts}, caps=off, seed=seed)
+        augmentation = augmentation_for(config, self.actions, dtype=inputs.dtype).to(inputs.device)
+        assert config.samples is not None
+        samples = 1 if augmentation.is_identity else config.samples
+        if isinstance(augmentation, Mixture):  # as many copies for each finite element
+            samples *= augmentation.elements
+        kind = config.likelihood if targets.ndim == 1 else "gaussian"
+        return Trainer(
+            InvariantModel(copy.deepcopy(self.network), augmentation, samples),
+            likelihood_named(kind).to(inputs.device),
+            config,
+            inputs,
+            targets,
+        )
+
+    def _names(self) -> list[str]:
+        given = self.actions if isinstance(self.actions, Sequence) else [self.actions]
+        return [name for action in given for name in action.names]
+
+    def _evidence(self, trainer: Trainer) -> tuple[float, Tensor]:
+        """log Z, and its shares by parts of the data, which are the same in all trials."""
+        evidence = trainer.evidence
+        with torch.no_grad():
+            fit = evidence.fit(trainer.orbit_batches("trial"))
+            value = float(evidence.value(fit))
+        order = torch.randperm(self.examples, generator=stream(self.config.seed, "blocks"))
+        parts = order.to(trainer.device).tensor_split(BLOCKS)
+        return value, evidence.shares(fit, trainer.orbit_of(parts, "trial blocks"))
+
+
+def _key(amounts: Amounts) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted((name, float(value)) for name, value in amounts.items() if value))
+
+
+def trial_config(config: LearnConfig, examples: int) -> LearnConfig:
+    """The settings of a trial, from the resolved ones of a run."""
+    assert config.epochs is not None and config.samples is not None
+    batch = min(default_batch(examples), config.batch_size or examples)
+    steps = math.ceil(examples / batch)
+    epochs = min(config.epochs, max(LEAST_EPOCHS, math.ceil(STEPS / steps)))
+    burn_in = min(10, epochs // 6)
+    every = math.ceil((epochs - burn_in) / HYPER_STEPS)
+    return replace(
+        config,
+        objective="fixed",
+        ranges=None,
+        start=None,
+        caps=None,
+        bound="none",
+        bound_fits=0,
+        samples=max(LEAST_SAMPLES, config.samples),
+        epochs=epochs,
+        batch_size=batch,
+        burn_in=burn_in,
+        update_every=every,
+        prior_rate=0.15,
+        prior_steps=5,
+        evaluate_every=epochs,
+    )

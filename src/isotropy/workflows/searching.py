@@ -1,0 +1,165 @@
+"""The search before a run: which amounts it starts from, and what is kept of the search.
+
+Trials take at most `search_examples` of the training data. Where that is all of them the amounts
+found are final, and the run trains with them; where it is a part, the run refines them along the
+gradient of the evidence of all data. What the search says of each symmetry goes into the run's
+folder as JSON, from which a resumed run takes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.evidence.baselines import augmentation_for
+from isotropy.evidence.schedule import LearnConfig
+from isotropy.evidence.search import Search, candidates_of, search
+from isotropy.evidence.sizing import fit_curvature_batch
+from isotropy.evidence.trials import Trial, Trials
+from isotropy.evidence.verdict import nothing_learned
+from isotropy.likelihoods import likelihood_named
+from isotropy.workflows.preparing import Actions
+
+TEST_EXAMPLES = 500
+"""Held-out examples that every trial is scored on."""
+SECONDS_BETWEEN_REMARKS = 10.0
+
+
+def find_amounts(
+    model: nn.Module,
+    split: Split,
+    settings: LearnConfig,
+    actions: Actions,
+    place: torch.device,
+    *,
+    replicates: int = 3,
+    remark: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Search for amounts; what was found as JSON.
+
+    settings: resolved; replicates: trials behind each gain
+    """
+    started = time.monotonic()
+    network = model.to(place)
+    dtype = next((p.dtype for p in network.parameters()), torch.float32)
+    train = _part(split.train, settings.search_examples or len(split.train), settings.seed)
+    data = _on(train, place, dtype)
+    test = None if split.test is None else _on(_part(split.test, TEST_EXAMPLES, 0), place, dtype)
+    config = fit_curvature_batch(settings, network, train.inputs[:1], place)
+    trials = Trials(network, actions, config, data, test, _teller(remark))
+    candidates = candidates_of(augmentation_for(config, actions, dtype=dtype))
+    found = search(trials, candidates, replicates=replicates)
+    name = config.likelihood if train.is_classification else "gaussian"
+    constant = likelihood_named(name).constant_log_likelihood(data[1])
+    return {
+        "seconds": time.monotonic() - started,
+        "null_log_evidence": constant,
+        "nothing_learned": nothing_learned(found.log_evidence, constant),
+        **_record(found, trials),
+    }
+
+
+def settings_from(settings: LearnConfig, found: Mapping[str, Any], examples: int) -> LearnConfig:
+    """The settings of the run that follows: what was found as its start, the rest held at zero."""
+    amounts = {} if found["nothing_learned"] else dict(found["amounts"])
+    taken = {name: amount for name, amount in amounts.items() if amount}
+    absent = {name: 0.0 for name in found["amounts"] if name not in taken}
+    complete = found["examples"] >= examples and settings.distribution == "independent"
+    by_bound = settings.bound != "none"
+    refine = settings.refine
+    return replace(
+        settings,
+        start=taken,
+        caps={**(settings.caps or {}), **absent},
+        refine=(not complete or by_bound) and bool(taken) if refine is None else refine,
+    )
+
+
+def _record(found: Search, trials: Trials) -> dict[str, Any]:
+    symmetries = {}
+    for name, finding in found.findings.items():
+        symmetries[name] = {
+            "amount": finding.amount,
+            "interval": list(finding.posterior.interval),
+            "probability": finding.probability,
+            "floor": finding.candidate.floor,
+            "whole": finding.is_whole,
+            "gain_nats": finding.gain,
+            "gain_interval": list(finding.gain_interval),
+            "profile": [
+                {"amount": amount, "log_evidence": value}
+                for amount, value in zip(
+                    finding.profile.amounts, finding.profile.log_evidence, strict=True
+                )
+            ],
+            "beside_held_out": _beside_held_out(name, found, trials) if finding.amount else [],
+        }
+    return {
+        "examples": found.examples,
+        "trials": trials.count,
+        "log_evidence": found.log_evidence,
+        "seed_error": found.seed_error,
+        "amounts": found.amounts,
+        "symmetries": symmetries,
+    }
+
+
+def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str, float]]:
+    """Evidence and held-out likelihood at 0, ½, 1 and 2 times the amount; none without test data.
+
+    Twice the amount is cut to as much as there can be.
+    """
+    if trials.test is None:
+        return []
+    finding = found.findings[name]
+    rows = []
+    for factor in (0.0, 0.5, 1.0, 2.0):
+        amount = min(factor * finding.amount, finding.candidate.largest)
+        if rows and amount <= rows[-1]["amount"]:
+            continue
+        trial = trials.at({**found.amounts, name: amount})
+        assert trial.test_log_likelihood is not None
+        rows.append(
+            {
+                "amount": amount,
+                "log_evidence": trial.log_evidence,
+                "test_log_likelihood": trial.test_log_likelihood,
+            }
+        )
+    return rows
+
+
+def _part(data: LabelledData, count: int, seed: int) -> LabelledData:
+    return data if count >= len(data) else data.subset(count, seed)
+
+
+def _on(data: LabelledData, place: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    targets = data.targets.to(place) if data.is_classification else data.targets.to(place, dtype)
+    return data.inputs.to(place, dtype), targets
+
+
+def _teller(remark: Callable[[str], None] | None) -> Callable[[Trial], None] | None:
+    """A sentence every ten seconds."""
+    if remark is None:
+        return None
+    told = [0, time.monotonic()]
+
+    def tell(trial: Trial) -> None:
+        told[0] += 1
+        if told[0] == 1 or time.monotonic() - told[1] > SECONDS_BETWEEN_REMARKS:
+            told[1] = time.monotonic()
+            amounts = ", ".join(f"{name} {value:.3g}" for name, value in trial.amounts.items())
+            remark(
+                f"searching: trial {told[0]}, {amounts or 'no symmetry'}: log evidence "
+                f"{trial.log_evidence:.1f}"
+            )
+
+    return tell
+
+
