@@ -9,12 +9,19 @@ channels are shared out over scalars, vectors and tensors alike (`channel_alloca
     >>> network(torch.randn(500, 20)).shape
     torch.Size([500, 9])
 
+Initial weights are scaled layer by layer, on normal inputs, so that every kind of product varies by
+as much in the last layer as in the first: outputs have a standard deviation of 0.8 at any depth.
+
+A network has the symmetry of its group and no more where its hidden products can tell it from larger
+ones (`larger_symmetry`); where they cannot, `notes` says so, and so does a `LargerSymmetryWarning`.
+
 Complex groups go through their real form: given SU(2), source and target are bound to the same
 group on R⁴, where V is the real parts of C² and then its imaginary parts. T(2) is V ⊗ V of R⁴.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from itertools import pairwise
@@ -22,14 +29,21 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from isotropy.bases.maps import kinds
 from isotropy.checks import CallerError
 from isotropy.networks.channel_allocation import uniform_representation
-from isotropy.networks.equivariant_bilinear import EquivariantBilinear
-from isotropy.networks.equivariant_linear import EquivariantLinear
+from isotropy.networks.equivariant_bilinear import SHARE, EquivariantBilinear
+from isotropy.networks.equivariant_linear import GAIN, EquivariantLinear
 from isotropy.networks.gates import GatedNonlinearity, gated
 from isotropy.networks.kind_parts import OfParts, Parts
+from isotropy.networks.larger_symmetry import LargerSymmetryWarning, larger_symmetry
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import Representation
+
+EXAMPLES = 1024
+"""Normal inputs on which initial weights are scaled."""
+FEW_LAYERS = 3
+"""Layers from which on more of them square less."""
 
 
 class EMLP(OfParts):
@@ -41,6 +55,8 @@ class EMLP(OfParts):
                all, or a sequence with one for each layer
     layers:    hidden layers
     generator: draws the initial parameters; torch's own if None
+
+    notes: sentences on what the network cannot do, as of which larger group it is
     """
 
     def __init__(
@@ -65,6 +81,23 @@ class EMLP(OfParts):
             )
         )
         self.head = EquivariantLinear(sizes[-1], self.target, generator=generator)
+        self._even_out()
+        products = [[kind.atoms for kind in kinds(each)] for each in (*sizes, self.target)]
+        larger = larger_symmetry(products, group)
+        self.notes = () if larger is None else (larger,)
+        for note in self.notes:
+            warnings.warn(note, LargerSymmetryWarning, stacklevel=2)
+
+    def _even_out(self) -> None:
+        """Scale the layers so that what each hands on varies as much, for normal inputs."""
+        own = torch.Generator().manual_seed(0)
+        parts = self.parts(torch.randn(EXAMPLES, self.in_features, generator=own))
+        # Each layer squares a part of its inputs: so that many do not, it is a smaller one.
+        share = SHARE * min(1, FEW_LAYERS / len(self.blocks))
+        for block in self.blocks:
+            assert isinstance(block, EquivariantBlock)
+            parts = block.rescale_(parts, share)
+        self.head.rescale_(parts, GAIN)
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         for block in self.blocks:
@@ -111,6 +144,13 @@ class EquivariantBlock(OfParts):
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         return self.nonlinearity.of_parts(self.bilinear.added(self.linear.of_parts(parts)))
+
+    def rescale_(self, parts: Sequence[Tensor], share: float) -> Parts:
+        """Scale both layers so that over these examples each kind of L x has the standard deviation
+        1, and of B(L x) `share`; the outputs."""
+        self.bilinear.rescale_(self.linear.rescale_(parts, 1.0), share)
+        with torch.no_grad():
+            return self.of_parts(parts)
 
     def export(self) -> PlainBlock:
         """The same with a plain linear layer."""
