@@ -1,6 +1,7 @@
 """Whether products of V and its dual tell a group from a larger one.
 
-    N ⊇ H ⊇ G       N keeps contractions: O(d), the group of the form, or else GL(d)
+    N ⊇ H ⊇ G       N keeps contractions: O(d), the group of the form, or else GL(d); where G
+                    permutes coordinates, it keeps pointwise functions: S(d)
                     H = { h ∈ N : h Q = Q for each linear map Q that commutes with G }
 
 Contractions are the same for every element of N. What makes a network one of G is its linear maps,
@@ -9,9 +10,9 @@ maps that are invariant tensors of rank p + q. The first that is invariant under
 O(2), for example, has rank 5, and without T(3) every layer of D(5) is one of O(2).
 
 `Kept` narrows N to H, one pair of products after another: its Lie algebra by linear algebra, and of
-its other elements a reflection and −1, where all of G has the determinant 1 and these have not. So
-H may be larger than G without being found so; one that is found is larger. Pointwise functions keep
-nothing but permutations, and groups of permutations are not looked at.
+its other elements some that are not in G: a reflection and −1 where all of G has the determinant 1
+and these have not; swaps of two coordinates, of a group of few permutations. So H may be larger than
+G without being found so; one that is found is larger.
 
 Tensors of no rank tell SO⁺(1,3) from SO(1,3): polynomials that are invariant under boosts and
 rotations are so under −1.
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations_with_replacement, pairwise, product
+from itertools import combinations, combinations_with_replacement, pairwise, product
 
 import numpy as np
 import scipy.sparse as sparse
@@ -37,6 +38,8 @@ MOST_TENSORS = 48
 """Maps of a pair that are looked at; of more, as many random sums."""
 LARGEST_WORK = 100_000_000
 """Entries of tensors times directions of N from which on nothing is looked at."""
+MOST_COORDINATES, MOST_PERMUTATIONS = 12, 5000
+"""Of a group of permutations whose swaps are looked at."""
 LARGEST_SOLVED = 8192
 """Entries (C, A, B) of a contraction that is solved for."""
 
@@ -85,14 +88,11 @@ class Kept:
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.algebra = np.zeros((0, group.dimension, group.dimension))
-        self.elements: dict[str, np.ndarray] = {}
-        self._is_looked_at = not group.is_permutation
         own = np.array([each.toarray().ravel() for each in group.algebra])
         self._own = int(np.linalg.matrix_rank(own)) if len(own) else 0
-        if self._is_looked_at:
-            self.algebra = _contraction_algebra(group)
-            self.elements = _foreign_elements(group)
+        self.algebra = _contraction_algebra(group)
+        self.elements = _foreign_swaps(group) if group.is_permutation else _reflections(group)
+        self._is_looked_at = True
 
     @property
     def is_larger(self) -> bool:
@@ -134,13 +134,11 @@ class Kept:
 
     def sentence(self, largest: int) -> str:
         """What H has that G has not."""
-        told = [
-            *([f"{self._extra} more continuous direction(s)"] if self._extra else []),
-            *self.elements,
-        ]
+        told = [f"{self._extra} more continuous direction(s)"] if self._extra else []
+        told += list(self.elements)[:1]
         return (
             f"hidden products up to rank {largest} cannot tell {self.group} from a larger group "
-            f"with {', '.join(told)}: the network is equivariant under that one; give it tensors "
+            f"with {' and '.join(told)}: the network is equivariant under that one; give it tensors "
             "of a higher rank, by more channels or by channels=REPRESENTATION"
         )
 
@@ -218,6 +216,8 @@ def larger_symmetry(layers: Sequence[Sequence[Product]], group: Group) -> str | 
 def _contraction_algebra(group: Group) -> np.ndarray:
     """A basis of the Lie algebra of N, (D, d, d): A with Aᵀ B + B A = 0, or all A."""
     side = group.dimension
+    if group.is_permutation:
+        return np.zeros((0, side, side))
     units = np.eye(side * side).reshape(-1, side, side)
     form = _form(group)
     if form is None:
@@ -228,8 +228,30 @@ def _contraction_algebra(group: Group) -> np.ndarray:
     return np.asarray(np.linalg.inv(form) @ lowered.reshape(side, side, side, side)[rows, columns])
 
 
-def _foreign_elements(group: Group) -> dict[str, np.ndarray]:
-    """Elements of N that are not in the group for sure."""
+def _foreign_swaps(group: Group) -> dict[str, np.ndarray]:
+    """Swaps of two coordinates that are not in a group of permutations; none where it is large."""
+    side, signed = group.dimension, group.signed_permutations
+    if side > MOST_COORDINATES or not signed:
+        return {}
+    generators = [tuple(places.tolist()) for places, _ in signed]
+    known = new = {tuple(range(side))}
+    while new:
+        if len(known) > MOST_PERMUTATIONS:
+            return {}
+        made = {tuple(each[p] for p in g) for each in new for g in generators}
+        new = made - known
+        known = known | new
+    found = {}
+    for i, j in combinations(range(side), 2):
+        places = list(range(side))
+        places[i], places[j] = j, i
+        if tuple(places) not in known:
+            found[f"a swap of coordinates {i} and {j}"] = np.eye(side)[places]
+    return found
+
+
+def _reflections(group: Group) -> dict[str, np.ndarray]:
+    """Elements of N with the determinant −1, where no element of the group has that."""
     side, form = group.dimension, _form(group)
     found: dict[str, np.ndarray] = {}
     traces = [abs(each.trace()) for each in group.algebra]
