@@ -140,12 +140,18 @@ class EquivariantBilinear(OfParts):
                     own.normal_(0, spread, generator=generator)
 
     def rescale_(self, parts: Sequence[Tensor], spread: float) -> None:
-        """Scale the weights so that each kind of the outputs has this standard deviation over the
-        examples `parts`. Kinds that do not vary stay."""
+        """Scale the weights so that each kind of the outputs has about this standard deviation over
+        the examples `parts`, and as much by one contraction as by another. What does not vary
+        stays."""
+        objects = [_Objects(part) for part in parts]
         with torch.no_grad():
-            found = self.of_parts(parts)
-            for weight, target in zip(self._weights(), self._by_target, strict=True):
-                weight.mul_(scale_to(spread, found[target]))
+            for weight, group in zip(self._weights(), self._by_target.values(), strict=True):
+                columns = weight.split([each.count for each in group], 1)
+                for own, each in zip(columns, group, strict=True):
+                    product = self._product(each, objects)
+                    found = SCALE * own @ product.flatten(1)
+                    share = spread / len(group) ** 0.5
+                    own.mul_(scale_to(share, found.view(len(own), *product.shape[1:])))
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         batch = parts[0].shape[-1]

@@ -21,6 +21,7 @@ rotations are so under −1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, combinations_with_replacement, pairwise, product
@@ -36,7 +37,7 @@ SAME = 1e-9
 """Squared changes of tensors of norm one below this are none."""
 MOST_TENSORS = 48
 """Maps of a pair that are looked at; of more, as many random sums."""
-LARGEST_WORK = 100_000_000
+LARGEST_WORK = 20_000_000
 """Entries of tensors times directions of N from which on nothing is looked at."""
 MOST_COORDINATES, MOST_PERMUTATIONS = 12, 5000
 """Of a group of permutations whose swaps are looked at."""
@@ -72,7 +73,8 @@ class Telling:
     """What a layer needs so that it has the symmetry of its group alone.
 
     rank:   products up to this rank tell the group by linear maps; 0 where nothing is needed
-    solved: bilinear maps that tell it where linear ones do not
+    solved: bilinear maps that tell it where linear ones do not; and where these do from rank three
+            on, invariants of two objects: Re z⁵ of T(2) and T(3) with D(5)
     """
 
     rank: int
@@ -103,34 +105,48 @@ class Kept:
     def _extra(self) -> int:
         return len(self.algebra) - self._own
 
-    def add(self, target: Product, source: Product) -> np.ndarray:
-        """Narrow by the maps from one product to another; (maps, target · source)."""
+    def add(self, target: Product, source: Product) -> np.ndarray | None:
+        """Narrow by the maps from one product to another.
+
+        Returns (target · source,): of these maps a random one of norm one among those orthogonal to
+        all that H had kept; None if it keeps all.
+        """
         if any(atom not in (BASE, BASE.dual) for atom in (*target, *source)):
             self._is_looked_at = False  # a representation of G alone
-        found = np.zeros((0, 0))
-        if self.is_larger:
-            found = _tensors(target, source, self.group)
-            if found.size * max(len(self.algebra), 1) > LARGEST_WORK:
-                self._is_looked_at = False
-            elif len(found):
-                self._narrow(found, target, source)
-        return found
-
-    def _narrow(self, found: np.ndarray, target: Product, source: Product) -> None:
-        side = self.group.dimension
-        tensors = found.reshape(-1, *[side] * (len(target) + len(source)))
+        if not self.is_larger:
+            return None
+        found = _tensors(target, source, self.group)
+        if found.size * (len(self.algebra) + len(self.elements)) > LARGEST_WORK:
+            self._is_looked_at = False
+        if not len(found) or not self._is_looked_at:
+            return None
         is_dual = [atom != BASE for atom in target] + [atom == BASE for atom in source]
+        return self._narrow(found, is_dual)
+
+    def _narrow(self, found: np.ndarray, is_dual: Sequence[bool]) -> np.ndarray | None:
+        tensors = found.reshape(-1, *[self.group.dimension] * len(is_dual))
+        moving = np.array([_velocity(tensors, each, is_dual) for each in self.algebra])
+        moving = moving.reshape(len(self.algebra), *found.shape)
+        moved = {n: _moved(tensors, m, is_dual).reshape(found.shape) for n, m in self._named()}
+        changed = {n: each - found for n, each in moved.items()}
         if self._extra:
-            moved = [_velocity(tensors, each, is_dual).ravel() for each in self.algebra]
-            changes = np.array(moved)
-            values, vectors = np.linalg.eigh(changes @ changes.T)
+            flat = moving.reshape(len(moving), -1)
+            values, vectors = np.linalg.eigh(flat @ flat.T)
             still = vectors[:, values < SAME]
             self.algebra = np.einsum("ik,iab->kab", still, self.algebra)
         self.elements = {
-            name: each
-            for name, each in self.elements.items()
-            if np.square(_moved(tensors, each, is_dual) - tensors).sum() < SAME
+            n: m for n, m in self._named() if np.square(changed[n]).sum() < SAME
         }
+        changes = [*moving, *changed.values()]
+        values, vectors = np.linalg.eigh(sum(each @ each.T for each in changes))
+        foreign = vectors[:, values > SAME]
+        if not foreign.shape[1]:
+            return None
+        drawn = np.random.RandomState(0).standard_normal(foreign.shape[1])
+        return np.asarray(foreign @ (drawn / np.linalg.norm(drawn)) @ found)
+
+    def _named(self) -> list[tuple[str, np.ndarray]]:
+        return list(self.elements.items())
 
     def sentence(self, largest: int) -> str:
         """What H has that G has not."""
@@ -151,27 +167,27 @@ def telling(products: tuple[Product, ...], group: Group) -> Telling:
     for rank in by_rank:
         if not kept.is_larger:
             return Telling(0)
-        _add_up_to(rank, products, kept)
+        own = [each for each in products if len(each) <= rank]
+        before = copy(kept)
+        for target, source in product(own, repeat=2):
+            if max(len(target), len(source)) == rank:
+                kept.add(target, source)
         if not kept.is_larger:
-            return Telling(rank)
-    solved = _solved(products, kept)
-    return Telling(by_rank[-1] if by_rank else 0, tuple(solved))
+            invariants = [()] if rank > 2 else []
+            return Telling(rank, _solved(own, invariants, before))
+    return Telling(by_rank[-1] if by_rank else 0, _solved(products, products, kept))
 
 
-def _add_up_to(rank: int, products: Sequence[Product], kept: Kept) -> None:
-    for target, source in product(products, repeat=2):
-        if max(len(target), len(source)) == rank:
-            kept.add(target, source)
-
-
-def _solved(products: Sequence[Product], kept: Kept) -> list[SolvedContraction]:
+def _solved(
+    sources: Sequence[Product], targets: Sequence[Product], kept: Kept
+) -> tuple[SolvedContraction, ...]:
     """Bilinear maps, small ones first, each of which makes H smaller."""
     group = kept.group
-    own = sorted((p for p in products if p), key=lambda each: product_size(each, group))
+    own = sorted((each for each in sources if each), key=len)
     ways = [
         (first, second, target)
         for first, second in combinations_with_replacement(own, 2)
-        for target in own
+        for target in targets
         if product_size((*first, *second, *target), group) <= LARGEST_SOLVED
     ]
     ways.sort(key=lambda way: (product_size(sum(way, ()), group), len(way[2])))
@@ -179,15 +195,12 @@ def _solved(products: Sequence[Product], kept: Kept) -> list[SolvedContraction]:
     for first, second, target in ways:
         if not kept.is_larger:
             break
-        before = len(kept.algebra), len(kept.elements)
-        maps = kept.add(target, (*first, *second))
-        if (len(kept.algebra), len(kept.elements)) != before:
-            drawn = np.random.RandomState(0).standard_normal(len(maps)) @ maps
+        drawn = kept.add(target, (*first, *second))
+        if drawn is not None:
             size = product_size(target, group)
-            scale = size**0.5 / np.linalg.norm(drawn)
-            tensor = scale * drawn.reshape(size, -1)
+            tensor = size**0.5 * drawn.reshape(size, -1)
             found.append(SolvedContraction(first, second, target, tensor))
-    return found
+    return tuple(found)
 
 
 def larger_symmetry(layers: Sequence[Sequence[Product]], group: Group) -> str | None:
@@ -284,8 +297,8 @@ def _form(group: Group) -> np.ndarray | None:
 
 
 def _tensors(target: Product, source: Product, group: Group) -> np.ndarray:
-    """Maps (maps, target · source) of norm one that span those which commute with the group, or
-    random ones where there are many."""
+    """Maps (maps, target · source), orthonormal, that span those which commute with the group; a
+    random part of them where there are many."""
     one, other = (Representation((Term(1, atoms),), group) for atoms in (source, target))
     basis = map_basis(one >> other)
     if not basis.pairs:
@@ -293,7 +306,7 @@ def _tensors(target: Product, source: Product, group: Group) -> np.ndarray:
     columns = basis.pairs[0].columns
     if columns.shape[1] > MOST_TENSORS:
         drawn = np.random.RandomState(0).standard_normal((columns.shape[1], MOST_TENSORS))
-        columns = columns @ (drawn / np.linalg.norm(drawn, axis=0))
+        columns = np.linalg.qr(columns @ drawn)[0]
     return np.asarray(columns.toarray() if sparse.issparse(columns) else columns).T
 
 
