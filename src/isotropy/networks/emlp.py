@@ -9,8 +9,8 @@ channels are shared out over scalars, vectors and tensors alike (`channel_alloca
     >>> network(torch.randn(500, 20)).shape
     torch.Size([500, 9])
 
-Initial weights are scaled layer by layer, on normal inputs, so that every kind of product varies by
-as much in the last layer as in the first: outputs have a standard deviation of 0.8 at any depth.
+Initial weights are scaled layer by layer, on normal inputs, so that every irreducible part varies by
+as much in the last layer as in the first: outputs have a standard deviation of 0.25 at any depth.
 
 A network has the symmetry of its group and no more where its hidden products can tell it from larger
 ones (`larger_symmetry`); where they cannot, `notes` says so, and so does a `LargerSymmetryWarning`.
@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from isotropy.bases.maps import kinds
 from isotropy.checks import CallerError
 from isotropy.networks.channel_allocation import uniform_representation
-from isotropy.networks.equivariant_bilinear import SHARE, EquivariantBilinear
-from isotropy.networks.equivariant_linear import GAIN, EquivariantLinear
+from isotropy.networks.equivariant_bilinear import EquivariantBilinear
+from isotropy.networks.equivariant_linear import EquivariantLinear
 from isotropy.networks.gates import GatedNonlinearity, gated
 from isotropy.networks.kind_parts import OfParts, Parts
 from isotropy.networks.larger_symmetry import LargerSymmetryWarning, larger_symmetry
@@ -42,8 +42,9 @@ from isotropy.symmetry.representations import Representation
 
 EXAMPLES = 1024
 """Normal inputs on which initial weights are scaled."""
-FEW_LAYERS = 3
-"""Layers from which on more of them square less."""
+LINEAR_SPREAD, BILINEAR_SPREAD, OUTPUT_SPREAD = 0.5, 0.1, 0.25
+"""Initial standard deviations of L x, of B(L x) and of outputs. With larger ones a network starts as
+a less simple function, and needs more examples to forget it."""
 
 
 class EMLP(OfParts):
@@ -92,12 +93,10 @@ class EMLP(OfParts):
         """Scale the layers so that what each hands on varies as much, for normal inputs."""
         own = torch.Generator().manual_seed(0)
         parts = self.parts(torch.randn(EXAMPLES, self.in_features, generator=own))
-        # Each layer squares a part of its inputs: so that many do not, it is a smaller one.
-        share = SHARE * min(1, FEW_LAYERS / len(self.blocks))
         for block in self.blocks:
             assert isinstance(block, EquivariantBlock)
-            parts = block.rescale_(parts, share)
-        self.head.rescale_(parts, GAIN)
+            parts = block.rescale_(parts)
+        self.head.rescale_(parts, OUTPUT_SPREAD)
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         for block in self.blocks:
@@ -145,10 +144,11 @@ class EquivariantBlock(OfParts):
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         return self.nonlinearity.of_parts(self.bilinear.added(self.linear.of_parts(parts)))
 
-    def rescale_(self, parts: Sequence[Tensor], share: float) -> Parts:
-        """Scale both layers so that over these examples each kind of L x has the standard deviation
-        1, and of B(L x) `share`; the outputs."""
-        self.bilinear.rescale_(self.linear.rescale_(parts, 1.0), share)
+    def rescale_(self, parts: Sequence[Tensor]) -> Parts:
+        """Scale both layers by what they make of these examples: irreducible parts of L x have the
+        standard deviation 0.5, kinds of B(L x) 0.1. Returns the outputs."""
+        inner = self.linear.rescale_(parts, LINEAR_SPREAD)
+        self.bilinear.rescale_(inner, BILINEAR_SPREAD)
         with torch.no_grad():
             return self.of_parts(parts)
 
