@@ -163,7 +163,7 @@ def test_outputs_vary_as_much_at_any_depth(name):
             source, V, group_named(name), channels=96, layers=layers, generator=generator
         ).double()
         outputs = network(random_inputs(500, network.source.size)).detach()
-        assert 0.4 < outputs.var(0).mean().sqrt() < 1.6
+        assert 0.1 < outputs.var(0).mean().sqrt() < 0.4
 
 
 def test_equal_generators_give_equal_networks_and_leave_others_alone():
@@ -188,8 +188,8 @@ def test_it_learns_what_a_dihedral_group_leaves_in_place(k):
     values = values / values.std()
     network = EMLP(V, Scalar, group_named(f"D({k})"), channels=48, generator=generator)
     optimiser = torch.optim.Adam(network.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 300)
-    for _ in range(300):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 400)
+    for _ in range(400):
         optimiser.zero_grad()
         loss = (network(places[:400]) - values[:400]).square().mean()
         loss.backward()

@@ -10,7 +10,7 @@ channels are shared out over scalars, vectors and tensors alike (`channel_alloca
     torch.Size([500, 9])
 
 Initial weights are scaled layer by layer, on normal inputs, so that every irreducible part varies by
-as much in the last layer as in the first: outputs have a standard deviation of 0.25 at any depth.
+as much in the last layer as in the first: outputs have a standard deviation of 0.2 at any depth.
 
 A network has the symmetry of its group and no more where its hidden products can tell it from larger
 ones (`larger_symmetry`); where they cannot, `notes` says so, and so does a `LargerSymmetryWarning`.
@@ -42,9 +42,12 @@ from isotropy.symmetry.representations import Representation
 
 EXAMPLES = 1024
 """Normal inputs on which initial weights are scaled."""
-LINEAR_SPREAD, BILINEAR_SPREAD, OUTPUT_SPREAD = 0.5, 0.1, 0.25
+LINEAR_SPREAD, BILINEAR_SPREAD, OUTPUT_SPREAD = 0.5, 0.2, 0.2
 """Initial standard deviations of L x, of B(L x) and of outputs. With larger ones a network starts as
-a less simple function, and needs more examples to forget it."""
+a less simple function, which takes more examples to forget; with a smaller second one it is slow to
+learn polynomials of a high degree."""
+FEW_LAYERS = 3
+"""Of more layers each squares less of its inputs, so that all together do not square too much."""
 
 
 class EMLP(OfParts):
@@ -93,9 +96,10 @@ class EMLP(OfParts):
         """Scale the layers so that what each hands on varies as much, for normal inputs."""
         own = torch.Generator().manual_seed(0)
         parts = self.parts(torch.randn(EXAMPLES, self.in_features, generator=own))
+        bilinear_spread = BILINEAR_SPREAD * min(1, FEW_LAYERS / len(self.blocks))
         for block in self.blocks:
             assert isinstance(block, EquivariantBlock)
-            parts = block.rescale_(parts)
+            parts = block.rescale_(parts, bilinear_spread)
         self.head.rescale_(parts, OUTPUT_SPREAD)
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
@@ -144,11 +148,11 @@ class EquivariantBlock(OfParts):
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         return self.nonlinearity.of_parts(self.bilinear.added(self.linear.of_parts(parts)))
 
-    def rescale_(self, parts: Sequence[Tensor]) -> Parts:
+    def rescale_(self, parts: Sequence[Tensor], bilinear_spread: float) -> Parts:
         """Scale both layers by what they make of these examples: irreducible parts of L x have the
-        standard deviation 0.5, kinds of B(L x) 0.1. Returns the outputs."""
+        standard deviation 0.5, kinds of B(L x) the given one. Returns the outputs."""
         inner = self.linear.rescale_(parts, LINEAR_SPREAD)
-        self.bilinear.rescale_(inner, BILINEAR_SPREAD)
+        self.bilinear.rescale_(inner, bilinear_spread)
         with torch.no_grad():
             return self.of_parts(parts)
 
