@@ -22,8 +22,11 @@ do, too. There, and only there (`larger_symmetry`), tensors of higher ranks meet
     on tensors          b of a rank below that of a, c a single atom: T(3) times T(2) gives T(1)
     beside tensors      T(3) = T(1) ⊗ T(2), T(4) = T(2) ⊗ T(2), …
 
-up to the rank whose linear maps tell the group from all larger ones, and if none does, objects of
-low rank by a bilinear map that does. This one is solved for: SO(5), T(1) × T(2) → T(2).
+    by a solved map     two tensors to an invariant that larger groups have not: of D(5), Re z⁵ from
+                        T(2) and T(3)
+
+up to the rank whose linear maps tell the group from larger ones. If no rank in the layer does, objects
+of low rank meet by a bilinear map that does, solved for as well: of SO(5), T(2) × T(2) → T(1).
 
 The j-th object of a meets the j-th object of b; an object meets itself to give an invariant (not by
 an antisymmetric form: that is zero), and vectors of the first half of a kind those of the second.
@@ -265,7 +268,8 @@ def contractions(
                 ways = [_contraction((a, b, c), kind, source, target, group, needed.rank)]
                 for number, each in enumerate(needed.solved):
                     if (kind.atoms, source.atoms, target.atoms) == each.products:
-                        count, sizes = min(kind.copies, source.copies), each.tensor.shape
+                        count = min(kind.copies, source.copies)
+                        sizes = target.size, kind.size * source.size
                         ways.append(Contraction(a, b, c, count, (), (), sizes, solved=number))
                 for made in ways:
                     if made is not None and half:

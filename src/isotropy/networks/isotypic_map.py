@@ -184,8 +184,8 @@ class IsotypicMap(ExactBuffers):
             at += each.amount
             if pieces:
                 found = self._mixed(each, matrix, None, pieces, parts[0].shape[-1])
-                rows = zip(matrix.view(each.parts_out, -1).split(each.runs), found.split(each.runs))
-                for own, values in rows:
+                rows = matrix.view(each.parts_out, -1).split(each.runs)
+                for own, values in zip(rows, found.split(each.runs), strict=True):
                     own.mul_(scale_to(spread, values))
 
     def _type(self, number: int) -> _Type:

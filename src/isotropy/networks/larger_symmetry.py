@@ -134,11 +134,9 @@ class Kept:
             values, vectors = np.linalg.eigh(flat @ flat.T)
             still = vectors[:, values < SAME]
             self.algebra = np.einsum("ik,iab->kab", still, self.algebra)
-        self.elements = {
-            n: m for n, m in self._named() if np.square(changed[n]).sum() < SAME
-        }
-        changes = [*moving, *changed.values()]
-        values, vectors = np.linalg.eigh(sum(each @ each.T for each in changes))
+        self.elements = {n: m for n, m in self._named() if np.square(changed[n]).sum() < SAME}
+        changes = np.array([*moving, *changed.values()])
+        values, vectors = np.linalg.eigh(np.einsum("cme,cne->mn", changes, changes))
         foreign = vectors[:, values > SAME]
         if not foreign.shape[1]:
             return None
@@ -181,7 +179,7 @@ def telling(products: tuple[Product, ...], group: Group) -> Telling:
 def _solved(
     sources: Sequence[Product], targets: Sequence[Product], kept: Kept
 ) -> tuple[SolvedContraction, ...]:
-    """Bilinear maps, small ones first, each of which makes H smaller."""
+    """Bilinear maps, those of low rank first, each of which makes H smaller."""
     group = kept.group
     own = sorted((each for each in sources if each), key=len)
     ways = [
@@ -190,7 +188,7 @@ def _solved(
         for target in targets
         if product_size((*first, *second, *target), group) <= LARGEST_SOLVED
     ]
-    ways.sort(key=lambda way: (product_size(sum(way, ()), group), len(way[2])))
+    ways.sort(key=lambda way: (sum(map(len, way)), len(way[2])))
     found = []
     for first, second, target in ways:
         if not kept.is_larger:
