@@ -9,11 +9,11 @@ channels are shared out over scalars, vectors and tensors alike (`channel_alloca
     >>> network(torch.randn(500, 20)).shape
     torch.Size([500, 9])
 
-Initial weights are scaled layer by layer, on normal inputs, so that every irreducible part varies by
+Initial weights are scaled layer by layer, on normal inputs, so that every irreducible part varies
 as much in the last layer as in the first: outputs have a standard deviation of 0.2 at any depth.
 
-A network has the symmetry of its group and no more where its hidden products can tell it from larger
-ones (`larger_symmetry`); where they cannot, `notes` says so, and so does a `LargerSymmetryWarning`.
+A network has the symmetry of its group and no more where its hidden products tell that group from
+larger ones (`larger_symmetry`); where they do not, `notes` and a `LargerSymmetryWarning` say so.
 
 Complex groups go through their real form: given SU(2), source and target are bound to the same
 group on R⁴, where V is the real parts of C² and then its imaginary parts. T(2) is V ⊗ V of R⁴.
@@ -43,9 +43,9 @@ from isotropy.symmetry.representations import Representation
 EXAMPLES = 1024
 """Normal inputs on which initial weights are scaled."""
 LINEAR_SPREAD, BILINEAR_SPREAD, OUTPUT_SPREAD = 0.5, 0.2, 0.2
-"""Initial standard deviations of L x, of B(L x) and of outputs. With larger ones a network starts as
-a less simple function, which takes more examples to forget; with a smaller second one it is slow to
-learn polynomials of a high degree."""
+"""Initial standard deviations of L x, of B(L x) and of outputs. With larger ones a network starts
+as a less simple function, which takes more examples to forget; with a smaller second one it is slow
+to learn polynomials of a high degree."""
 FEW_LAYERS = 3
 """Of more layers each squares less of its inputs, so that all together do not square too much."""
 

@@ -14,10 +14,10 @@ What acts on what:
     on vectors          b and c single atoms
     beside vectors      a and b single atoms, c = a ⊗ b: z[j, (A, B)] = x_a[j, A] x_b[j, B]
 
-All these contractions are the same for O(n), for the group of a form, or for GL(n). With products of
-rank two they and the linear layers are enough for many groups, and for others they are not: whatever
-C(k) and D(k) with k ≥ 5 or the icosahedral group do to tensors of rank two, rotations by any angle
-do, too. There, and only there (`larger_symmetry`), tensors of higher ranks meet as well,
+These contractions are the same for O(n), for the group of a form, or for GL(n). With products of
+rank two they and the linear layers are enough for many groups. For others they are not: a linear
+map of tensors of rank two that commutes with C(k) or D(k), k ≥ 5, or with the icosahedral group
+commutes with all rotations. There, and only there (`larger_symmetry`), tensors of higher ranks meet,
 
     on tensors          b of a rank below that of a, c a single atom: T(3) times T(2) gives T(1)
     beside tensors      T(3) = T(1) ⊗ T(2), T(4) = T(2) ⊗ T(2), …
@@ -25,8 +25,8 @@ do, too. There, and only there (`larger_symmetry`), tensors of higher ranks meet
     by a solved map     two tensors to an invariant that larger groups have not: of D(5), Re z⁵ from
                         T(2) and T(3)
 
-up to the rank whose linear maps tell the group from larger ones. If no rank in the layer does, objects
-of low rank meet by a bilinear map that does, solved for as well: of SO(5), T(2) × T(2) → T(1).
+up to the rank whose linear maps tell the group from larger ones. If no rank in the layer does,
+objects of low rank meet by a bilinear map that does, solved for, too: SO(5), T(2) × T(2) → T(1).
 
 The j-th object of a meets the j-th object of b; an object meets itself to give an invariant (not by
 an antisymmetric form: that is zero), and vectors of the first half of a kind those of the second.

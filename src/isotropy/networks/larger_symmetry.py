@@ -9,10 +9,10 @@ and of these it has the ones between the products in its layers: two products of
 maps that are invariant tensors of rank p + q. The first that is invariant under D(5) and not under
 O(2), for example, has rank 5, and without T(3) every layer of D(5) is one of O(2).
 
-`Kept` narrows N to H, one pair of products after another: its Lie algebra by linear algebra, and of
-its other elements some that are not in G: a reflection and −1 where all of G has the determinant 1
-and these have not; swaps of two coordinates, of a group of few permutations. So H may be larger than
-G without being found so; one that is found is larger.
+`Kept` narrows N to H, one pair of products after another: its Lie algebra by linear algebra, and
+of its other elements some that are not in G: a reflection and −1 where all of G has the determinant
+1 and these have not; swaps of two coordinates, of a group of few permutations. So H may be larger
+than G without being found so; one that is found is larger.
 
 Tensors of no rank tell SO⁺(1,3) from SO(1,3): polynomials that are invariant under boosts and
 rotations are so under −1.
@@ -152,8 +152,8 @@ class Kept:
         told += list(self.elements)[:1]
         return (
             f"hidden products up to rank {largest} cannot tell {self.group} from a larger group "
-            f"with {' and '.join(told)}: the network is equivariant under that one; give it tensors "
-            "of a higher rank, by more channels or by channels=REPRESENTATION"
+            f"with {' and '.join(told)}: the network is equivariant under that one; give it "
+            "tensors of a higher rank, by more channels or by channels=REPRESENTATION"
         )
 
 
