@@ -37,6 +37,8 @@ PROBLEMS: dict[str, tuple[Representation, Representation]] = {
     "O(5)": (2 * V, Scalar),
     "S(4)": (2 * V, V),
     "SO+(1,3)": (4 * V, Scalar),
+    "D(5)": (2 * V, Scalar),
+    "D(6)": (2 * V, Scalar),
 }
 
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import io
+import math
 
 import pytest
 import torch
 from equivariant_cases import CASES, TOLERANCE, elements, random_inputs
 from oracles.emlp_oracle import equivariance_error
+from oracles.group_oracle import icosahedral_generators, octahedral_generators
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.networks.emlp import EMLP, EquivariantBlock, plain_mlp
 from isotropy.networks.equivariant_linear import EquivariantLinear
+from isotropy.networks.larger_symmetry import LargerSymmetryWarning
 from isotropy.symmetry.group_catalogue import SO, SU, O, group_named
+from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import Scalar, T, V
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::isotropy.networks.larger_symmetry.LargerSymmetryWarning"
+)
 
 
 def network_of(name: str, *, channels: int = 40, seed: int = 0) -> EMLP:
@@ -60,6 +68,136 @@ def test_it_is_equivariant_and_varies(name, dtype):
 @pytest.mark.parametrize("name", CASES)
 def test_so_is_the_network_of_the_paper(name, dtype):
     check_contract(network_of(name, channels=384), dtype)
+
+
+def turn(dimension: int, degrees: float = 20.0) -> Tensor:
+    """A turn of the first two coordinates."""
+    found = torch.eye(dimension, dtype=torch.float64)
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    found[:2, :2] = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+    return found
+
+
+def reflection(dimension: int) -> Tensor:
+    return torch.diag(torch.tensor([-1.0] + [1.0] * (dimension - 1), dtype=torch.float64))
+
+
+def swap(dimension: int, first: int, second: int) -> Tensor:
+    found = torch.eye(dimension, dtype=torch.float64)
+    found[[first, second]] = found[[second, first]]
+    return found
+
+
+def turn_of_differences(dimension: int) -> Tensor:
+    """A turn of the vectors whose coordinates add up to zero, which leaves (1, …, 1) in place."""
+    ones = torch.ones(dimension, 1, dtype=torch.float64)
+    axes, _ = torch.linalg.qr(torch.cat([ones, torch.eye(dimension, dtype=torch.float64)], 1))
+    axes = axes[:, :dimension]
+    inner = torch.block_diag(torch.eye(1, dtype=torch.float64), turn(dimension - 1))
+    return axes @ inner @ axes.T
+
+
+SPACE = torch.eye(3, dtype=torch.float64)
+ICOSAHEDRAL = Group("Icosahedral", discrete=icosahedral_generators())
+OCTAHEDRAL = Group("Octahedral", discrete=octahedral_generators())
+FOREIGN: list[tuple[Group, Tensor]] = [
+    *((group_named(f"{kind}({k})"), turn(2)) for k in range(3, 9) for kind in "CD"),
+    *((group_named(f"C({k})"), reflection(2)) for k in range(3, 9)),
+    *((group_named(f"DkeR3({k})"), turn(3)) for k in (2, 6)),
+    *((group, turn(3)) for group in (ICOSAHEDRAL, OCTAHEDRAL)),
+    *((group, -SPACE) for group in (ICOSAHEDRAL, OCTAHEDRAL)),
+    *((group_named("Cube"), swap(6, 0, other)) for other in range(1, 6)),
+    *((group_named(f"S({n})"), turn_of_differences(n)) for n in (3, 4, 5)),
+    *((group_named(f"S({n})"), reflection(n)) for n in (3, 4, 5)),
+    *((SO(n), reflection(n)) for n in (2, 3, 4, 5)),
+    *((group_named("SO(1,3)"), sign * reflection(4)) for sign in (1, -1)),
+]
+
+
+def foreign_change(network: EMLP, element: Tensor) -> float:
+    """‖f(ρ_in(h) x) − ρ_out(h) f(x)‖ over ‖f(x) − mean‖, all examples together."""
+    inputs = random_inputs(200, network.source.size)
+    with torch.no_grad():
+        outputs = network(inputs)
+        moved = network(inputs @ network.source.element(element).mT)
+        change = moved - outputs @ network.target.element(element).mT
+    return float(change.norm() / (outputs - outputs.mean(0)).norm())
+
+
+@pytest.mark.parametrize(("group", "element"), FOREIGN, ids=str)
+def test_it_has_no_more_symmetry_than_its_group(group, element):
+    for channels in (96, 384):
+        generator = torch.Generator().manual_seed(0)
+        source = max(group.dimension, 2) * V + Scalar
+        network = EMLP(source, V + Scalar, group, channels=channels, generator=generator).double()
+        assert not network.notes
+        assert foreign_change(network, element) > 1e-3
+        for own in elements(group):
+            assert foreign_change(network, own) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("name", "element"),
+    [("D(8)", turn(2)), ("SO(5)", reflection(5)), ("SO(1,3)", reflection(4))],
+)
+def test_low_ranks_have_more_symmetry_and_say_so(name, element):
+    with pytest.warns(LargerSymmetryWarning, match=r"cannot tell .* from a larger group"):
+        network = EMLP(5 * V, V + Scalar, group_named(name), channels=10 * Scalar + 6 * V)
+    assert len(network.notes) == 1 and name in network.notes[0]
+    assert foreign_change(network.double(), element) < 1e-10
+
+
+def test_no_tensors_tell_the_direction_of_time():
+    with pytest.warns(LargerSymmetryWarning, match=r"no rank tell SO\+\(1,3\)"):
+        network = EMLP(4 * V, V + Scalar, group_named("SO+(1,3)"), channels=96).double()
+    assert foreign_change(network, -torch.eye(4, dtype=torch.float64)) < 1e-10
+    assert foreign_change(network, reflection(4)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["S(5)", "SO(3)", "O(5)", "D(6)", "SO(1,3)", "GL(2)", "O2eR3"])
+def test_outputs_vary_as_much_at_any_depth(name):
+    source = 2 * V + 2 * V.dual
+    for layers in (1, 2, 4, 8):
+        generator = torch.Generator().manual_seed(1)
+        network = EMLP(
+            source, V, group_named(name), channels=96, layers=layers, generator=generator
+        ).double()
+        outputs = network(random_inputs(500, network.source.size)).detach()
+        assert 0.1 < outputs.var(0).mean().sqrt() < 0.4
+
+
+def test_equal_generators_give_equal_networks_and_leave_others_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    first, second = network_of("SO(3)"), network_of("SO(3)")
+    assert torch.equal(torch.rand(3), expected)
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("k", [5, 6])
+def test_it_learns_what_a_dihedral_group_leaves_in_place(k):
+    """Re z^k, with the reflection of D(k) as z ↦ its conjugate."""
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randn(600, 2, generator=generator)
+    lengths = 1 + torch.rand(600, 1, generator=generator)
+    places = places / places.norm(dim=1, keepdim=True) * lengths
+    numbers = torch.complex(places[:, 1], places[:, 0])
+    values = numbers.pow(k).real[:, None]
+    values = values / values.std()
+    network = EMLP(V, Scalar, group_named(f"D({k})"), channels=48, generator=generator)
+    optimiser = torch.optim.Adam(network.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 400)
+    for _ in range(400):
+        optimiser.zero_grad()
+        loss = (network(places[:400]) - values[:400]).square().mean()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    with torch.no_grad():
+        left = (network(places[400:]) - values[400:]).square().mean() / values[400:].var()
+    assert left < 0.01
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "Trivial(3)"])

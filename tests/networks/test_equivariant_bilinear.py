@@ -9,7 +9,7 @@ from oracles.emlp_oracle import equivariance_error, tensor_bilinear
 
 from isotropy.checks import CallerError
 from isotropy.networks.equivariant_bilinear import Contraction, EquivariantBilinear
-from isotropy.symmetry.group_catalogue import GL, SO, SU, O, SO13p, Sp
+from isotropy.symmetry.group_catalogue import GL, SO, SU, D, O, SO13p, Sp
 from isotropy.symmetry.representations import P, Representation, Scalar, T, V
 
 EXTRA: dict[str, Representation] = {
@@ -64,6 +64,66 @@ def test_against_loops_over_objects():
     for rank in (0, 1, 2):
         assert torch.allclose(found[rank], expected[rank].ravel(), atol=1e-13)
     assert not found[3].any()  # nothing gives a tensor of rank three
+
+
+def test_tensors_of_higher_ranks_against_loops_over_objects():
+    dimension, amounts = 2, {0: 3, 1: 4, 2: 4, 3: 2}
+    representation = (3 * Scalar + 4 * V + 4 * T(2) + 2 * T(3))(D(5))
+    layer = EquivariantBilinear(representation, representation, generator=seeded()).double()
+    inputs = random_inputs(1, representation.size)
+    lengths = [n * dimension**rank for rank, n in amounts.items()]
+    parts = inputs[0].split(lengths)
+    objects = {rank: part.view(amounts[rank], -1) for rank, part in enumerate(parts)}
+    weights = {_key(e): own for e, own in _weights(layer).items() if e.solved is None}
+    plain = {(1, 1, 0, 0), (1, 1, 0, 2), (2, 2, 0, 0), (3, 3, 0, 0), (2, 1, 1, 0), (1, 1, 2, 2)}
+    assert set(weights) == plain | {(3, 2, 1, 0), (1, 2, 3, 0)}
+    expected = tensor_bilinear(objects, weights, dimension)
+    # T(2) and T(3) have one invariant of D(5) that O(2) has not: Re (a + ib)⁵ of five vectors.
+    ((solved, own),) = [(e, w) for e, w in _weights(layer).items() if e.solved is not None]
+    assert (solved.map, solved.source, solved.target) == (2, 3, 0)
+    corner = torch.tensor([1, 1j], dtype=torch.complex128)
+    fifth = torch.einsum("a,b,c,d,e->abcde", *[corner * 1j] * 5).real.reshape(4, 8)
+    fifth = fifth / fifth.norm()
+    drawn = torch.einsum("ja,ab,jb->j", objects[2][:2], fifth, objects[3])
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    ways = [expected[0].ravel() + 0.5 * sign * (own @ drawn) for sign in signs]
+    assert any(torch.allclose(layer(inputs)[0, :3], way, atol=1e-13) for way in ways)
+    for rank, found in list(enumerate(layer(inputs)[0].split(lengths)))[1:]:
+        assert torch.allclose(found, expected[rank].ravel(), atol=1e-13)
+
+
+def test_higher_ranks_meet_only_where_they_are_needed():
+    for group, most in ((O(2), 2), (D(4), 2), (D(5), 3), (D(7), 4)):
+        representation = (Scalar + 2 * V + 2 * T(2) + 2 * T(3) + 2 * T(4))(group)
+        layer = EquivariantBilinear(representation, representation)
+        reached = {len(layer.target_kinds[each.target].atoms) for each in layer.contractions}
+        assert max(reached) == most
+
+
+def test_vectors_of_a_rotation_group_meet_by_the_cross_product():
+    representation = (2 * V)(SO(3))
+    layer = EquivariantBilinear(representation, V(SO(3)), generator=seeded()).double()
+    (solved,) = [each for each in layer.contractions if each.solved is not None]
+    assert (solved.count, solved.first) == (1, 1)
+    first, second = random_inputs(2, 3)
+    cross = torch.linalg.cross(first, second)
+    found = layer(torch.cat([first, second]))
+    assert torch.allclose(found / found.norm(), cross / cross.norm(), atol=1e-12) or torch.allclose(
+        found / found.norm(), -cross / cross.norm(), atol=1e-12
+    )
+    # One vector alone has no cross product with itself.
+    assert not EquivariantBilinear(V(SO(3)), V(SO(3))).contractions
+
+
+def test_scales_follow_examples():
+    representation = (20 * Scalar + 9 * V + 9 * T(2) + 2 * T(3))(SO(3))
+    layer = EquivariantBilinear(representation, representation, generator=seeded()).double()
+    parts = layer.parts(3 * random_inputs(500, representation.size) + 1)
+    layer.rescale_(parts, 0.25)
+    for part in layer.of_parts(parts)[:3]:
+        spread = float(part.detach().var(-1, correction=0).mean()) ** 0.5
+        assert spread == pytest.approx(0.25, rel=0.3)  # contractions may go together
+    assert not layer.of_parts(parts)[3].any()
 
 
 def _key(each: Contraction) -> tuple[int, int, int, int]:

@@ -248,3 +248,38 @@ def test_refusals():
         EquivariantLinear(V(O(3)), V(SO(3)))
     with pytest.raises(CallerError, match=r"expected inputs \(…, 3\) of V, got \(5, 4\)"):
         EquivariantLinear(V(O(3)), V(O(3)))(torch.zeros(5, 4))
+
+
+def test_scales_of_irreducible_parts_follow_examples():
+    """Trace, antisymmetric part and the rest of a matrix, each over an orthonormal basis of it."""
+    layer = EquivariantLinear(
+        (3 * Scalar + 2 * V + 2 * T(2))(O(3)), T(2)(O(3)), generator=seeded()
+    ).double()
+    inputs = 5 * random_inputs(400, layer.source.size) ** 3
+    before = layer.bias
+    layer.rescale_(layer.parts(inputs), 0.3)
+    assert torch.equal(layer.bias, before)
+    found = (layer(inputs) - layer.bias).detach().view(-1, 3, 3)
+    traces = found.diagonal(dim1=1, dim2=2).sum(1) / 3**0.5
+    skew = (found - found.mT) / 2
+    rest = (found + found.mT) / 2 - (traces / 3**0.5)[:, None, None] * torch.eye(3)
+    for part, entries in ((traces[:, None, None], 1), (skew, 3), (rest, 5)):
+        variance = part.var(0, correction=0).sum() / entries
+        assert float(variance) ** 0.5 == pytest.approx(0.3)
+
+
+def test_scales_of_kinds_follow_examples_where_products_do_not_split(monkeypatch):
+    monkeypatch.setattr(equivariant_linear, "splitting", lambda *_: None)
+    source, target = (2 * V + Scalar)(S(4)), (V + 2 * Scalar)(S(4))
+    layer = EquivariantLinear(source, target, generator=seeded()).double()
+    assert isinstance(layer.map, AssembledMap)
+    inputs = 5 * random_inputs(400, source.size) + 2
+    layer.rescale_(layer.parts(inputs), 0.3)
+    for part in layer(inputs).detach().split([4, 2], 1):
+        assert float(part.var(0, correction=0).mean()) ** 0.5 == pytest.approx(0.3)
+
+
+def test_what_does_not_vary_is_not_scaled():
+    layer = EquivariantLinear((2 * V)(O(3)), (V + Scalar)(O(3)), generator=seeded()).double()
+    found = layer.rescale_(layer.parts(random_inputs(50, 6)), 0.3)
+    assert torch.isfinite(found[0]).all() and found[1].var() == 0

@@ -167,3 +167,21 @@ def count_invariants(
     conditions += [reduce(np.kron, [h] * rank) - np.eye(size**rank) for h in discrete]
     values = np.linalg.svd(np.concatenate(conditions), compute_uv=False)
     return int((values < 1e-9).sum())
+
+
+def rotation(axis: Sequence[float], angle: float) -> np.ndarray:
+    """The rotation of space about an axis (3, 3), by Rodrigues' formula."""
+    x, y, z = np.asarray(axis, dtype=float) / np.linalg.norm(axis)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+
+
+def icosahedral_generators() -> list[np.ndarray]:
+    """Rotations of an icosahedron with a corner at (0, 1, φ): about it, and about a face."""
+    golden = (1 + 5**0.5) / 2
+    return [rotation([0, 1, golden], 2 * np.pi / 5), rotation([1, 1, 1], 2 * np.pi / 3)]
+
+
+def octahedral_generators() -> list[np.ndarray]:
+    """Rotations of a cube with faces across the axes: about a face and about a corner."""
+    return [rotation([0, 0, 1], np.pi / 2), rotation([1, 1, 1], 2 * np.pi / 3)]

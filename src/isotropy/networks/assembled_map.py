@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from isotropy.bases.maps import MapBasis, Pair
 from isotropy.networks.exact_buffers import ExactBuffers
-from isotropy.networks.kind_parts import Parts
+from isotropy.networks.kind_parts import Parts, scale_to
 
 READ_OFF_FROM = 64
 """Rank of a pair from which a basis without shared entries is read off by indices."""
@@ -62,6 +62,12 @@ class AssembledMap(ExactBuffers):
         self.matrix.draw(coefficients, gain, generator)
         if self.vector is not None and bias is not None:
             self.vector.draw(bias, bias_spread, generator)
+
+    def rescale_(self, coefficients: Tensor, parts: Sequence[Tensor], spread: float) -> None:
+        """Scale W so that each kind of the outputs has this standard deviation over examples. Kinds
+        that do not vary stay."""
+        found = self(coefficients, None, parts)
+        self.matrix.scale_(coefficients, [scale_to(spread, each) for each in found])
 
 
 class AssembledMatrix(ExactBuffers):
@@ -104,6 +110,12 @@ class AssembledMatrix(ExactBuffers):
                 orthonormal = parts[block.number].normal_(0, spread, generator=generator)
                 scales = getattr(self, f"{block.name}_scale")
                 orthonormal.view(-1, block.coefficients[2]).div_(scales)
+
+    def scale_(self, coefficients: Tensor, factors: Sequence[float]) -> None:
+        """Multiply W by a number for each kind of the target."""
+        parts = coefficients.split(self._spans)
+        for (row, _), block in self._blocks.items():
+            parts[block.number].mul_(factors[row])
 
     def _assembled(self, block: _Block, parts: tuple[Tensor, ...]) -> Tensor:
         """W of one pair of kinds, (copies out · o, copies in · i)."""

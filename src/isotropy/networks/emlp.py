@@ -9,12 +9,19 @@ channels are shared out over scalars, vectors and tensors alike (`channel_alloca
     >>> network(torch.randn(500, 20)).shape
     torch.Size([500, 9])
 
+Initial weights are scaled layer by layer, on normal inputs, so that every irreducible part varies
+as much in the last layer as in the first: outputs have a standard deviation of 0.2 at any depth.
+
+A network has the symmetry of its group and no more where its hidden products tell that group from
+larger ones (`larger_symmetry`); where they do not, `notes` and a `LargerSymmetryWarning` say so.
+
 Complex groups go through their real form: given SU(2), source and target are bound to the same
 group on R⁴, where V is the real parts of C² and then its imaginary parts. T(2) is V ⊗ V of R⁴.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from itertools import pairwise
@@ -22,14 +29,25 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from isotropy.bases.maps import kinds
 from isotropy.checks import CallerError
 from isotropy.networks.channel_allocation import uniform_representation
 from isotropy.networks.equivariant_bilinear import EquivariantBilinear
 from isotropy.networks.equivariant_linear import EquivariantLinear
 from isotropy.networks.gates import GatedNonlinearity, gated
 from isotropy.networks.kind_parts import OfParts, Parts
+from isotropy.networks.larger_symmetry import LargerSymmetryWarning, larger_symmetry
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import Representation
+
+EXAMPLES = 1024
+"""Normal inputs on which initial weights are scaled."""
+LINEAR_SPREAD, BILINEAR_SPREAD, OUTPUT_SPREAD = 0.5, 0.2, 0.2
+"""Initial standard deviations of L x, of B(L x) and of outputs. With larger ones a network starts
+as a less simple function, which takes more examples to forget; with a smaller second one it is slow
+to learn polynomials of a high degree."""
+FEW_LAYERS = 3
+"""Of more layers each squares less of its inputs, so that all together do not square too much."""
 
 
 class EMLP(OfParts):
@@ -41,6 +59,8 @@ class EMLP(OfParts):
                all, or a sequence with one for each layer
     layers:    hidden layers
     generator: draws the initial parameters; torch's own if None
+
+    notes: sentences on what the network cannot do, as of which larger group it is
     """
 
     def __init__(
@@ -65,6 +85,22 @@ class EMLP(OfParts):
             )
         )
         self.head = EquivariantLinear(sizes[-1], self.target, generator=generator)
+        self._even_out()
+        products = [[kind.atoms for kind in kinds(each)] for each in (*sizes, self.target)]
+        larger = larger_symmetry(products, group)
+        self.notes = () if larger is None else (larger,)
+        for note in self.notes:
+            warnings.warn(note, LargerSymmetryWarning, stacklevel=2)
+
+    def _even_out(self) -> None:
+        """Scale the layers so that what each hands on varies as much, for normal inputs."""
+        own = torch.Generator().manual_seed(0)
+        parts = self.parts(torch.randn(EXAMPLES, self.in_features, generator=own))
+        bilinear_spread = BILINEAR_SPREAD * min(1, FEW_LAYERS / len(self.blocks))
+        for block in self.blocks:
+            assert isinstance(block, EquivariantBlock)
+            parts = block.rescale_(parts, bilinear_spread)
+        self.head.rescale_(parts, OUTPUT_SPREAD)
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         for block in self.blocks:
@@ -111,6 +147,14 @@ class EquivariantBlock(OfParts):
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         return self.nonlinearity.of_parts(self.bilinear.added(self.linear.of_parts(parts)))
+
+    def rescale_(self, parts: Sequence[Tensor], bilinear_spread: float) -> Parts:
+        """Scale both layers by what they make of these examples: irreducible parts of L x have the
+        standard deviation 0.5, kinds of B(L x) the given one. Returns the outputs."""
+        inner = self.linear.rescale_(parts, LINEAR_SPREAD)
+        self.bilinear.rescale_(inner, bilinear_spread)
+        with torch.no_grad():
+            return self.of_parts(parts)
 
     def export(self) -> PlainBlock:
         """The same with a plain linear layer."""

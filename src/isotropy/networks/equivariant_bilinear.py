@@ -14,6 +14,20 @@ What acts on what:
     on vectors          b and c single atoms
     beside vectors      a and b single atoms, c = a ⊗ b: z[j, (A, B)] = x_a[j, A] x_b[j, B]
 
+These contractions are the same for O(n), for the group of a form, or for GL(n). With products of
+rank two they and the linear layers are enough for many groups. For others they are not: a linear
+map of tensors of rank two that commutes with C(k) or D(k), k ≥ 5, or with the icosahedral group
+commutes with all rotations. There, and only there (`larger_symmetry`), tensors of higher ranks meet,
+
+    on tensors          b of a rank below that of a, c a single atom: T(3) times T(2) gives T(1)
+    beside tensors      T(3) = T(1) ⊗ T(2), T(4) = T(2) ⊗ T(2), …
+
+    by a solved map     two tensors to an invariant that larger groups have not: of D(5), Re z⁵ from
+                        T(2) and T(3)
+
+up to the rank whose linear maps tell the group from larger ones. If no rank in the layer does,
+objects of low rank meet by a bilinear map that does, solved for, too: SO(5), T(2) × T(2) → T(1).
+
 The j-th object of a meets the j-th object of b; an object meets itself to give an invariant (not by
 an antisymmetric form: that is zero), and vectors of the first half of a kind those of the second.
 The linear layer before fills all of them as it likes, so that the pairs it wants are there, and
@@ -34,7 +48,8 @@ from torch import Tensor, nn
 
 from isotropy.bases.maps import Kind, map_atoms
 from isotropy.networks.channel_allocation import keeps_form
-from isotropy.networks.kind_parts import OfParts, Parts
+from isotropy.networks.kind_parts import OfParts, Parts, scale_to
+from isotropy.networks.larger_symmetry import Telling, telling
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import BASE, Product, Representation
 
@@ -56,6 +71,7 @@ class Contraction:
     forms: for each atom of source, what it goes through before the contraction: nothing (0), the
            form (1) or its inverse (−1)
     first: the object of `source` that the first object of `map` meets
+    solved: the number of a solved contraction, whose sizes are (C, A · B); None elsewhere
     """
 
     map: int
@@ -67,11 +83,12 @@ class Contraction:
     sizes: tuple[int, int]
     forms: tuple[int, ...] = ()
     first: int = 0
+    solved: int | None = None
 
     @property
     def moment(self) -> int:
         """E z², for entries of x independent with variance one."""
-        inner = self.sizes[1]
+        inner = self.sizes[1] if self.solved is None else 1
         return inner * (inner + 2) if self.map == self.source and not self.first else inner
 
 
@@ -100,6 +117,10 @@ class EquivariantBilinear(OfParts):
         for forms in {each.forms for each in self.contractions if any(each.forms)}:
             self._forms[forms] = f"form_{len(self._forms)}"
             self.add_exact(self._forms[forms], torch.from_numpy(_form(group, forms)))
+        for each in self.contractions:
+            if each.solved is not None:
+                tensor = _needed(self.source_kinds, group).solved[each.solved].tensor
+                self.add_exact(f"solved_{each.solved}", torch.from_numpy(tensor))
         # Weights (copies out, Σ pairs), one kind of the target after another.
         self._by_target = {
             c: [each for each in self.contractions if each.target == c]
@@ -120,6 +141,20 @@ class EquivariantBilinear(OfParts):
                 for own, each in zip(columns, group, strict=True):
                     spread = SHARE / SCALE / (len(group) * each.count * each.moment) ** 0.5
                     own.normal_(0, spread, generator=generator)
+
+    def rescale_(self, parts: Sequence[Tensor], spread: float) -> None:
+        """Scale the weights so that each kind of the outputs has about this standard deviation over
+        the examples `parts`, and as much by one contraction as by another. What does not vary
+        stays."""
+        objects = [_Objects(part) for part in parts]
+        with torch.no_grad():
+            for weight, group in zip(self._weights(), self._by_target.values(), strict=True):
+                columns = weight.split([each.count for each in group], 1)
+                for own, each in zip(columns, group, strict=True):
+                    product = self._product(each, objects)
+                    found = SCALE * own @ product.flatten(1)
+                    share = spread / len(group) ** 0.5
+                    own.mul_(scale_to(share, found.view(len(own), *product.shape[1:])))
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         batch = parts[0].shape[-1]
@@ -169,7 +204,11 @@ class EquivariantBilinear(OfParts):
             source = torch.bmm(form.expand(each.count, -1, -1), source)
         outer, inner = each.sizes
         if not each.forms:
-            return (maps[:, :, None] * source[:, None]).view(each.count, outer, batch)
+            beside = (maps[:, :, None] * source[:, None]).view(each.count, -1, batch)
+            if each.solved is None:
+                return beside
+            tensor = getattr(self, f"solved_{each.solved}")
+            return torch.bmm(tensor.expand(each.count, -1, -1), beside)
         if each.axes != tuple(range(len(each.axes))):
             tensor = maps.unflatten(1, each.shape)
             maps = tensor.permute(0, *(1 + axis for axis in each.axes), -1)
@@ -219,39 +258,62 @@ def contractions(
     sources: Sequence[Kind], targets: Sequence[Kind], group: Group
 ) -> tuple[Contraction, ...]:
     """Every way in which kinds of `sources` meet to give one of `targets`."""
+    needed = _needed(sources, group)
     found = []
     for c, target in enumerate(targets):
         for b, source in enumerate(sources):
             for a, kind in enumerate(sources):
-                made = _contraction((a, b, c), kind, source, target, group)
-                if made is None:
-                    continue
-                half = kind.copies // 2 if a == b and len(kind.atoms) == 1 else 0
+                half = kind.copies // 2 if a == b and (target.atoms or len(kind.atoms) == 1) else 0
                 is_invariant = not target.atoms
-                if half:
-                    found.append(replace(made, count=min(half, made.count), first=half))
-                if not half or is_invariant:
-                    found.append(made)
-    return tuple(each for each in found if not _is_zero(each, group))
+                ways = [_contraction((a, b, c), kind, source, target, group, needed.rank)]
+                for number, each in enumerate(needed.solved):
+                    if (kind.atoms, source.atoms, target.atoms) == each.products:
+                        count = min(kind.copies, source.copies)
+                        sizes = target.size, kind.size * source.size
+                        ways.append(Contraction(a, b, c, count, (), (), sizes, solved=number))
+                for made in ways:
+                    if made is not None and half:
+                        found.append(replace(made, count=min(half, made.count), first=half))
+                    if made is not None and (not half or is_invariant):
+                        found.append(made)
+    return tuple(each for each in found if not _is_zero(each, group, needed))
 
 
-def _is_zero(each: Contraction, group: Group) -> bool:
-    """Whether objects meet themselves by an antisymmetric form."""
-    if each.map != each.source or each.first or not any(each.forms):
+def _needed(sources: Sequence[Kind], group: Group) -> Telling:
+    return telling(tuple(kind.atoms for kind in sources), group)
+
+
+def _is_zero(each: Contraction, group: Group, needed: Telling) -> bool:
+    """Whether objects meet themselves by an antisymmetric map."""
+    if each.map != each.source or each.first:
         return False
-    form = _form(group, each.forms)
+    if each.solved is not None:
+        tensor = needed.solved[each.solved].tensor
+        maps = tensor.reshape(len(tensor), -1, round(tensor.shape[1] ** 0.5))
+        return bool(np.allclose(maps, -maps.transpose(0, 2, 1)))
+    form = _form(group, each.forms) if any(each.forms) else np.ones((1, 1))
     return bool(np.allclose(form, -form.T))
 
 
 def _contraction(
-    numbers: tuple[int, int, int], kind: Kind, source: Kind, target: Kind, group: Group
+    numbers: tuple[int, int, int],
+    kind: Kind,
+    source: Kind,
+    target: Kind,
+    group: Group,
+    largest_rank: int,
 ) -> Contraction | None:
     a, b, c = numbers
     count = min(kind.copies, source.copies)
     shape = tuple(atom.size(group) for atom in kind.atoms)
-    if len(kind.atoms) == len(source.atoms) == 1 and target.atoms == kind.atoms + source.atoms:
+    of_source, of_target = len(source.atoms), len(target.atoms)
+    is_beside = of_target == 2 or 2 < of_target <= largest_rank
+    if is_beside and of_source and target.atoms == kind.atoms + source.atoms:
+        if len(kind.atoms) != of_target // 2:
+            return None
         return Contraction(a, b, c, min(count, target.copies), shape, (0,), (target.size, 1))
-    if not source.atoms or (target.atoms and (len(source.atoms), len(target.atoms)) != (1, 1)):
+    is_on_vectors = of_target == 1 and (of_source == 1 or of_source < largest_rank)
+    if not of_source or (of_target and not is_on_vectors):
         return None
     word = map_atoms(target.atoms, source.atoms, group)
     axes = _axes(kind.atoms, word, len(target.atoms), group)

@@ -81,6 +81,14 @@ class EquivariantLinear(OfParts):
         with torch.no_grad():
             self.map.draw(self.coefficients, self.bias_coefficients, GAIN, bias_spread, generator)
 
+    def rescale_(self, parts: Sequence[Tensor], spread: float) -> Parts:
+        """Scale W so that every irreducible part of the outputs has this standard deviation over
+        the examples `parts`, whatever their distribution; the outputs. Where products do not split,
+        every kind has. What does not vary stays."""
+        with torch.no_grad():
+            self.map.rescale_(self.coefficients, parts, spread)
+            return self.of_parts(parts)
+
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         return self.map(self.coefficients, self.bias_coefficients, parts)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from isotropy.bases.maps import Kind
 from isotropy.networks.exact_buffers import ExactBuffers
 from isotropy.networks.isotypic import Splitting
-from isotropy.networks.kind_parts import Parts
+from isotropy.networks.kind_parts import Parts, scale_to
 
 TRIVIAL = 0
 """Number of the irreducible that does not move."""
@@ -92,18 +92,21 @@ class IsotypicMap(ExactBuffers):
 
     def forward(self, coefficients: Tensor, bias: Tensor | None, parts: Sequence[Tensor]) -> Parts:
         batch = parts[0].shape[-1]
-        by_type: dict[int, Parts] = {each.number: [] for each in self._types}
-        for k, part in enumerate(parts):
-            frame = self._into[k]
-            if frame.numbers:
-                for number, piece in zip(frame.numbers, self._split(frame, part), strict=True):
-                    by_type[number].append(piece)
         pieces: dict[int, list[Tensor]] = {}
         matrices = coefficients.split([each.amount for each in self._types])
-        for each, matrix in zip(self._types, matrices, strict=True):
-            found = self._mixed(each, matrix, bias, by_type[each.number], batch)
+        for each, matrix, own in zip(self._types, matrices, self._by_type(parts), strict=True):
+            found = self._mixed(each, matrix, bias, own, batch)
             pieces[each.number] = list(found.split(each.runs)) if len(each.runs) > 1 else [found]
         return [self._together(k, pieces, parts[0]) for k in range(len(self._targets))]
+
+    def _by_type(self, parts: Sequence[Tensor]) -> list[Parts]:
+        """For each irreducible that maps reach, its parts (copies, d, batch) in the inputs."""
+        found: dict[int, Parts] = {each.number: [] for each in self._types}
+        for frame, part in zip(self._into, parts, strict=True):
+            if frame.numbers:
+                for number, piece in zip(frame.numbers, self._split(frame, part), strict=True):
+                    found[number].append(piece)
+        return list(found.values())
 
     def _split(self, frame: _Frame, part: Tensor) -> Sequence[Tensor]:
         """Every irreducible part (copies, d, batch) of one kind."""
@@ -171,6 +174,19 @@ class IsotypicMap(ExactBuffers):
                     own = bias_spread * (kind.size / frame.numbers.count(TRIVIAL)) ** 0.5
                     bias[row : row + rows].normal_(0, own, generator=generator)
                 row += rows
+
+    def rescale_(self, coefficients: Tensor, parts: Sequence[Tensor], spread: float) -> None:
+        """Scale W so that the coordinates of each irreducible part of the outputs have this
+        standard deviation over examples. Parts that do not vary stay."""
+        at = 0
+        for each, pieces in zip(self._types, self._by_type(parts), strict=True):
+            matrix = coefficients[at : at + each.amount]
+            at += each.amount
+            if pieces:
+                found = self._mixed(each, matrix, None, pieces, parts[0].shape[-1])
+                rows = matrix.view(each.parts_out, -1).split(each.runs)
+                for own, values in zip(rows, found.split(each.runs), strict=True):
+                    own.mul_(scale_to(spread, values))
 
     def _type(self, number: int) -> _Type:
         return next(each for each in self._types if each.number == number)

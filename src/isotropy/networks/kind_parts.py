@@ -24,6 +24,18 @@ from isotropy.networks.exact_buffers import ExactBuffers
 from isotropy.symmetry.representations import Maps, Representation
 
 Parts = list[Tensor]
+VANISHING = 1e-6
+"""A standard deviation that rounding may leave of zero."""
+LARGEST_FACTOR = 10.0
+"""What is faint is raised by no more than this in one layer: it is of a high degree, and has few
+large values instead of many small ones."""
+
+
+def scale_to(spread: float, part: Tensor) -> float:
+    """What brings the standard deviation of entries over examples, about their means, to `spread`:
+    10 at most, and one where it is zero."""
+    own = float(part.var(-1, correction=0).mean().sqrt())
+    return min(spread / own, LARGEST_FACTOR) if own > VANISHING else 1.0
 
 
 class OfParts(ExactBuffers):
