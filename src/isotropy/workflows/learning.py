@@ -185,6 +185,8 @@ def learn(
     if started is not None:
         started(trainer.config, trainer.epoch)
     if remark is not None and trainer.epoch < (trainer.config.epochs or 0):
+        trainer.remark = remark
+        remark("trying one batch of every part of the run")
         remark(f"{estimate_run(trainer, 0 if tested is None else len(tested)).text} to go")
     begun, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
@@ -282,6 +284,8 @@ def _result(
         "train_examples": count,
         "test_examples": None if split.test is None else len(split.test),
         "distribution": settings.distribution,
+        "padding": config.get("padding"),
+        "notes": config.get("notes", []),
         "symmetries": [symmetry.as_dict() for symmetry in symmetries],
         "correlations": _correlations(trainer.model.augmentation),
         "verdicts": None,
