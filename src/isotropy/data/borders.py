@@ -16,9 +16,8 @@ Two things are worth a warning (`border_warnings`). Zeros, or one colour, beyond
 near it: the seam tells by how much a copy was turned. And corners that are filled already, in the
 data: flat corners of one shared colour where the rest of the outline is not flat, as an earlier
 rotation leaves them. Their pattern tells the angle of every picture, so that a network need not look
-at the object to know it, and the learned range is about the corners as well. Only a share of the
-pictures between the two can show this (`FILLED_SHARE`); fills that differ from picture to picture
-are not found.
+at the object to know it, and the learned range is about the corners as well. Told from a share of
+the pictures on (`FILLED_SHARE`); fills that differ from picture to picture are not found.
 """
 
 from __future__ import annotations
@@ -40,6 +39,8 @@ NEAR = 0.1
 """What counts as near, as a share of the spread."""
 FLAT = 0.02
 """A corner is flat where its values deviate by less than this share of the spread."""
+LEAST_OUTLINE = 0.25
+"""Share of a picture's outline that must differ from the fill for it to be one."""
 FILLED_SHARE = 0.2
 """Share of pictures with filled corners from which on it is told."""
 
@@ -116,8 +117,9 @@ def filled_corner_share(images: Tensor) -> float:
     """The share of pictures with a corner filled by the colour that such corners share.
 
     A corner is the triangle of its outermost pixels, an eighth of the shorter side long. It counts
-    where it is flat, of the colour most flat corners have, and the outline of its picture is not
-    flat: pictures that end in one colour all around are not filled, they are on a background.
+    where it is flat, of the colour most flat corners have, and at least a quarter of the outline of
+    its picture is of another: pictures that end in one colour nearly all around are not filled,
+    they are on a background. A square turned within its frame leaves two fifths of it or more.
     """
     if len(images) < 2 or min(images.shape[2:]) < 8:
         return 0.0
@@ -138,7 +140,8 @@ def filled_corner_share(images: Tensor) -> float:
     colours = corners.mean(-1)
     shared = colours[flat].median(0).values
     alike = (colours - shared).abs().amax(-1) <= FLAT * spread
-    varied = _outline(images).std(-1).amax(-1) > NEAR * spread
+    other = (_outline(images) - shared[:, None]).abs().amax(1) > NEAR * spread
+    varied = other.float().mean(1) >= LEAST_OUTLINE
     return float(((flat & alike).any(1) & varied).float().mean())
 
 
