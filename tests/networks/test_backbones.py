@@ -227,7 +227,7 @@ REFUSED = {
     "resnet on features": (lambda: backbone("resnet", (64,), 10), "expected images"),
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
-        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds, convnet, "
+        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds, compact, convnet, "
         "convnet-blur, vit, mixer; did you mean 'resnet'",
     ),
     "depth between two networks": (
