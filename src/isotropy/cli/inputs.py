@@ -30,20 +30,29 @@ from isotropy.symmetry.catalogue import actions_named
 from isotropy.symmetry.finite_actions import FiniteAction
 from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS
 from isotropy.workflows.loading import load_network
+from isotropy.workflows.preparing import border_of
 
 
 @dataclass(frozen=True)
 class Problem:
     """Data, network and Actions as the options ask for them, defaults chosen from the data.
 
-    notes: sentences on everything that was decided
+    image_size: side of the images if it was asked for or may have been chosen; whoever reads the
+                data again from the run's record gets them in this size
+    notes:      sentences on everything that was decided
     """
 
     split: Split
     specification: NetworkSpecification
     network: torch.nn.Module
     actions: list[Action | FiniteAction]
+    image_size: int | None
     notes: tuple[str, ...]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What a run's config keeps of the choices: notes, padding and fill."""
+        return {"notes": list(self.notes), **border_of(self.actions)}
 
 
 def problem_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -231,10 +240,11 @@ def problem_from(
     from shapes alone, before the network is built; "" checks nothing
     """
     split = data_from(options, working_size=True)
-    if options["image_size"] is None and split.train.is_images and _is_resized(split):
-        options["image_size"] = split.train.inputs.shape[-1]  # for those who read the record
     data, names = split.train, action_names(options["generators"])
     shape, outputs = tuple(data.inputs.shape[1:]), data.num_outputs
+    image_size = options["image_size"]
+    if image_size is None and data.is_images and set(shape[1:]) == {WORKING_SIZE}:
+        image_size = WORKING_SIZE
     notes = split.notes
     actions, more = actions_from(options, data)
     specification = resumed
@@ -257,7 +267,7 @@ def problem_from(
     if curvature:
         needed = factor_memory(network, curvature)
         notes += (f"the factors of the curvature take {max(needed.total / 1e9, 0.001):.2g} GB",)
-    return Problem(split, specification, network, actions, notes)
+    return Problem(split, specification, network, actions, image_size, notes)
 
 
 def built_network(
@@ -266,10 +276,6 @@ def built_network(
     """A network for these data, initialised by the seed."""
     torch.manual_seed(seed)
     return specification.build(tuple(data.inputs.shape[1:]), data.num_outputs)
-
-
-def _is_resized(split: Split) -> bool:
-    return any("working size" in note for note in split.notes)
 
 
 def _is_run_folder(text: str) -> bool:

@@ -162,6 +162,7 @@ def _learn(
     curvature = config.curvature if RECIPES[config.objective].evidence else ""
     problem = problem_from(options, resumed, curvature=curvature)
     split, specification, actions = problem.split, problem.specification, problem.actions
+    options["image_size"] = problem.image_size
     truth = TRUE_RANGES[options["variant"]]
     display = LearnDisplay(augmentation_for(config, actions), truth, quiet=options["quiet"])
     screened: ScreenResult | None = None
@@ -209,7 +210,7 @@ def _learn(
             describe={
                 "request": kept_options(options),
                 "actions": action_names(options["generators"]),
-                "notes": list(problem.notes),
+                **problem.description,
                 "truth": truth,
                 "command": command,
             },
@@ -227,6 +228,7 @@ def _screen(
     told = problem is not None
     problem = problem or problem_from(options, curvature=config.curvature)
     split, specification, actions = problem.split, problem.specification, problem.actions
+    options["image_size"] = problem.image_size
     display = LearnDisplay(augmentation_over(actions), {}, quiet=options["quiet"])
     for note in () if told else problem.notes:
         display.say(note)
@@ -242,6 +244,7 @@ def _screen(
         progress=display.say,
         network=specification,
         describe={
+            **problem.description,
             "request": kept_options(options),
             "command": command,
             "truth": TRUE_RANGES[options["variant"]],

@@ -70,6 +70,7 @@ def _results(options: dict[str, Any], seeds: list[int], *, command: str) -> list
     # Runs that are stacked have one network and one padding: those of the first seed's data.
     shared = problems[seeds[0]]
     first = shared.split
+    options["image_size"] = shared.image_size
     networks = {
         seed: (shared.specification, built_network(shared.specification, first.train, seed))
         for seed in seeds
@@ -88,7 +89,7 @@ def _results(options: dict[str, Any], seeds: list[int], *, command: str) -> list
         return {
             "request": kept_options(own),
             "actions": action_names(options["generators"]),
-            "notes": list(problems[config.seed].notes),
+            **shared.description,
             "truth": TRUE_RANGES[options["variant"]],
             "command": command,
         }

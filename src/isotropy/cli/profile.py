@@ -68,6 +68,7 @@ def profile_command(
     kinds = [name.strip() for name in curvatures.split(",")]
     problem = problem_from(options, curvature="kfac" if any("kfac" in each for each in kinds) else "")
     split, specification = problem.split, problem.specification
+    options["image_size"] = problem.image_size
     for note in problem.notes:
         console.print(note, soft_wrap=True, markup=False)
     console.print(
@@ -109,7 +110,11 @@ def profile_command(
         truth=TRUE_RANGES[options["variant"]].get(generator),
         progress=tell,
         network=specification,
-        describe={"request": kept_options(options), "command": str(context.find_root().obj)},
+        describe={
+            **problem.description,
+            "request": kept_options(options),
+            "command": str(context.find_root().obj),
+        },
     )
     if options["as_json"]:
         click.echo(json.dumps(plain(result.record), allow_nan=False))

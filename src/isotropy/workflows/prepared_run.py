@@ -103,7 +103,7 @@ def prepare_run(
             "classes": None if split.train.classes is None else list(split.train.classes),
             "fingerprint": fingerprint(split.train),
         },
-        **border_of(trainer.model.augmentation.action),
+        **border_of(actions),
         "notes": list(notes),
         "truth": {},
         **(describe or {}),

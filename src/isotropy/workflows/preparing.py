@@ -45,9 +45,11 @@ def read_split(train: Any, test: Any, seed: int) -> Split:
     return load(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
 
 
-def border_of(action: Action) -> dict[str, Any]:
-    """Padding and fill of what resamples images in an Action, for a run's config; null elsewhere."""
-    parts = action.actions if isinstance(action, Composition) else (action,)
+def border_of(actions: Actions) -> dict[str, Any]:
+    """Padding and fill of what resamples images, for a run's config; null where nothing does."""
+    parts: list[Action | FiniteAction] = []
+    for each in actions if isinstance(actions, Sequence) else [actions]:
+        parts += each.actions if isinstance(each, Composition) else [each]
     for part in parts:
         if isinstance(part, AffineAction) and part.interpolation != "fourier":
             return {"padding": part.padding, "fill": part.fill and list(part.fill)}
