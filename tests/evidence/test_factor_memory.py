@@ -1,4 +1,4 @@
-"""Memory of the curvature from shapes alone, on networks that do not exist; and lines of progress."""
+"""Memory of the curvature from shapes alone, on networks without weights; lines of progress."""
 
 from __future__ import annotations
 
@@ -60,6 +60,15 @@ def test_a_run_is_refused_before_it_is_built():
     data = (torch.rand(1, 3, 1, 1).expand(4, 3, 1000, 1000), torch.tensor([0, 1, 0, 1]))
     with pytest.raises(CallerError, match="layer '1' has a factor of 3000000 × 3000000"):
         learn(network, data, device="cpu")
+
+
+def test_long_decompositions_are_told():
+    """48×48 pixels in colour: 10 · 6912³ operations at 2·10¹⁰ a second."""
+    found = factor_memory(on_meta("mlp", (3, 48, 48), hidden=200), "kfac-ggn")
+    assert found.seconds == pytest.approx(165, rel=0.01)
+    assert "about 165 s" in found.text and "6912 × 6912" in found.text and "layer '1'" in found.text
+    short = factor_memory(on_meta("compact", (3, 32, 32)), "kfac-ggn").text
+    assert short == "the factors of the curvature take 0.0099 GB"
 
 
 def told(times: list[float], examples: list[int]) -> list[str]:

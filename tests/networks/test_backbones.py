@@ -227,8 +227,8 @@ REFUSED = {
     "resnet on features": (lambda: backbone("resnet", (64,), 10), "expected images"),
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
-        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds, compact, convnet, "
-        "convnet-blur, vit, mixer; did you mean 'resnet'",
+        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds, compact, "
+        "convnet, convnet-blur, vit, mixer; did you mean 'resnet'",
     ),
     "depth between two networks": (
         lambda: backbone("resnet", (3, 32, 32), 10, depth=10), "depth: expected .* got 10",

@@ -265,8 +265,7 @@ def problem_from(
             check_factor_memory(shapes, curvature, device_from(options["device"]))
         network = built_network(specification, data, options["seed"])
     if curvature:
-        needed = factor_memory(network, curvature)
-        notes += (f"the factors of the curvature take {max(needed.total / 1e9, 0.001):.2g} GB",)
+        notes += (factor_memory(network, curvature).text,)
     return Problem(split, specification, network, actions, image_size, notes)
 
 

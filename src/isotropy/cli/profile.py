@@ -66,7 +66,8 @@ def profile_command(
     folder = options["out"] = options["out"] or fresh_folder("profile", options, generator)
     console = Console(stderr=True, highlight=False, quiet=options["quiet"])
     kinds = [name.strip() for name in curvatures.split(",")]
-    problem = problem_from(options, curvature="kfac" if any("kfac" in each for each in kinds) else "")
+    uses_factors = any("kfac" in each for each in kinds)
+    problem = problem_from(options, curvature="kfac" if uses_factors else "")
     split, specification = problem.split, problem.specification
     options["image_size"] = problem.image_size
     for note in problem.notes:

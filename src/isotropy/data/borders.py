@@ -1,4 +1,4 @@
-"""What lies beyond the border of pictures: chosen from the pictures, and when it gives answers away.
+"""What lies beyond the border of pictures: chosen from them, and when it gives the answer away.
 
 A turned or moved picture shows what lies beyond its border. Zeros are right where pictures end in
 zeros, as digits on black do: nothing new comes in. On a photograph they are black corners that no
@@ -15,9 +15,9 @@ time, mean has a seam around the picture.
 Two things are worth a warning (`border_warnings`). Zeros, or one colour, beyond edges that are not
 near it: the seam tells by how much a copy was turned. And corners that are filled already, in the
 data: flat corners of one shared colour where the rest of the outline is not flat, as an earlier
-rotation leaves them. Their pattern tells the angle of every picture, so that a network need not look
-at the object to know it, and the learned range is about the corners as well. Told from a share of
-the pictures on (`FILLED_SHARE`); fills that differ from picture to picture are not found.
+rotation leaves them. Their pattern tells the angle of every picture, so that a network need not
+look at the object to know it, and the learned range is about the corners as well. Told from a share
+of the pictures on (`FILLED_SHARE`); fills that differ from picture to picture are not found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import check_axes, check_choice
-from isotropy.symmetry.warp import PADDINGS, Padding
+from isotropy.symmetry.warp import Padding
 
 PaddingChoice = Literal["auto", "zeros", "border", "reflection", "mean"]
 PADDING_CHOICES: tuple[PaddingChoice, ...] = ("auto", "zeros", "border", "reflection", "mean")
@@ -72,7 +72,7 @@ def chosen_border(images: Tensor, padding: PaddingChoice = "auto") -> Border:
             f"padding {chosen} chosen: {100 * share:.0f} % of the outermost pixels are near zero",
         )
     else:
-        chosen = next(each for each in PADDINGS if each == padding)  # type: ignore[assignment]
+        chosen = padding
         notes = ()
     notes += border_warnings(images, chosen)
     return Border(chosen, fill if chosen == "mean" else None, notes)

@@ -1,4 +1,4 @@
-"""A compact convolutional network for images and sequences: what `--model auto` takes for most data.
+"""A compact convolutional network for images and sequences, which `--model auto` often takes.
 
     m = mean of x over places               its mean colour, (batch, channels)
     h = (x − m) / spread → convolutions of stride 2, tanh

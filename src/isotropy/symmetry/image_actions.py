@@ -157,13 +157,14 @@ class AffineAction(Action):
         self.fill = _checked_fill(padding, fill)
         self.align_corners = interpolation != "fourier" if align_corners is None else align_corners
         self._matrices = torch.tensor([g.matrix for g in generators], dtype=torch.float64)
-        self._placed: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._colour = torch.tensor(self.fill or (), dtype=torch.float64)[:, None, None]
+        self._placed: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         # Whether anything moves along x, along y: what does not needs no slope.
         self._is_moved = self._matrices.any(-1).any(0).tolist()
 
     def element(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         """The affine map exp(A) as (linear part (…, 2, 2), shift (…, 2)), moving content."""
-        matrices = self._matrices_like(coordinates)
+        matrices = self._like("matrices", self._matrices, coordinates)
         if coordinates.device.type == "cuda":
             # There a product of matrices may round its factors to 11 bits (TF32), angles too.
             algebra = (coordinates[..., None, None] * matrices).sum(-3)
@@ -171,14 +172,14 @@ class AffineAction(Action):
             algebra = torch.einsum("...k,kij->...ij", coordinates, matrices)
         return affine_exponential(algebra[..., :2], algebra[..., 2])
 
-    def _matrices_like(self, coordinates: Tensor) -> Tensor:
-        """The generators' matrices where the coordinates are; copied there once."""
+    def _like(self, name: str, constant: Tensor, data: Tensor) -> Tensor:
+        """A constant of the action where the data are; copied there once."""
         if torch.compiler.is_compiling():  # an exported program has its own constants
-            return self._matrices.to(coordinates)
-        place = (coordinates.device, coordinates.dtype)
+            return constant.to(data)
+        place = (name, data.device, data.dtype)
         if place not in self._placed:
             with torch.inference_mode(False):  # to serve outside of it as well
-                placed = self._matrices.to(*place)
+                placed = constant.to(*place[1:])
             if not _has_memory(placed):
                 return placed
             self._placed[place] = placed
@@ -213,7 +214,7 @@ class AffineAction(Action):
             return None
         if data.ndim != 4 or data.shape[1] != len(self.fill):
             return None
-        return torch.tensor(self.fill, dtype=data.dtype, device=data.device)[:, None, None]
+        return self._like("colour", self._colour, data)
 
     def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
         """X v(p) = −∇v(p)·(B p + b) of maps (batch, channels, height, width) of any size.
