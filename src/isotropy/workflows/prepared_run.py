@@ -78,9 +78,9 @@ def prepare_run(
 ) -> PreparedRun:
     """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
     place = torch.device(device) if device is not None else device_of(model)
+    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
     if RECIPES[settings.objective].evidence:
         check_factor_memory(model, settings.curvature, place)
-    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
     notes = split.notes
