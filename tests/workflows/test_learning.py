@@ -226,7 +226,7 @@ def test_run_folder_of_another_run_is_refused(case: RunCase, sentence: str, fini
 
 def test_run_folder_of_another_padding_is_refused(finished: Path) -> None:
     inputs, targets = bar_tensors()
-    action = isotropy.affine(("rotation",), padding="reflection")
+    action = isotropy.affine(("rotation", "scale"), padding="reflection")
     options: dict[str, Any] = {"actions": action, "folder": finished, "resume": True}
     with pytest.raises(CallerError, match="another padding: it has 'zeros'.*'reflection'"):
         isotropy.learn(small_network(), (inputs[:45], targets[:45]), config=CONFIG, **options)
