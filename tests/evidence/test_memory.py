@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from isotropy.evidence.memory import fitting_micro_batch, free_bytes, kept_bytes, step_bytes
+from isotropy.evidence.memory import (
+    _available_bytes,
+    fitting_micro_batch,
+    free_bytes,
+    kept_bytes,
+    step_bytes,
+)
 
 WIDTH = 50
 
@@ -54,3 +62,17 @@ def test_looking_changes_nothing() -> None:
 def test_some_memory_is_free() -> None:
     free = free_bytes(torch.device("cpu"))
     assert free is None or 2**20 < free < 2**50
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("MemTotal:  100 kB\nMemFree:  7 kB\nMemAvailable:   64 kB\n", 64 * 1024),
+        ("MemTotal:  100 kB\nMemFree:  7 kB\n", None),
+        ("MemAvailable:\n", None),
+    ],
+)
+def test_what_linux_could_hand_out_is_read(tmp_path: Path, text: str, expected: int | None) -> None:
+    (tmp_path / "meminfo").write_text(text)
+    assert _available_bytes(tmp_path / "meminfo") == expected
+    assert _available_bytes(tmp_path / "nowhere") is None

@@ -23,6 +23,7 @@ CASES = {
     "circular": ("circular", (1, 28, 28), {}, 39_210),
     "resnet": ("resnet", (3, 32, 32), {}, 74_827),
     "resnet, width 8": ("resnet", (3, 32, 32), {"width": 8}, 18_995),
+    "compact": ("compact", (3, 32, 32), {}, 10 * 516 + 608 + 1168 + 4640),
     "clouds": ("clouds", (16, 2), {}, 10_360),
     "convnet": ("convnet", (3, 32, 32), {}, 288_298),
     "convnet, width 8": ("convnet", (1, 28, 28), {"width": 8}, 18_370),
@@ -226,8 +227,8 @@ REFUSED = {
     "resnet on features": (lambda: backbone("resnet", (64,), 10), "expected images"),
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
-        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds, convnet, "
-        "convnet-blur, vit, mixer; did you mean 'resnet'",
+        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds, compact, "
+        "convnet, convnet-blur, vit, mixer; did you mean 'resnet'",
     ),
     "depth between two networks": (
         lambda: backbone("resnet", (3, 32, 32), 10, depth=10), "depth: expected .* got 10",

@@ -64,6 +64,10 @@ LAWS: dict[str, tuple[Callable[[], Augmentation], tuple[int, ...]]] = {
         lambda: over(affine(padding="border", align_corners=False, interpolation="bicubic")),
         IMAGES,
     ),
+    "mean colour": (
+        lambda: over(affine(padding="mean", fill=[0.25, 0.5, 0.75][: IMAGES[0]])),
+        IMAGES,
+    ),
     "correlated": (lambda: over(affine(), distribution="correlated"), IMAGES),
     "composed": (lambda: over([affine(("rotation", "scale_x")), intensity()]), IMAGES),
     "composed the other way": (lambda: over([intensity(), affine(("rotation",))]), IMAGES),
@@ -260,6 +264,7 @@ NETWORKS = {"mlp": lambda: mlp(SHAPE, 10, hidden=20), "cnn": lambda: cnn(SHAPE, 
 AUGMENTATIONS = {
     "affine": lambda: learned(UniformRanges(affine())),
     "correlated": lambda: learned(CorrelatedRanges(affine(padding="border"))),
+    "mean colour": lambda: learned(UniformRanges(affine(padding="mean", fill=[0.3]))),
     "mixture": lambda: learned(
         augmentation_over(actions_named(["rotation", "brightness", "horizontal_flip"], SHAPE))
     ),

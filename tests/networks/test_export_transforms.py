@@ -524,6 +524,10 @@ class TestKornia:
         difference = (found - warped).abs()
         assert (difference > 1e-9).double().mean() < 0.001
 
+    def test_the_mean_colour_is_refused(self, kornia) -> None:
+        with pytest.raises(CallerError, match="padding zeros, border or reflection, got 'mean'"):
+            as_kornia(six(padding="mean", fill=[0.2, 0.4, 0.6]))
+
     def test_keypoints_boxes_and_masks_move_along(self, kornia) -> None:
         mixture = with_elements(flip("horizontal"), flip("vertical"))
         sequence = kornia.augmentation.AugmentationSequential(

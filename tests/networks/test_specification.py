@@ -106,7 +106,7 @@ REFUSED = {
     "mlp:-3": "'mlp:-3'",
     "mlp:1.5": "'mlp:1.5'",
     "mlp:²": "'mlp:²'",
-    "cnn:3": "'cnn:3': expected NAME:WIDTH .* one of mlp, circular, resnet, convnet, convnet-blur",
+    "cnn:3": "'cnn:3': expected NAME:WIDTH .* one of mlp, circular, compact, resnet, convnet, ",
     "nets.py": "'nets.py': expected FILE.py:factory",
     "nets.py:": "'nets.py:': expected FILE.py:factory",
     "nets.pyc:make": "'nets.pyc:make': expected FILE.py:factory",

@@ -95,6 +95,12 @@ CASES = {
         spot(129), draw(2, 2, 5, 6), draw(2, 5, 6), "images: .*add a channel axis",
         interpolation_error=2e-2, has_second_derivatives=False, difference_error=5e-5,
     ),
+    "image in its mean colour": Case(
+        affine(("rotation", "scale_x", "translation_y"), padding="mean", fill=(0.0, 0.4)),
+        spot(129).expand(-1, 2, -1, -1) + torch.tensor([0.0, 0.4]).double()[:, None, None],
+        draw(2, 2, 5, 6), draw(2, 5, 6), "images: .*add a channel axis",
+        interpolation_error=2e-2, has_second_derivatives=False, difference_error=5e-5,
+    ),
     "periodic image": Case(
         affine(("rotation", "shear_x", "scale", "translation_x"), interpolation="fourier"),
         spot(33, 0.1), draw(2, 2, 4, 5), draw(2, 4, 5), "images: .*add a channel axis",

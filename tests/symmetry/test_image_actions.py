@@ -320,6 +320,10 @@ REFUSED = {
         lambda: affine(("rotation",)).act(torch.zeros(2, 1, 1), IMAGES[:, 0]),
         "add a channel axis with",
     ),
+    "unknown padding": (lambda: affine(padding="black"), "unknown padding 'black'"),
+    "no colour to fill with": (lambda: affine(padding="mean"), "'mean': expected the colour"),
+    "colour not a number": (lambda: affine(padding="mean", fill=[float("nan")]), "finite number"),
+    "colour without use": (lambda: affine(fill=[0.5]), "fill: expected none with padding 'zeros'"),
     "unknown interpolation": (
         lambda: affine(interpolation="nearest").act(torch.zeros(2, 1, 6), IMAGES),
         "unknown interpolation 'nearest'",
@@ -331,6 +335,35 @@ REFUSED = {
 def test_what_is_refused(call, sentence):
     with pytest.raises(CallerError, match=sentence):
         call()
+
+
+# --- beyond the border --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_mean_is_a_picture_in_a_frame_of_that_colour(interpolation):
+    """The oracle has the colour around the image as pixels, and looks at the middle of it."""
+    fill, frame = (0.2, 0.9), 20
+    images = draw(3, 2, 9, 9)
+    framed = torch.tensor(fill, dtype=torch.float64)[:, None, None].expand(3, 2, 49, 49).clone()
+    framed[:, :, frame:-frame, frame:-frame] = images
+    amounts = 0.6 * draw(3, 4, 2, seed=1) - 0.3
+    names = ("rotation", "scale")
+    action = affine(names, interpolation=interpolation, padding="mean", fill=fill)
+    around = affine(names, interpolation=interpolation, padding="border")
+    expected = around.act(amounts, framed)[..., frame:-frame, frame:-frame]
+    torch.testing.assert_close(action.act(amounts, images), expected, atol=1e-12, rtol=0)
+
+
+def test_maps_with_other_channels_go_on_as_their_border():
+    mean, border = (
+        affine(("rotation",), padding="mean", fill=(0.2, 0.9)),
+        affine(("rotation",), padding="border"),
+    )
+    maps, amounts = draw(2, 5, 7, 7), draw(2, 3, 1, seed=1)
+    direction = torch.ones(1, dtype=torch.float64)
+    assert torch.equal(mean.act(amounts, maps), border.act(amounts, maps))
+    assert torch.equal(mean.velocity(direction, maps), border.velocity(direction, maps))
 
 
 # --- of one's own -------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_velocity_of_hidden_maps(case: Case, size: int) -> None:
 def test_grid_axes() -> None:
     told = {label: case.action.grid_axes for label, case in CASES.items() if case.action.grid_axes}
     wanted = {"circular sequence": 1, "sequence in silence": 1} | dict.fromkeys(
-        ("image in black", "periodic image"), 2
+        ("image in black", "image in its mean colour", "periodic image"), 2
     )
     assert told == wanted
     assert compose(affine(("rotation",)), affine(("scale",))).grid_axes == 2

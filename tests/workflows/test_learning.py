@@ -224,6 +224,14 @@ def test_run_folder_of_another_run_is_refused(case: RunCase, sentence: str, fini
     assert (finished / "checkpoint.safetensors").read_bytes() == before
 
 
+def test_run_folder_of_another_padding_is_refused(finished: Path) -> None:
+    inputs, targets = bar_tensors()
+    action = isotropy.affine(("rotation", "scale"), padding="reflection")
+    options: dict[str, Any] = {"actions": action, "folder": finished, "resume": True}
+    with pytest.raises(CallerError, match="another padding: it has 'zeros'.*'reflection'"):
+        isotropy.learn(small_network(), (inputs[:45], targets[:45]), config=CONFIG, **options)
+
+
 def test_run_folder_of_other_generators_is_refused(finished: Path) -> None:
     inputs, targets = bar_tensors()
     train = (inputs[:45], targets[:45])
@@ -426,7 +434,8 @@ def test_what_a_run_will_take_is_said_before_it_starts() -> None:
     told: list[str] = []
     config = replace(CONFIG, epochs=2, burn_in=0)
     isotropy.learn(small_network(), bar_tensors(), config=config, verdicts=0, remark=told.append)
-    assert re.fullmatch(r"about \d+ s and 0\.\d+ GB to go", told[0])
+    assert told[0] == "trying one batch of every part of the run"
+    assert re.fullmatch(r"about \d+ s and 0\.\d+ GB to go", told[1])
 
 
 def test_callbacks_are_told_everything() -> None:

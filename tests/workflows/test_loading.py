@@ -56,6 +56,39 @@ def test_given_network_is_given_again(tmp_path: Path) -> None:
         isotropy.load_model(tmp_path, network=network(), actions=isotropy.affine(("rotation",)))
 
 
+@pytest.mark.parametrize("padding", ["border", "reflection", "mean"])
+def test_padding_is_recorded_and_loaded(tmp_path: Path, padding: str) -> None:
+    fill = [0.4] if padding == "mean" else None
+    specification = parse_network("mlp:5")
+    result = isotropy.learn(
+        specification.build((1, 8, 8), 2),
+        images_and_labels(),
+        config=CONFIG,
+        folder=tmp_path,
+        network=specification,
+        actions=isotropy.affine(("rotation",), padding=padding, fill=fill),
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["padding"], config["fill"]) == (padding, fill)
+    assert result.record["padding"] == padding
+    model = isotropy.load_model(tmp_path)
+    assert model.augmentation.action.padding == padding
+    assert same_predictions(result.model, model)
+
+
+def test_padding_follows_from_the_edges() -> None:
+    inputs, labels = images_and_labels()  # uniform on [0, 1] everywhere
+    found = {}
+    for name, own in (("noise", inputs), ("framed", inputs.clone())):
+        if name == "framed":
+            own[:, :, [0, -1]] = 0
+            own[:, :, :, [0, -1]] = 0
+        result = isotropy.learn(network(), (own, labels), config=CONFIG)
+        found[name] = result.record["padding"]
+        assert any(f"padding {found[name]} chosen" in note for note in result.record["notes"])
+    assert found == {"noise": "border", "framed": "zeros"}
+
+
 MIXED = [isotropy.affine(("rotation",)), flip("horizontal"), quarter_turns()]
 CORRELATED = isotropy.affine(("scale_x", "scale_y"))
 

@@ -1,10 +1,11 @@
-"""What several commands take: data, network, Actions, device."""
+"""What several commands take: data, network, Actions, device; and what follows from the data."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,45 @@ import torch
 
 from isotropy.checks import CallerError, check_at_least
 from isotropy.curvature.kfac import FALLBACKS
+from isotropy.data.borders import PADDING_CHOICES, chosen_border
 from isotropy.data.embedded import digits
-from isotropy.data.labelled import Split
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.pictures import LARGEST_SIDE, WORKING_SIZE, ImageSize
 from isotropy.data.readers import load
 from isotropy.data.variants import LAWS, vary
+from isotropy.evidence.factor_memory import check_factor_memory, factor_memory
 from isotropy.evidence.priors import STRUCTURES
 from isotropy.networks.backbones import BACKBONES
+from isotropy.networks.default_network import AUTO, default_network, fitted
 from isotropy.networks.specification import NetworkSpecification, parse_network
 from isotropy.symmetry.actions import Action
 from isotropy.symmetry.catalogue import actions_named
 from isotropy.symmetry.finite_actions import FiniteAction
-from isotropy.symmetry.image_actions import LILA_GENERATORS
+from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS
 from isotropy.workflows.loading import load_network
+from isotropy.workflows.preparing import border_of
 
-DEFAULT_MODEL = "mlp:200"
+
+@dataclass(frozen=True)
+class Problem:
+    """Data, network and Actions as the options ask for them, defaults chosen from the data.
+
+    image_size: side of the images if it was asked for or may have been chosen; whoever reads the
+                data again from the run's record gets them in this size
+    notes:      sentences on everything that was decided
+    """
+
+    split: Split
+    specification: NetworkSpecification
+    network: torch.nn.Module
+    actions: list[Action | FiniteAction]
+    image_size: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What a run's config keeps of the choices: notes, padding and fill."""
+        return {"notes": list(self.notes), **border_of(self.actions)}
 
 
 def problem_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -70,20 +96,35 @@ _DATA = (
         show_default=True,
         help="Transform every image once, at random, before anything else.",
     ),
-    click.option("--image-size", type=int, help="Resize all images to this many pixels a side."),
+    click.option(
+        "--image-size",
+        type=int,
+        help="Resize all images to this many pixels a side. Default where a network is trained: "
+        f"{WORKING_SIZE} for images of more than {LARGEST_SIDE}, else their own size.",
+    ),
 )
 _LEARNING = (
     click.option(
         "--model",
         "model_text",
-        help="mlp | mlp:WIDTH | cnn | convnet | convnet-blur | circular | resnet | vit | mixer | "
-        "clouds | FILE.py:factory | "
-        f"timm:NAME | RUN_FOLDER. Default: {DEFAULT_MODEL}; mlp alone has the paper's 1000.",
+        default=AUTO,
+        show_default=True,
+        help="auto (from the data, and says which) | mlp | mlp:WIDTH | compact | cnn | convnet | "
+        "convnet-blur | circular | resnet | vit | mixer | clouds | FILE.py:factory | timm:NAME | "
+        "RUN_FOLDER. mlp alone has the paper's 1000.",
     ),
     click.option(
         "--generators",
         help="Comma-separated generators and finite actions, such as rotation,horizontal_flip. "
         "Default: the paper's six.",
+    ),
+    click.option(
+        "--padding",
+        type=click.Choice(PADDING_CHOICES),
+        default="auto",
+        show_default=True,
+        help="What is beyond the border of moved images; auto: zeros where the edges of the data "
+        "are near zero, else border.",
     ),
     click.option("--samples", type=int, help="Transformed copies averaged per image."),
     click.option("--test-samples", type=int, help="Copies averaged when predicting."),
@@ -150,8 +191,14 @@ def amounts_from(
     return amounts
 
 
-def data_from(options: dict[str, Any]) -> Split:
-    """The data a user named, in the variant asked for."""
+def data_from(options: dict[str, Any], *, working_size: bool = False) -> Split:
+    """The data a user named, in the variant asked for.
+
+    working_size: whether large images are made smaller if no size was asked for
+    """
+    size: ImageSize = options["image_size"]
+    if size is None and working_size:
+        size = "auto"
     if options["data"] is None:
         if options["test_data"] is not None:
             raise CallerError("--test needs --data: the embedded digits bring their own test set")
@@ -162,7 +209,7 @@ def data_from(options: dict[str, Any]) -> Split:
         split = load(
             options["data"],
             options["test_data"],
-            image_size=options["image_size"],
+            image_size=size,
             seed=options["seed"],
         )
     split = vary(split, options["variant"])
@@ -178,16 +225,71 @@ def network_from(
 ) -> tuple[NetworkSpecification, torch.nn.Module]:
     """The network a user named: a specification, or a run folder with its trained weights."""
     torch.manual_seed(seed)
-    folder = Path(text)
-    if text and text not in BACKBONES and folder.is_dir():
-        return load_network(folder, shape, outputs)
+    if _is_run_folder(text):
+        return load_network(Path(text), shape, outputs)
     specification = parse_network(text)
     return specification, specification.build(shape, outputs)
 
 
-def actions_from(generators: str | None, shape: tuple[int, ...]) -> list[Action | FiniteAction]:
-    """The Actions a user named, the paper's six generators on images by default."""
-    return actions_named(action_names(generators), shape)
+def problem_from(
+    options: dict[str, Any], resumed: NetworkSpecification | None = None, *, curvature: str
+) -> Problem:
+    """Data, network and Actions; what was left to be chosen is chosen from the data.
+
+    resumed: the network of a run that is continued. curvature: what its memory is checked for,
+    from shapes alone, before the network is built; "" checks nothing
+    """
+    split = data_from(options, working_size=True)
+    data, names = split.train, action_names(options["generators"])
+    shape, outputs = tuple(data.inputs.shape[1:]), data.num_outputs
+    image_size = options["image_size"]
+    if image_size is None and data.is_images and set(shape[1:]) == {WORKING_SIZE}:
+        image_size = WORKING_SIZE
+    notes = split.notes
+    actions, more = actions_from(options, data)
+    specification = resumed
+    if specification is None and options["model_text"] == AUTO:
+        choice = default_network(data.inputs, names)
+        specification, notes = choice.specification, (*notes, choice.reason)
+    elif specification is None and not _is_run_folder(options["model_text"]):
+        specification = fitted(parse_network(options["model_text"]), data.inputs)
+    notes += more
+    if specification is None:
+        specification, network = network_from(
+            options["model_text"], shape, outputs, options["seed"]
+        )
+    else:
+        if curvature and specification.kind == "backbone":
+            with torch.device("meta"):
+                shapes = specification.build(shape, outputs)
+            check_factor_memory(shapes, curvature, device_from(options["device"]))
+        network = built_network(specification, data, options["seed"])
+    if curvature:
+        notes += (factor_memory(network, curvature).text,)
+    return Problem(split, specification, network, actions, image_size, notes)
+
+
+def built_network(
+    specification: NetworkSpecification, data: LabelledData, seed: int
+) -> torch.nn.Module:
+    """A network for these data, initialised by the seed."""
+    torch.manual_seed(seed)
+    return specification.build(tuple(data.inputs.shape[1:]), data.num_outputs)
+
+
+def _is_run_folder(text: str) -> bool:
+    return bool(text) and text not in BACKBONES and Path(text).is_dir()
+
+
+def actions_from(
+    options: dict[str, Any], data: LabelledData
+) -> tuple[list[Action | FiniteAction], tuple[str, ...]]:
+    """The Actions a user named, the paper's six generators on images by default, and notes."""
+    names, shape = action_names(options["generators"]), tuple(data.inputs.shape[1:])
+    if not data.is_images or not set(names) & set(GENERATORS):
+        return actions_named(names, shape), ()
+    border = chosen_border(data.inputs, options["padding"])
+    return actions_named(names, shape, padding=border.padding, fill=border.fill), border.notes
 
 
 def action_names(generators: str | None) -> list[str]:

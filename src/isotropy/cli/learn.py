@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shlex
 from dataclasses import replace
@@ -12,14 +13,12 @@ import click
 
 from isotropy.checkpoint import CHECKPOINT, check_unused, plain
 from isotropy.cli.inputs import (
-    DEFAULT_MODEL,
+    Problem,
     action_names,
-    actions_from,
     amounts_from,
-    data_from,
     device_from,
     fresh_folder,
-    network_from,
+    problem_from,
     problem_options,
 )
 from isotropy.cli.progress import LearnDisplay
@@ -27,6 +26,7 @@ from isotropy.cli.resume import kept_options, resumed_run
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.baselines import augmentation_for
+from isotropy.evidence.objectives import RECIPES
 from isotropy.evidence.schedule import OBJECTIVES, LearnConfig, too_short
 from isotropy.evidence.settings import settings_from
 from isotropy.networks.mixtures import DISTRIBUTIONS, augmentation_over
@@ -113,8 +113,6 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
         run = resumed_run(context, resume, options)
         options, config, network = run.options, run.config, run.network
     else:
-        if options["model_text"] is None:
-            options["model_text"] = DEFAULT_MODEL
         words = ["screen"] if options["screening"] == "only" else []
         objective = options["objective"] or "laplace"
         options["out"] = options["out"] or fresh_folder("learn", options, *(words or [objective]))
@@ -168,25 +166,22 @@ def _learn(
     resumed: the network of the run in `options["out"]` that is to be continued.
     """
     place = device_from(options["device"])
-    split = data_from(options)
-    shape, outputs = tuple(split.train.inputs.shape[1:]), split.train.num_outputs
-    if resumed is None:
-        specification, network = network_from(options["model_text"], shape, outputs, config.seed)
-    else:
-        specification, network = resumed, resumed.build(shape, outputs)
-    actions = actions_from(options["generators"], shape)
+    curvature = config.curvature if RECIPES[config.objective].evidence else ""
+    problem = problem_from(options, resumed, curvature=curvature)
+    split, specification, actions = problem.split, problem.specification, problem.actions
+    options["image_size"] = problem.image_size
     truth = TRUE_RANGES[options["variant"]]
     display = LearnDisplay(augmentation_for(config, actions), truth, quiet=options["quiet"])
     screened: ScreenResult | None = None
     if options["screening"] == "first" and resumed is None and config.objective == "laplace":
         check_unused(Path(options["out"]))
-        screened = _screen(options, config, command, None)
+        screened = _screen(options, config, command, None, problem)
         config = replace(config, start=screened.start)
         for sentence in screen_sentences(screened.record):
             display.say(sentence)
 
     def announce(resolved: LearnConfig, epoch: int) -> None:
-        for note in split.notes:
+        for note in problem.notes:
             display.say(note)
         display.say(
             f"{split.train.name}: {len(split.train)} examples, model {specification.text}, "
@@ -205,7 +200,7 @@ def _learn(
 
     with display:
         return learn(
-            network,
+            problem.network,
             split,
             actions=actions,
             config=config,
@@ -222,6 +217,7 @@ def _learn(
             describe={
                 "request": kept_options(options),
                 "actions": action_names(options["generators"]),
+                **problem.description,
                 "truth": truth,
                 "command": command,
             },
@@ -229,18 +225,24 @@ def _learn(
 
 
 def _screen(
-    options: dict[str, Any], config: LearnConfig, command: str, folder: Path | None
+    options: dict[str, Any],
+    config: LearnConfig,
+    command: str,
+    folder: Path | None,
+    problem: Problem | None = None,
 ) -> ScreenResult:
     """Rank the generators by one plain network; writes a run folder if one is given."""
-    split = data_from(options)
-    shape, outputs = tuple(split.train.inputs.shape[1:]), split.train.num_outputs
-    specification, network = network_from(options["model_text"], shape, outputs, config.seed)
-    actions = actions_from(options["generators"], shape)
+    told = problem is not None
+    problem = problem or problem_from(options, curvature=config.curvature)
+    split, specification, actions = problem.split, problem.specification, problem.actions
+    options["image_size"] = problem.image_size
     display = LearnDisplay(augmentation_over(actions), {}, quiet=options["quiet"])
+    for note in () if told else problem.notes:
+        display.say(note)
     display.say(f"{split.train.name}: {len(split.train)} examples, model {specification.text}")
     epochs = config.epochs if options["screening"] == "only" else None
     return screen(
-        network,
+        copy.deepcopy(problem.network),
         split,
         actions=actions,
         config=replace(config, epochs=epochs, objective="laplace", ranges=None),
@@ -249,6 +251,7 @@ def _screen(
         progress=display.say,
         network=specification,
         describe={
+            **problem.description,
             "request": kept_options(options),
             "command": command,
             "truth": TRUE_RANGES[options["variant"]],

@@ -10,19 +10,17 @@ import click
 
 from isotropy.checkpoint import plain
 from isotropy.cli.inputs import (
-    DEFAULT_MODEL,
     action_names,
-    actions_from,
-    data_from,
+    built_network,
     device_from,
     fresh_folder,
-    network_from,
+    problem_from,
 )
 from isotropy.cli.learn import config_from, learn_command, tell
 from isotropy.cli.progress import LiveDisplay
 from isotropy.cli.resume import kept_options
-from isotropy.data.labelled import Split
 from isotropy.data.variants import TRUE_RANGES
+from isotropy.evidence.objectives import RECIPES
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.networks.specification import NetworkSpecification
 from isotropy.workflows.learning import LearnProgress, LearnResult
@@ -48,7 +46,6 @@ def _learn_many(context: click.Context, /, seeds: list[int], **options: Any) -> 
     one.
     """
     options = {**options, "seed": seeds[0], "screening": None}
-    options["model_text"] = options["model_text"] or DEFAULT_MODEL
     objective = options["objective"] or "laplace"
     options["out"] = Path(options["out"] or fresh_folder("learn-many", options, objective))
     results = _results(options, seeds, command=str(context.find_root().obj))
@@ -66,10 +63,22 @@ def _results(options: dict[str, Any], seeds: list[int], *, command: str) -> list
     place, display = device_from(options["device"]), LiveDisplay(quiet=options["quiet"])
     configs = [config_from({**options, "seed": seed}) for seed in seeds]
     folders = dict(zip(seeds, run_folders(options["out"], configs), strict=True))
-    splits: dict[int, Split] = {seed: data_from({**options, "seed": seed}) for seed in seeds}
-    first = splits[seeds[0]]
-    shape, outputs = tuple(first.train.inputs.shape[1:]), first.train.num_outputs
-    networks = {seed: network_from(options["model_text"], shape, outputs, seed) for seed in seeds}
+    curvature = configs[0].curvature if RECIPES[configs[0].objective].evidence else ""
+    problems = {
+        seed: problem_from({**options, "seed": seed}, curvature=curvature) for seed in seeds
+    }
+    # Runs that are stacked have one network and one padding: those of the first seed's data.
+    shared = problems[seeds[0]]
+    first = shared.split
+    options["image_size"] = shared.image_size
+    networks = {
+        seed: (shared.specification, built_network(shared.specification, first.train, seed))
+        for seed in seeds
+    }
+    if shared.specification.kind != "backbone":  # a run folder's weights, or a file's
+        networks = {seed: (each.specification, each.network) for seed, each in problems.items()}
+    for note in shared.notes:
+        display.say(note)
     display.say(f"{first.train.name}: {len(first.train)} examples, {len(seeds)} seeds, {place}")
 
     def specification(config: LearnConfig) -> NetworkSpecification:
@@ -80,6 +89,7 @@ def _results(options: dict[str, Any], seeds: list[int], *, command: str) -> list
         return {
             "request": kept_options(own),
             "actions": action_names(options["generators"]),
+            **shared.description,
             "truth": TRUE_RANGES[options["variant"]],
             "command": command,
         }
@@ -91,9 +101,9 @@ def _results(options: dict[str, Any], seeds: list[int], *, command: str) -> list
 
     return learn_many(
         lambda config: networks[config.seed][1],
-        lambda config: splits[config.seed],
+        lambda config: problems[config.seed].split,
         configs=configs,
-        actions=actions_from(options["generators"], shape),
+        actions=shared.actions,
         device=place,
         folder=options["out"],
         progress=progress,

@@ -25,6 +25,7 @@ from isotropy.cli.inputs import (
 from isotropy.cli.measure_inputs import data_request, measured_data, named_models
 from isotropy.cli.progress import LiveDisplay
 from isotropy.cli.resume import kept_options
+from isotropy.data.borders import chosen_border
 from isotropy.data.variants import LAWS
 from isotropy.report.measure_words import measure_sentences
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS, measure, measured_actions
@@ -112,10 +113,11 @@ class MeasureDisplay(LiveDisplay):
 )
 @click.option(
     "--padding",
-    type=click.Choice(("reflection", "zeros", "border")),
+    type=click.Choice(("reflection", "zeros", "border", "mean")),
     default="reflection",
     show_default=True,
-    help="What is beyond the border of an image; fourier repeats it instead.",
+    help="What is beyond the border of an image; mean: the training data's mean colour. fourier "
+    "repeats the image instead.",
 )
 @click.option("--layers/--no-layers", default=True, help="Whether to go layer by layer.")
 @click.option(
@@ -159,8 +161,15 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
     shape, outputs = tuple(split.train.inputs.shape[1:]), split.train.num_outputs
     sets = measured_data(request, split)
     names = None if options["generators"] is None else action_names(options["generators"])
+    fill = None
+    if options["padding"] == "mean" and split.train.is_images:
+        fill = chosen_border(split.train.inputs, "mean").fill
     actions = measured_actions(
-        shape, names, interpolation=options["interpolation"], padding=options["padding"]
+        shape,
+        names,
+        interpolation=options["interpolation"],
+        padding=options["padding"],
+        fill=fill,
     )
     networks = {}
     for model in models:

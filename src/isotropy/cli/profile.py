@@ -12,12 +12,9 @@ from rich.console import Console
 
 from isotropy.checkpoint import plain
 from isotropy.cli.inputs import (
-    DEFAULT_MODEL,
-    actions_from,
-    data_from,
     device_from,
     fresh_folder,
-    network_from,
+    problem_from,
     problem_options,
 )
 from isotropy.cli.resume import kept_options
@@ -66,12 +63,15 @@ def profile_command(
     Trains the network anew at every amount of one symmetry and for every curvature kind, and sets
     the log evidence beside the likelihood of the test data.
     """
-    options["model_text"] = options["model_text"] or DEFAULT_MODEL
     folder = options["out"] = options["out"] or fresh_folder("profile", options, generator)
     console = Console(stderr=True, highlight=False, quiet=options["quiet"])
-    split = data_from(options)
-    shape, outputs = tuple(split.train.inputs.shape[1:]), split.train.num_outputs
-    specification, network = network_from(options["model_text"], shape, outputs, options["seed"])
+    kinds = [name.strip() for name in curvatures.split(",")]
+    uses_factors = any("kfac" in each for each in kinds)
+    problem = problem_from(options, curvature="kfac" if uses_factors else "")
+    split, specification = problem.split, problem.specification
+    options["image_size"] = problem.image_size
+    for note in problem.notes:
+        console.print(note, soft_wrap=True, markup=False)
     console.print(
         f"{split.train.name}: {len(split.train)} examples, model {specification.text}",
         soft_wrap=True,
@@ -99,19 +99,23 @@ def profile_command(
         "seed",
     )
     result = profile(
-        network,
+        problem.network,
         split,
         generator=generator,
         amounts=amounts,
-        curvatures=[name.strip() for name in curvatures.split(",")],
-        actions=actions_from(options["generators"], shape),
+        curvatures=kinds,
+        actions=problem.actions,
         config=LearnConfig(**{name: options[name] for name in settings}),
         device=device_from(options["device"]),
         folder=folder,
         truth=TRUE_RANGES[options["variant"]].get(generator),
         progress=tell,
         network=specification,
-        describe={"request": kept_options(options), "command": str(context.find_root().obj)},
+        describe={
+            **problem.description,
+            "request": kept_options(options),
+            "command": str(context.find_root().obj),
+        },
     )
     if options["as_json"]:
         click.echo(json.dumps(plain(result.record), allow_nan=False))

@@ -20,7 +20,16 @@ from isotropy.checks import CallerError
 from isotropy.data.arrays import Notes
 from isotropy.data.files import entries
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.pictures import is_grey, picture_tensor, resize_images, upright_size
+from isotropy.data.pictures import (
+    LARGEST_SIDE,
+    ImageSize,
+    is_grey,
+    middle,
+    picture_tensor,
+    resize_images,
+    upright_size,
+    working_size,
+)
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
@@ -40,12 +49,13 @@ def is_image_folder(folder: Path) -> bool:
 
 
 def read_image_folder(
-    folder: Path, *, image_size: int | None = None, reference: LabelledData | None = None
+    folder: Path, *, image_size: ImageSize = None, reference: LabelledData | None = None
 ) -> Split:
     """Pictures by class, with the test set from `test/` where there is a `train/` beside it.
 
     image_size: side in pixels that every picture is resized to; None takes the size of
-        `reference`, or else the most common one. Resizing is announced in the notes.
+        `reference`, or else the most common one; "auto" the same, or the working size where that
+        is large. Pictures of another aspect ratio are cut to their middle. The notes tell it.
     reference: the training data this is a test set for; classes must be the same, and size and
         channels are taken over. Of `train/` and `test/` only the latter is read.
 
@@ -72,7 +82,7 @@ def read_image_folder(
 
 
 def _read_classes(
-    folder: Path, name: str, image_size: int | None, reference: LabelledData | None
+    folder: Path, name: str, image_size: ImageSize, reference: LabelledData | None
 ) -> tuple[LabelledData, Notes]:
     class_folders = _subfolders(folder)
     classes = tuple(each.name for each in class_folders)
@@ -119,7 +129,7 @@ def _check_classes(folder: Path, classes: tuple[str, ...], reference: LabelledDa
 def _read_pictures(
     paths: list[Path],
     headers: list[_Header],
-    image_size: int | None,
+    image_size: ImageSize,
     reference: LabelledData | None,
 ) -> tuple[Tensor, Notes]:
     """Images float32 `(examples, channels, height, width)` in [0, 1], and notes."""
@@ -144,23 +154,39 @@ def _read_pictures(
             f"(height × width; bilinear, antialiased), {why}"
         )
     images = torch.empty(len(paths), channels, *size)
+    num_cut = 0
     for image, path in zip(images, paths, strict=True):
-        image.copy_(resize_images(_decode(path, channels)[None], size)[0])
+        whole = _decode(path, channels)
+        kept = middle(whole, size)
+        num_cut += kept.shape != whole.shape
+        image.copy_(resize_images(kept[None], size)[0])
+    if num_cut:
+        notes.append(
+            f"{num_cut} of {len(paths)} images have another aspect ratio and were cut to their "
+            "middle: stretching would change what a rotation is"
+        )
     return images, tuple(notes)
 
 
 def _common_size(
-    headers: list[_Header], image_size: int | None, reference: LabelledData | None
+    headers: list[_Header], image_size: ImageSize, reference: LabelledData | None
 ) -> tuple[tuple[int, int], str]:
     """The (height, width) for all pictures, and the reason for it in words."""
-    if image_size is not None:
+    if isinstance(image_size, int):
         return (image_size, image_size), "as asked"
     if reference is not None and reference.is_images:
         height, width = reference.inputs.shape[2:]
         return (height, width), "the size of the training images"
     counts = Counter(header.size for header in headers)
     # The smaller of two equally common sizes: resizing down invents no detail.
-    return min(counts, key=lambda size: (-counts[size], size)), "the most common size"
+    common = min(counts, key=lambda size: (-counts[size], size))
+    side = working_size(*common) if image_size == "auto" else None
+    if side is None:
+        return common, "the most common size"
+    return (side, side), (
+        f"the working size for pictures of more than {LARGEST_SIDE} pixels; --image-size sets "
+        "another"
+    )
 
 
 def _read_header(path: Path) -> _Header:

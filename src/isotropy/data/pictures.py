@@ -2,11 +2,15 @@
 
 A picture becomes float32 `(channels, height, width)` in [0, 1], grey (1 channel) or RGB (3),
 upright as its camera meant it, without transparency; of a moving picture, the first frame.
+
+Where the new size has another aspect ratio, the middle of the picture is kept and the rest cut off:
+a stretched picture would turn rotations into something else.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,6 +24,12 @@ from isotropy.data.labelled import LabelledData
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
 UNREAD_MODES = ("I", "F")
 RESIZE_CHUNK = 1000
+LARGEST_SIDE = 64
+"""Pictures with a longer side are brought to the working size where nobody asked for another."""
+WORKING_SIZE = 32
+"""Side of the pictures then, in pixels: small networks see shapes, and copies cost little."""
+ImageSize = int | Literal["auto"] | None
+"""A side in pixels, "auto" for the working size where pictures are large, None for their own."""
 _ORIENTATION_TAG = 0x0112
 _TURNED_ON_THEIR_SIDE = (5, 6, 7, 8)
 
@@ -76,6 +86,18 @@ def resize_images(images: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.cat(parts)
 
 
+def middle(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """The largest part of images `(…, height, width)` with the aspect ratio of `size`, centred.
+
+    (height, width) within half a pixel of that ratio are returned as they are.
+    """
+    height, width = images.shape[-2:]
+    kept_height = max(1, min(height, round(width * size[0] / size[1])))
+    kept_width = max(1, min(width, round(height * size[1] / size[0])))
+    top, left = (height - kept_height) // 2, (width - kept_width) // 2
+    return images[..., top : top + kept_height, left : left + kept_width]
+
+
 def resized(data: LabelledData, image_size: int) -> tuple[LabelledData, tuple[str, ...]]:
     """`data` with square images of `image_size` pixels, and a note if that changed anything.
 
@@ -89,8 +111,15 @@ def resized(data: LabelledData, image_size: int) -> tuple[LabelledData, tuple[st
     height, width = data.inputs.shape[2:]
     if (height, width) == (image_size, image_size):
         return data, ()
+    cut = "" if height == width else "cut to their middle square and "
     note = (
-        f"{data.name}: images resized from {height} × {width} to {image_size} × {image_size} "
+        f"{data.name}: images {cut}resized from {height} × {width} to {image_size} × {image_size} "
         "pixels (bilinear, antialiased)"
     )
-    return replace(data, inputs=resize_images(data.inputs, (image_size, image_size))), (note,)
+    size = (image_size, image_size)
+    return replace(data, inputs=resize_images(middle(data.inputs, size), size)), (note,)
+
+
+def working_size(height: int, width: int) -> int | None:
+    """The side to which pictures of this size are brought by default; None: they stay."""
+    return WORKING_SIZE if max(height, width) > LARGEST_SIDE else None

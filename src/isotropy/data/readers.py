@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from isotropy.checks import CallerError, check_at_least, shape_text
+from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
 from isotropy.data.archive import ZIP_START, read_npz
 from isotropy.data.arrays import labelled_from_arrays
 from isotropy.data.cifar import find_cifar_folder, read_cifar_folder
@@ -23,7 +23,7 @@ from isotropy.data.files import GZIP_START, entries, existing_path, read_start, 
 from isotropy.data.idx import find_idx_folder, read_idx_folder, read_idx_pair
 from isotropy.data.image_folder import SUFFIXES, is_image_folder, read_image_folder
 from isotropy.data.labelled import LabelledData, Split, check_two_labels, hold_out
-from isotropy.data.pictures import resized
+from isotropy.data.pictures import LARGEST_SIDE, ImageSize, resized, working_size
 
 KNOWN_KINDS = (
     "IDX files (train-images-idx3-ubyte), CIFAR-10 binary batches (data_batch_1.bin), an .npz "
@@ -35,7 +35,7 @@ def load(
     source: Any,
     test: Any = None,
     *,
-    image_size: int | None = None,
+    image_size: ImageSize = None,
     seed: int = 0,
     hold_out_fraction: float = 0.2,
 ) -> Split:
@@ -47,14 +47,17 @@ def load(
         taken. None takes the test set that comes with `source`; where none does, some examples
         are held out.
     image_size: side in pixels to which all images are resized; None leaves images as they are,
-        except that pictures of different sizes in one folder are resized to the most common one.
+        except that pictures of different sizes in one folder are resized to the most common one;
+        "auto" does the same, and brings images of more than 64 pixels to 32.
     seed: decides which examples are held out.
     hold_out_fraction: share of the examples to hold out; 0 holds out none and leaves `test` None.
 
     Returns a `Split` whose notes are sentences on everything that was decided here.
     Raises `CallerError` with one sentence that names the path, or the data, at fault.
     """
-    if image_size is not None:
+    if isinstance(image_size, str):
+        check_choice(image_size, ("auto",), what="image_size")
+    elif image_size is not None:
         check_at_least(image_size, 1, what="image_size, in pixels")
     if not 0 <= hold_out_fraction < 1:
         raise CallerError(
@@ -66,8 +69,9 @@ def load(
         given = _read(test, image_size, split.train)
         notes = split.notes + tuple(f"test set: {note}" for note in given.notes)
         split = Split(train=split.train, test=given.test or given.train, notes=notes)
-    if image_size is not None:
-        split = _resize(split, image_size)
+    side = _side(split.train, image_size)
+    if side is not None:
+        split = _resize(split, side, asked=image_size != "auto")
     check_two_labels(split.train)
     split = replace(split, notes=split.notes + _absent_classes(split.train))
     if split.test is not None:
@@ -79,7 +83,7 @@ def load(
     return replace(parts, notes=split.notes + parts.notes)
 
 
-def _read(source: Any, image_size: int | None, reference: LabelledData | None) -> Split:
+def _read(source: Any, image_size: ImageSize, reference: LabelledData | None) -> Split:
     """Whatever `source` holds; `reference` is the training data where this is the test set."""
     if isinstance(source, LabelledData):
         return Split(train=source, test=None)
@@ -108,7 +112,7 @@ def _read(source: Any, image_size: int | None, reference: LabelledData | None) -
     )
 
 
-def _read_path(path: Path, image_size: int | None, reference: LabelledData | None) -> Split:
+def _read_path(path: Path, image_size: ImageSize, reference: LabelledData | None) -> Split:
     if path.is_dir():
         return _read_folder(path, image_size, reference)
     start = read_start(path, 4)
@@ -123,7 +127,7 @@ def _read_path(path: Path, image_size: int | None, reference: LabelledData | Non
     )
 
 
-def _read_folder(folder: Path, image_size: int | None, reference: LabelledData | None) -> Split:
+def _read_folder(folder: Path, image_size: ImageSize, reference: LabelledData | None) -> Split:
     found = entries(folder)
     if not found:
         raise CallerError(f"{folder}: expected {KNOWN_KINDS}, got an empty folder; name another")
@@ -148,8 +152,20 @@ def _read_folder(folder: Path, image_size: int | None, reference: LabelledData |
     )
 
 
-def _resize(split: Split, image_size: int) -> Split:
+def _side(data: LabelledData, image_size: ImageSize) -> int | None:
+    """The side in pixels that images are to have; None: the one they have."""
+    if image_size != "auto":
+        return image_size
+    return working_size(*data.inputs.shape[2:]) if data.is_images else None
+
+
+def _resize(split: Split, image_size: int, *, asked: bool = True) -> Split:
     train, notes = resized(split.train, image_size)
+    if not asked:
+        notes += (
+            f"{image_size} pixels are the working size for images of more than {LARGEST_SIDE}; "
+            "--image-size sets another",
+        )
     if split.test is None:
         return Split(train=train, test=None, notes=split.notes + notes)
     test, test_notes = resized(split.test, image_size)

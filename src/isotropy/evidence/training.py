@@ -14,7 +14,7 @@ moments and the epoch, so that a saved and resumed run ends with the numbers of 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from isotropy.evidence.bound_steps import BoundSteps
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
 from isotropy.evidence.memory import fitting_micro_batch
 from isotropy.evidence.objectives import RECIPES
+from isotropy.evidence.pass_progress import PassProgress
 from isotropy.evidence.precision import multiplying_in
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.schedule import LearnConfig
@@ -74,7 +75,10 @@ class Trainer:
     """One run: `run_epoch` until `epoch == config.epochs`, then `final_evidence`.
 
     inputs (examples, …) and targets lie on the model's device; config is resolved (no None).
+    remark: told how far an evidence pass is that takes long; may be set at any time
     """
+
+    remark: Callable[[str], None] | None = None
 
     def __init__(
         self,
@@ -245,7 +249,9 @@ class Trainer:
         seed = self.config.seed
         noise_stream = stream(seed, purpose, self.epoch, self.device)
         label_stream = stream(seed, purpose + " labels", self.epoch, self.device)
+        told = PassProgress(self.remark, f"evidence pass ({purpose})", sum(map(len, batches)))
         for number, batch in enumerate(batches):
+            told.add(len(batch))
             noise = self.model.noise(len(batch), generator=noise_stream)
             with torch.set_grad_enabled(number < graph):
                 rows = self.model.orbit(self.inputs[batch], noise)

@@ -302,7 +302,7 @@ def generator_records(action: Action) -> list[dict[str, Any]]:
     ]
 
 
-OPTIONS = ("interpolation", "padding", "align_corners", "boundary")
+OPTIONS = ("interpolation", "padding", "fill", "align_corners", "boundary")
 """What an Action may have been told besides its generators, and a law must repeat."""
 
 
@@ -312,7 +312,11 @@ def action_records(action: Action) -> list[dict[str, Any]]:
     return [
         {
             "generators": list(part.names),
-            **{name: getattr(part, name) for name in OPTIONS if hasattr(part, name)},
+            **{
+                name: value
+                for name in OPTIONS
+                if (value := getattr(part, name, None)) is not None
+            },
         }
         for part in parts
     ]

@@ -4,8 +4,9 @@
     cnn      a LeNet: three convolutions, two linear layers, tanh   60,170 parameters
     resnet   Fixup ResNet of depth 8, widths 16, 32, 64             74,827 parameters on 32×32×3
 
-and, by the same kind of name, `clouds` for clouds of points (`cloud_networks`) and the networks
-of `image_networks`: `convnet`, `convnet-blur`, `vit`, `mixer`.
+and, by the same kind of name, `clouds` for clouds of points (`cloud_networks`), `compact` for
+pictures and sequences (`compact_network`), and the networks of `image_networks`: `convnet`,
+`convnet-blur`, `vit`, `mixer`.
 
 Each factory takes the shape of one input and the number of outputs, so that a run folder can
 rebuild its network from a name and JSON arguments.
@@ -26,6 +27,7 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.kronecker import DenseRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.networks.cloud_networks import cloud_network
+from isotropy.networks.compact_network import compact
 from isotropy.networks.image_networks import blurred_convnet, convnet, image_shape, mixer, vit
 
 
@@ -228,6 +230,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "circular": circular,
     "resnet": resnet,
     "clouds": cloud_network,
+    "compact": compact,
     "convnet": convnet,
     "convnet-blur": blurred_convnet,
     "vit": vit,

@@ -127,5 +127,10 @@ def _resampling(action: Action) -> tuple[str, str]:
                     "as_kornia: expected bilinear or bicubic interpolation, got 'fourier', which "
                     "kornia does not have; as_torchvision resamples as the law does"
                 )
+            if part.padding == "mean":
+                raise CallerError(
+                    "as_kornia: expected the padding zeros, border or reflection, got 'mean', "
+                    "which kornia does not have for masks; as_torchvision resamples as the law does"
+                )
             return part.interpolation, part.padding
     return "bilinear", "zeros"

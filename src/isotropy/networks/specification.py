@@ -26,6 +26,7 @@ from isotropy.networks.backbones import BACKBONES, backbone
 _WIDTH_ARGUMENT = {
     "mlp": "hidden",
     "circular": "width",
+    "compact": "width",
     "resnet": "width",
     "convnet": "width",
     "convnet-blur": "width",

@@ -279,7 +279,7 @@ def fallback_sentence(record: LearnRecord) -> str:
 def learn_settings(record: LearnRecord) -> list[SettingsGroup]:
     """The run, what the evidence's value depends on, and each part of the config."""
     result = record.result
-    run = {name: result.get(name) for name in ("objective", "curvature", "distribution")}
+    run = {name: result.get(name) for name in ("objective", "curvature", "distribution", "padding")}
     if result.get("distribution") is None:
         del run["distribution"]
     first, *others = settings_groups({"command": "learn", **result}, record.config, run=run)

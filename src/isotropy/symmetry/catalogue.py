@@ -14,6 +14,7 @@ Names of one kind become one Action with one joint exponential; kinds act one af
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.symmetry.actions import Action
@@ -31,17 +32,32 @@ from isotropy.symmetry.image_actions import GENERATORS, affine
 from isotropy.symmetry.intensity_actions import INTENSITY_GENERATORS, intensity
 from isotropy.symmetry.point_actions import POINT_GENERATORS, points
 from isotropy.symmetry.sequence_actions import SEQUENCE_GENERATORS, sequences
+from isotropy.symmetry.warp import Padding
 
 SEQUENCE_ONLY = ("shift", "stretch", "reversal")
 """Names by which data with two axes are known to be sequences and not clouds of points."""
 
 
-def actions_named(names: Sequence[str], shape: Sequence[int]) -> list[Action | FiniteAction]:
-    """The Actions with these names on data of `shape` (without the batch axis)."""
+def are_clouds(names: Sequence[str], shape: Sequence[int]) -> bool:
+    """Whether data of `shape` (two axes) are clouds of points: by their width, and the names."""
+    return shape[1] in POINT_GENERATORS and not set(names) & set(SEQUENCE_ONLY)
+
+
+def actions_named(
+    names: Sequence[str],
+    shape: Sequence[int],
+    *,
+    padding: Padding = "zeros",
+    fill: Sequence[float] | None = None,
+) -> list[Action | FiniteAction]:
+    """The Actions with these names on data of `shape` (without the batch axis).
+
+    padding, fill: of the Actions that resample images, as in `affine`; no others have a use for it
+    """
     names = [name.strip() for name in names]
     if not names or len(set(names)) < len(names):
         raise CallerError(f"generators: expected one or more different names, got {names}")
-    kinds, finite = _known(names, shape)
+    kinds, finite = _known(names, shape, partial(affine, padding=padding, fill=fill))
     known = [name for table, _ in kinds for name in table] + list(finite)
     for name in names:
         check_choice(name, known, what="generator")
@@ -58,12 +74,12 @@ Kind = tuple[Sequence[str], Callable[[Sequence[str]], Action]]
 
 
 def _known(
-    names: Sequence[str], shape: Sequence[int]
+    names: Sequence[str], shape: Sequence[int], plane: Callable[[Sequence[str]], Action]
 ) -> tuple[list[Kind], Mapping[str, Callable[[], FiniteAction]]]:
     everywhere: dict[str, Callable[[], FiniteAction]] = {"sign_change": sign_change}
     if len(shape) == 3:
         return (
-            [(tuple(GENERATORS), affine), (tuple(INTENSITY_GENERATORS), intensity)],
+            [(tuple(GENERATORS), plane), (tuple(INTENSITY_GENERATORS), intensity)],
             {
                 "horizontal_flip": lambda: flip("horizontal"),
                 "vertical_flip": lambda: flip("vertical"),
@@ -72,7 +88,7 @@ def _known(
                 **everywhere,
             },
         )
-    if len(shape) == 2 and (set(names) & set(SEQUENCE_ONLY) or shape[1] not in POINT_GENERATORS):
+    if len(shape) == 2 and not are_clouds(names, shape):
         return [(tuple(SEQUENCE_GENERATORS), sequences)], {"reversal": reversal, **everywhere}
     if len(shape) == 2:
         count, dimensions = shape

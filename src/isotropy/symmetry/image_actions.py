@@ -28,6 +28,7 @@ from isotropy.symmetry.velocities import Extension, band_limited_slope, neighbou
 from isotropy.symmetry.warp import (
     INTERPOLATIONS,
     PADDINGS,
+    GridPadding,
     Interpolation,
     Padding,
     affine_warp,
@@ -122,7 +123,10 @@ class AffineAction(Action):
 
     interpolation: "bilinear", "bicubic", or "fourier", which reads the image as a periodic function
                    of its height and width, without error and without padding
-    padding:       what lies beyond the border: "zeros", "border", "reflection"; no use to "fourier"
+    padding:       what lies beyond the border: "zeros", "border" (the nearest pixel),
+                   "reflection", "mean" (the colour `fill`); no use to "fourier"
+    fill:          for "mean", a number per channel, the training set's mean; data with another
+                   number of channels, a network's maps, go on as with "border"
     align_corners: whether half a width reaches the centre of the last pixel (True) or its edge.
                    None is True, but False for "fourier": its period is W pixels, so that a shift
                    means the same on a map with half as many of them.
@@ -137,6 +141,7 @@ class AffineAction(Action):
         *,
         interpolation: Interpolation = "bilinear",
         padding: Padding = "zeros",
+        fill: Sequence[float] | None = None,
         align_corners: bool | None = None,
     ) -> None:
         names = [generator.name for generator in generators]
@@ -149,15 +154,17 @@ class AffineAction(Action):
         self.generators = tuple(generators)
         self.interpolation: Interpolation = interpolation
         self.padding: Padding = padding
+        self.fill = _checked_fill(padding, fill)
         self.align_corners = interpolation != "fourier" if align_corners is None else align_corners
         self._matrices = torch.tensor([g.matrix for g in generators], dtype=torch.float64)
-        self._placed: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._colour = torch.tensor(self.fill or (), dtype=torch.float64)[:, None, None]
+        self._placed: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         # Whether anything moves along x, along y: what does not needs no slope.
         self._is_moved = self._matrices.any(-1).any(0).tolist()
 
     def element(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         """The affine map exp(A) as (linear part (…, 2, 2), shift (…, 2)), moving content."""
-        matrices = self._matrices_like(coordinates)
+        matrices = self._like("matrices", self._matrices, coordinates)
         if coordinates.device.type == "cuda":
             # There a product of matrices may round its factors to 11 bits (TF32), angles too.
             algebra = (coordinates[..., None, None] * matrices).sum(-3)
@@ -165,14 +172,14 @@ class AffineAction(Action):
             algebra = torch.einsum("...k,kij->...ij", coordinates, matrices)
         return affine_exponential(algebra[..., :2], algebra[..., 2])
 
-    def _matrices_like(self, coordinates: Tensor) -> Tensor:
-        """The generators' matrices where the coordinates are; copied there once."""
+    def _like(self, name: str, constant: Tensor, data: Tensor) -> Tensor:
+        """A constant of the action where the data are; copied there once."""
         if torch.compiler.is_compiling():  # an exported program has its own constants
-            return self._matrices.to(coordinates)
-        place = (coordinates.device, coordinates.dtype)
+            return constant.to(data)
+        place = (name, data.device, data.dtype)
         if place not in self._placed:
             with torch.inference_mode(False):  # to serve outside of it as well
-                placed = self._matrices.to(*place)
+                placed = constant.to(*place[1:])
             if not _has_memory(placed):
                 return placed
             self._placed[place] = placed
@@ -184,14 +191,30 @@ class AffineAction(Action):
         _check_pixels(data)
         # The output pixel p shows what was at exp(A)⁻¹ p = exp(−A) p.
         linear, shift = self.element(-coordinates.to(data.dtype))
-        return affine_warp(
-            data,
+        fill = self._fill_of(data)
+        moved = affine_warp(
+            data if fill is None else data - fill,
             linear,
             shift,
             interpolation=self.interpolation,
-            padding=self.padding,
+            padding=self._grid_padding(data),
             align_corners=self.align_corners,
         )
+        return moved if fill is None else moved + fill
+
+    def _grid_padding(self, data: Tensor) -> GridPadding:
+        """The padding that is sampled with, of data (batch, channels, height, width)."""
+        if self.padding != "mean":
+            return self.padding
+        return "border" if self._fill_of(data) is None else "zeros"
+
+    def _fill_of(self, data: Tensor) -> Tensor | None:
+        """The colour that is zero to the sampler (channels, 1, 1), where there is one."""
+        if self.fill is None or self.interpolation == "fourier":
+            return None
+        if data.ndim != 4 or data.shape[1] != len(self.fill):
+            return None
+        return self._like("colour", self._colour, data)
 
     def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
         """X v(p) = −∇v(p)·(B p + b) of maps (batch, channels, height, width) of any size.
@@ -201,6 +224,8 @@ class AffineAction(Action):
         """
         if self.interpolation == "fourier":
             return self.ideal_velocity(direction, data)
+        fill = self._fill_of(data)
+        data = data if fill is None else data - fill  # slopes differ at the border alone
         weight = 0.75 if self.interpolation == "bicubic" else 0.5
         return self._transport(direction, data, neighbour_slope, weight)
 
@@ -213,14 +238,13 @@ class AffineAction(Action):
         """
         return self._transport(direction, data, band_limited_slope, 1.0)
 
-    @property
-    def _extension(self) -> Extension:
+    def _extension(self, data: Tensor) -> Extension:
         """How an image goes on beyond its border, as `velocities` says it."""
         if self.interpolation == "fourier":
             return "circular"
         if self.padding == "reflection":
             return "mirror" if self.align_corners else "edge"
-        return "zeros" if self.padding == "zeros" else "edge"
+        return "zeros" if self._grid_padding(data) == "zeros" else "edge"
 
     def _transport(
         self,
@@ -252,7 +276,7 @@ class AffineAction(Action):
                 continue
             across, down, shift = algebra[..., row, :, None, None, None].unbind(-4)
             flow = (across * x + down * y + shift).to(data.dtype)  # ([batch,] 1, height, width)
-            along = slope(data, axis, self._extension)
+            along = slope(data, axis, self._extension(data))
             total = along * flow if total is None else torch.addcmul(total, along, flow)
         return torch.zeros_like(data) if total is None else total
 
@@ -263,6 +287,22 @@ def _has_memory(tensor: Tensor) -> bool:
         return type(tensor) is Tensor and tensor.data_ptr() != 0
     except RuntimeError:
         return False
+
+
+def _checked_fill(padding: Padding, fill: Sequence[float] | None) -> tuple[float, ...] | None:
+    if padding != "mean":
+        if fill is not None:
+            raise CallerError(
+                f"fill: expected none with padding {padding!r}, got {list(fill)}; it is the colour "
+                'of padding "mean"'
+            )
+        return None
+    if not fill or not all(math.isfinite(value) for value in fill):
+        raise CallerError(
+            "padding 'mean': expected the colour to fill with, one finite number per channel, got "
+            f"{fill}; give fill=images.mean((0, 2, 3)).tolist()"
+        )
+    return tuple(float(value) for value in fill)
 
 
 def _check_pixels(data: Tensor) -> None:
@@ -278,14 +318,20 @@ def affine(
     *,
     interpolation: Interpolation = "bilinear",
     padding: Padding = "zeros",
+    fill: Sequence[float] | None = None,
     align_corners: bool | None = None,
 ) -> AffineAction:
     """The affine Action on images with generators chosen by name (LILA's six by default).
 
-    Padding with zeros shows black, or the mean colour of data that was standardised. The options
-    are those of `AffineAction`.
+    Padding with zeros shows black, or the mean colour of data that was standardised; for pictures
+    whose edges are not near zero `data.borders.chosen_padding` has a better one. The options are
+    those of `AffineAction`.
     """
     chosen = [GENERATORS[check_choice(name, GENERATORS, what="generator")] for name in generators]
     return AffineAction(
-        chosen, interpolation=interpolation, padding=padding, align_corners=align_corners
+        chosen,
+        interpolation=interpolation,
+        padding=padding,
+        fill=fill,
+        align_corners=align_corners,
     )

@@ -37,12 +37,15 @@ from isotropy.symmetry.warp_cpu import chunked_warp, pull_back
 
 GridInterpolation = Literal["bilinear", "bicubic"]
 Interpolation = Literal["bilinear", "bicubic", "fourier"]
-Padding = Literal["zeros", "border", "reflection"]
+GridPadding = Literal["zeros", "border", "reflection"]
+Padding = Literal["zeros", "border", "reflection", "mean"]
 
 _MODES: dict[str, int] = {"bilinear": 0, "bicubic": 2}
 _PADDINGS: dict[str, int] = {"zeros": 0, "border": 1, "reflection": 2}
 INTERPOLATIONS = (*_MODES, "fourier")
-PADDINGS = tuple(_PADDINGS)
+GRID_PADDINGS = tuple(_PADDINGS)
+PADDINGS = (*GRID_PADDINGS, "mean")
+""""mean" is zeros about a colour, which `image_actions` takes off and puts back."""
 
 
 def affine_warp(
@@ -51,7 +54,7 @@ def affine_warp(
     shift: Tensor,
     *,
     interpolation: Interpolation = "bilinear",
-    padding: Padding = "zeros",
+    padding: GridPadding = "zeros",
     align_corners: bool = True,
 ) -> Tensor:
     """Resample each image under several affine maps T p = linear p + shift.
@@ -69,7 +72,7 @@ def affine_warp(
         advice="add a channel axis with x[:, None]",
     )
     check_choice(interpolation, INTERPOLATIONS, what="interpolation")
-    check_choice(padding, PADDINGS, what="padding")
+    check_choice(padding, GRID_PADDINGS, what="padding")
     batch, channels, height, width = images.shape
     if linear.shape[:1] + linear.shape[2:] != (batch, 2, 2):
         raise CallerError(
@@ -116,7 +119,7 @@ def reference_warp(
     shift: Tensor,
     *,
     interpolation: GridInterpolation,
-    padding: Padding,
+    padding: GridPadding,
     align_corners: bool,
 ) -> Tensor:
     """`affine_warp` by torch's `grid_sampler_2d`, on any device; shapes are not checked."""
@@ -139,7 +142,7 @@ def reference_images_gradient(
     shift: Tensor,
     *,
     interpolation: GridInterpolation,
-    padding: Padding,
+    padding: GridPadding,
     align_corners: bool,
 ) -> Tensor:
     """The gradient of Σ cotangent · `reference_warp` by the images, like them."""
@@ -188,7 +191,7 @@ def grid_sample(
     grid: Tensor,
     *,
     interpolation: GridInterpolation = "bilinear",
-    padding: Padding = "zeros",
+    padding: GridPadding = "zeros",
     align_corners: bool = True,
 ) -> Tensor:
     """`torch.nn.functional.grid_sample` with a forward-mode derivative.

@@ -34,7 +34,7 @@ import triton.language as tl
 from torch import Tensor
 
 from isotropy.fused import launch
-from isotropy.symmetry.warp import GridInterpolation, Padding
+from isotropy.symmetry.warp import GridInterpolation, GridPadding
 
 _PADDINGS: dict[str, int] = {"zeros": 0, "border": 1, "reflection": 2}
 # Pixels in a tile: sixteen taps each take more registers than four.
@@ -47,7 +47,7 @@ class Sampling:
     """How images are read: what `warp.affine_warp` takes by these names."""
 
     interpolation: GridInterpolation
-    padding: Padding
+    padding: GridPadding
     align_corners: bool
 
 

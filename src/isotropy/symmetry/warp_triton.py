@@ -29,7 +29,7 @@ from torch import Tensor
 
 from isotropy.symmetry.warp import (
     GridInterpolation,
-    Padding,
+    GridPadding,
     reference_images_gradient,
     reference_warp,
 )
@@ -44,7 +44,7 @@ def fused_warp(
     shift: Tensor,
     *,
     interpolation: GridInterpolation = "bilinear",
-    padding: Padding = "zeros",
+    padding: GridPadding = "zeros",
     align_corners: bool = True,
 ) -> Tensor:
     """`warp.affine_warp` by one kernel: (batch, samples, channels, height, width), contiguous.

@@ -11,7 +11,6 @@ interrupted one continues with `resume=True`, ending with the numbers of an unbr
 
 from __future__ import annotations
 
-import copy
 import os
 import tempfile
 import time
@@ -40,7 +39,7 @@ from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.calibration import calibration
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive
-from isotropy.evidence.schedule import LearnConfig, Objective, resolve
+from isotropy.evidence.schedule import LearnConfig, Objective
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.search import candidates_of
@@ -54,8 +53,7 @@ from isotropy.report.learn_report import learn_page
 from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
 from isotropy.workflows.illustration import Illustration, illustrate
 from isotropy.workflows.prepared_run import SEARCH, PreparedRun, in_folder, prepare_run
-from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.preparing import Actions, device_of, read_split, write_page
+from isotropy.workflows.preparing import Actions, default_actions, read_split, write_page
 from isotropy.workflows.provenance import record_head
 from isotropy.workflows.searching import find_amounts, settings_from
 
@@ -177,34 +175,32 @@ def learn(
     if folder is not None and not resume:
         check_unused(Path(folder))
     split = read_split(train, test, settings.seed)
-    actions = affine() if actions is None else actions
-    place = torch.device(device) if device is not None else device_of(model)
-    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
-    found = None
-    if resolved.search:
-        kept = None if folder is None else Path(folder) / SEARCH
-        if resume and kept is not None and kept.exists():
-            found = read_json(kept)
-        else:
-            start = copy.deepcopy(model)
-            found = find_amounts(
-                start, split, resolved, actions, place, replicates=verdicts, remark=remark
-            )
+    if actions is None:
+        actions, notes = default_actions(split.train)
+        split = replace(split, notes=(*split.notes, *notes))
+    options: dict[str, Any] = {
+        "actions": actions, "device": device, "network": network, "describe": describe
+    }  # fmt: skip
+    run = prepare_run(model, split, settings, **options)
+    found, is_told = None, False
+    if run.trainer.config.search:
+        found = _kept_search(folder) if resume else None
+        if found is None:
+            if folder is not None:
+                make_folder(Path(folder))
+            if started is not None:
+                started(run.trainer.config, 0)
+                is_told = True
+            found = find_amounts(run, actions, replicates=verdicts, remark=remark)
         settings = settings_from(settings, found, len(split.train))
-    run = prepare_run(
-        model,
-        split,
-        settings,
-        actions=actions,
-        device=device,
-        network=network,
-        describe=describe,
-    )
+        run = prepare_run(model, split, settings, **options)
     run = in_folder(run, folder, resume=resume, screening=screening, search=found)
     trainer, tested = run.trainer, run.split.test
-    if started is not None:
+    if started is not None and not is_told:
         started(trainer.config, trainer.epoch)
     if remark is not None and trainer.epoch < (trainer.config.epochs or 0):
+        trainer.remark = remark
+        remark("trying one batch of every part of the run")
         remark(f"{estimate_run(trainer, 0 if tested is None else len(tested)).text} to go")
     begun, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
@@ -214,6 +210,12 @@ def learn(
     result.record["seconds"] = searched + seconds_before + time.monotonic() - begun
     write_outcome(run, result)
     return result
+
+
+def _kept_search(folder: str | Path | None) -> dict[str, Any] | None:
+    """What the search of an interrupted run had found."""
+    path = None if folder is None else Path(folder) / SEARCH
+    return read_json(path) if path is not None and path.exists() else None
 
 
 def _run(run: PreparedRun, progress: Callable[[LearnProgress], None] | None) -> None:
@@ -310,6 +312,8 @@ def _result(
         "train_examples": count,
         "test_examples": None if split.test is None else len(split.test),
         "distribution": settings.distribution,
+        "padding": config.get("padding"),
+        "notes": config.get("notes", []),
         "symmetries": [{**symmetry.as_dict(), "interval": None} for symmetry in symmetries],
         "correlations": _correlations(trainer.model.augmentation),
         "verdicts": None,

@@ -40,7 +40,12 @@ def load_model(
     if actions is None:
         named = config.get("actions") or config["generators"]
         try:
-            actions = actions_named(named, tuple(config["data"]["shape"]))
+            actions = actions_named(
+                named,
+                tuple(config["data"]["shape"]),
+                padding=config.get("padding") or "zeros",
+                fill=config.get("fill"),
+            )
         except CallerError as error:
             raise CallerError(
                 f"run folder {str(path)!r}: its actions were handed over in Python and cannot be "

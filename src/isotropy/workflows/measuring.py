@@ -86,6 +86,7 @@ def measured_actions(
     *,
     interpolation: Interpolation = "bilinear",
     padding: Padding = "reflection",
+    fill: Sequence[float] | None = None,
 ) -> list[Action | FiniteAction]:
     """Actions by name for data of `shape`, with images resampled as the Lie derivative paper does.
 
@@ -98,7 +99,7 @@ def measured_actions(
     found = actions_named(chosen, shape)
     spatial = [name for name in chosen if name in GENERATORS]
     return [
-        affine(spatial, interpolation=interpolation, padding=padding)
+        affine(spatial, interpolation=interpolation, padding=padding, fill=fill)
         if isinstance(each, AffineAction)
         else each
         for each in found

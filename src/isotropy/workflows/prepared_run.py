@@ -20,12 +20,19 @@ from isotropy.checkpoint import (
     write_json,
 )
 from isotropy.data.labelled import Split
+from isotropy.evidence.factor_memory import check_factor_memory
+from isotropy.evidence.objectives import RECIPES
 from isotropy.evidence.schedule import LearnConfig, resolve
 from isotropy.evidence.sizing import fit_curvature_batch
 from isotropy.evidence.training import Trainer
 from isotropy.networks.specification import NetworkSpecification, specification_of
-from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.preparing import Actions, device_of, make_trainer
+from isotropy.workflows.preparing import (
+    Actions,
+    border_of,
+    default_actions,
+    device_of,
+    make_trainer,
+)
 from isotropy.workflows.same_run import check_same_run, fingerprint
 
 SCREENING = "screening.json"
@@ -75,9 +82,14 @@ def prepare_run(
     """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
     place = torch.device(device) if device is not None else device_of(model)
     resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    if RECIPES[settings.objective].evidence:
+        check_factor_memory(model, settings.curvature, place)
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
-    actions = affine() if actions is None else actions
+    notes = split.notes
+    if actions is None:
+        actions, more = default_actions(split.train)
+        notes += more
     trainer = make_trainer(model, split.train, actions, resolved, place)
     config: dict[str, Any] = {
         "schema": 1,
@@ -94,6 +106,8 @@ def prepare_run(
             "classes": None if split.train.classes is None else list(split.train.classes),
             "fingerprint": fingerprint(split.train),
         },
+        **border_of(actions),
+        "notes": list(notes),
         "truth": {},
         **(describe or {}),
     }

@@ -20,6 +20,7 @@ from isotropy.checkpoint import (
     write_json,
 )
 from isotropy.checks import CallerError
+from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import load
 from isotropy.evidence.baselines import augmentation_for
@@ -31,8 +32,9 @@ from isotropy.networks.augmentations import Augmentation
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import Mixture
 from isotropy.networks.random_copies import RandomCopies
-from isotropy.symmetry.actions import Action
+from isotropy.symmetry.actions import Action, Composition
 from isotropy.symmetry.finite_actions import FiniteAction
+from isotropy.symmetry.image_actions import AffineAction, affine
 
 Actions = Action | FiniteAction | Sequence[Action | FiniteAction]
 """What may be a symmetry: one Action or several, continuous or finite."""
@@ -41,6 +43,25 @@ Actions = Action | FiniteAction | Sequence[Action | FiniteAction]
 def read_split(train: Any, test: Any, seed: int) -> Split:
     in_memory = not isinstance(train, str | Path)
     return load(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
+
+
+def border_of(actions: Actions) -> dict[str, Any]:
+    """Padding and fill of what resamples images, for a run's config; null where nothing does."""
+    parts: list[Action | FiniteAction] = []
+    for each in actions if isinstance(actions, Sequence) else [actions]:
+        parts += each.actions if isinstance(each, Composition) else [each]
+    for part in parts:
+        if isinstance(part, AffineAction) and part.interpolation != "fourier":
+            return {"padding": part.padding, "fill": part.fill and list(part.fill)}
+    return {"padding": None, "fill": None}
+
+
+def default_actions(train: LabelledData) -> tuple[Actions, tuple[str, ...]]:
+    """The paper's six generators, with a padding that follows from the pictures, and notes."""
+    if not train.is_images:
+        return affine(), ()
+    border = chosen_border(train.inputs)
+    return affine(padding=border.padding, fill=border.fill), border.notes
 
 
 def device_of(model: nn.Module) -> torch.device:

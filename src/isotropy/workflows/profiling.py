@@ -33,9 +33,9 @@ from isotropy.evidence.training import Trainer
 from isotropy.networks.mixtures import augmentation_over
 from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.profile_report import profile_page
-from isotropy.symmetry.image_actions import affine
 from isotropy.workflows.preparing import (
     Actions,
+    default_actions,
     device_of,
     make_trainer,
     read_split,
@@ -92,7 +92,7 @@ def profile(
         check_unused(Path(folder))
     split = read_split(train, test, settings.seed)
     place = torch.device(device) if device is not None else device_of(model)
-    actions = affine() if actions is None else actions
+    actions = default_actions(split.train)[0] if actions is None else actions
     unit, chosen = _amounts(actions, generator, amounts)
     started = time.monotonic()
     profiles = []

@@ -57,3 +57,8 @@ def check_same_run(folder: Path, before: Mapping[str, Any], config: Mapping[str,
             f"run folder {str(folder)!r} is of other generators: it has "
             f"{before.get('generators')!r}, this run has {now['generators']!r}"
         )
+    if (before.get("padding") or "zeros") != (now.get("padding") or "zeros"):
+        raise CallerError(
+            f"run folder {str(folder)!r} is of another padding: it has {before.get('padding')!r}, "
+            f"this run has {now.get('padding')!r}"
+        )

@@ -32,10 +32,10 @@ from isotropy.networks.augmentations import START
 from isotropy.networks.mixtures import augmentation_over
 from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.screen_report import screen_page
-from isotropy.symmetry.image_actions import affine
 from isotropy.workflows.preparing import (
     Actions,
     check_actions,
+    default_actions,
     device_of,
     make_trainer,
     read_split,
@@ -88,7 +88,7 @@ def screen(
         check_unused(Path(folder))
     split = read_split(train, test, settings.seed)
     place = torch.device(device) if device is not None else device_of(model)
-    actions = affine() if actions is None else actions
+    actions = default_actions(split.train)[0] if actions is None else actions
     resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)

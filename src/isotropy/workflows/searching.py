@@ -14,16 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from isotropy.data.labelled import LabelledData, Split
-from isotropy.evidence.baselines import augmentation_for
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.search import Search, candidates_of, search
-from isotropy.evidence.sizing import fit_curvature_batch
+from isotropy.evidence.streams import stream
 from isotropy.evidence.trials import Trial, Trials
 from isotropy.evidence.verdict import nothing_learned
-from isotropy.likelihoods import likelihood_named
+from isotropy.workflows.prepared_run import PreparedRun
 from isotropy.workflows.preparing import Actions
 
 TEST_EXAMPLES = 500
@@ -32,36 +30,32 @@ SECONDS_BETWEEN_REMARKS = 10.0
 
 
 def find_amounts(
-    model: nn.Module,
-    split: Split,
-    settings: LearnConfig,
+    run: PreparedRun,
     actions: Actions,
-    place: torch.device,
     *,
     replicates: int = 3,
     remark: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Search for amounts; what was found as JSON.
+    """Search for amounts before the first epoch of a run; what was found as JSON.
 
-    settings: resolved; replicates: trials behind each gain
+    replicates: trials behind each gain
     """
     started = time.monotonic()
-    network = model.to(place)
-    dtype = next((p.dtype for p in network.parameters()), torch.float32)
-    train = _part(split.train, settings.search_examples or len(split.train), settings.seed)
-    data = _on(train, place, dtype)
-    test = None if split.test is None else _on(_part(split.test, TEST_EXAMPLES, 0), place, dtype)
-    config = fit_curvature_batch(settings, network, train.inputs[:1], place)
-    trials = Trials(network, actions, config, data, test, _teller(remark))
-    candidates = candidates_of(augmentation_for(config, actions, dtype=dtype))
-    found = search(trials, candidates, replicates=replicates)
-    name = config.likelihood if train.is_classification else "gaussian"
-    constant = likelihood_named(name).constant_log_likelihood(data[1])
+    trainer, config = run.trainer, run.trainer.config
+    count = config.search_examples or len(trainer.inputs)
+    data = _part(trainer.inputs, trainer.targets, count, config.seed)
+    scored = run.scored()
+    test = None if scored is None else _part(*scored, TEST_EXAMPLES, 0)
+    if remark is not None:
+        remark(f"searching for symmetries with trials on {count} examples")
+    trials = Trials(trainer.network, actions, config, data, test, _teller(remark))
+    found = search(trials, candidates_of(trainer.model.augmentation), replicates=replicates)
+    constant = trainer.likelihood.constant_log_likelihood(data[1])
     return {
-        "seconds": time.monotonic() - started,
         "null_log_evidence": constant,
         "nothing_learned": nothing_learned(found.log_evidence, constant),
         **_record(found, trials),
+        "seconds": time.monotonic() - started,
     }
 
 
@@ -135,13 +129,13 @@ def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str,
     return rows
 
 
-def _part(data: LabelledData, count: int, seed: int) -> LabelledData:
-    return data if count >= len(data) else data.subset(count, seed)
-
-
-def _on(data: LabelledData, place: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    targets = data.targets.to(place) if data.is_classification else data.targets.to(place, dtype)
-    return data.inputs.to(place, dtype), targets
+def _part(inputs: Tensor, targets: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """So many examples, drawn at random; all of them in their order if there are no more."""
+    if count >= len(inputs):
+        return inputs, targets
+    order = torch.randperm(len(inputs), generator=stream(seed, "search"))[:count]
+    chosen = order.sort().values.to(inputs.device)
+    return inputs[chosen], targets[chosen]
 
 
 def _teller(remark: Callable[[str], None] | None) -> Callable[[Trial], None] | None:
