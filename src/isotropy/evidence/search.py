@@ -3,8 +3,8 @@
 Trials (`trials`) give log Z at any amounts. The search goes forwards, one symmetry after the other:
 
     1. for each candidate, log Z over a coarse grid of its amounts, on top of what was taken before
-    2. the candidate with the largest gain is taken, if it is more probable than not that there is
-       more of it than the floor (`amounts`), and its amount is refined
+    2. the candidate with the largest gain is taken, if that is at least `LEAST_GAIN` and it is more
+       probable than not that there is more of it than the floor (`amounts`); its amount is refined
     3. again with those that are left, until none is worth taking
 
 Two directions of one motion (translation along x and y) are tried together as well: each alone may
@@ -53,6 +53,8 @@ GIVE_UP = 10.0
 """Nats below the best at which larger amounts are no longer tried, after the first round."""
 HOPELESS = 30.0
 """The same in the first round."""
+LEAST_GAIN = math.log(20)
+"""Nats that a symmetry must gain to be taken."""
 LEAST_ERROR = 0.5
 """Nats: standard deviation between replicates that is assumed at least."""
 
@@ -196,6 +198,7 @@ class _Search:
         if len(taken) > 1:
             for name in taken:
                 taken[name] = self._refined(self.singles[name], taken, taken[name])
+            taken = {name: amount for name, amount in taken.items() if amount}
         self._measure_error(taken)
         return Search(
             {name: self._finding(candidate, taken) for name, candidate in self.singles.items()},
@@ -217,7 +220,8 @@ class _Search:
                     continue
                 self._scan(candidate, taken, GIVE_UP if taken else HOPELESS)
                 profile = self._profile(candidate, taken)
-                if posterior(profile, self.error).above(candidate.floor) > 0.5:
+                likely = posterior(profile, self.error).above(candidate.floor) > 0.5
+                if likely and profile.gain > LEAST_GAIN:
                     gains.append((profile.gain, candidate))
             if gains:
                 return max(gains, key=lambda each: each[0])[1]
@@ -269,7 +273,8 @@ class _Search:
                     near = between(profile, profile.amounts[first], profile.amounts[second])
                     self._at(candidate, near, taken)
         peak = interpolated_peak(self._profile(candidate, taken))
-        return peak if self._at(candidate, peak, taken) else 0.0
+        self._at(candidate, peak, taken)
+        return peak
 
     def _measure_error(self, taken: Amounts) -> None:
         """Standard deviation of log Z between replicates, pooled over models that are compared."""
@@ -283,11 +288,10 @@ class _Search:
             self.error = max(LEAST_ERROR, (squares / degrees) ** 0.5)
 
     def _finding(self, candidate: Candidate, taken: Amounts) -> Finding:
-        profile = self._profile(candidate, taken)
-        if len(profile.amounts) == 1:  # taken with its family, and never alone
-            self._scan(candidate, _without(taken, candidate.names), GIVE_UP)
-            profile = self._profile(candidate, taken)
         others = _without(taken, candidate.names)
+        if candidate.name not in taken:  # the amounts of the others may have changed since
+            self._scan(candidate, others, GIVE_UP)
+        profile = self._profile(candidate, taken)
         amount = taken.get(candidate.name, 0.0)
         best = amount or profile.amounts[1 + int(np.argmax(profile.log_evidence[1:]))]
         count = self.replicates if amount else 1
