@@ -10,7 +10,13 @@ import click
 
 from isotropy.checkpoint import plain
 from isotropy.checks import CallerError, check_choice
-from isotropy.experiments import convergence, data_efficiency, dynamics, layer_equivariance
+from isotropy.experiments import (
+    calibration,
+    convergence,
+    data_efficiency,
+    dynamics,
+    layer_equivariance,
+)
 from isotropy.experiments.series import (
     ROWS,
     SeriesOptions,
@@ -22,6 +28,7 @@ from isotropy.experiments.series import (
 )
 
 SERIES = {
+    "calibration": calibration.SERIES,
     "convergence": convergence.SERIES,
     "data-efficiency": data_efficiency.SERIES,
     "dynamics": dynamics.SERIES,

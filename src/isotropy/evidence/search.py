@@ -178,14 +178,31 @@ def families_of(candidates: Sequence[Candidate]) -> list[Candidate]:
     ]
 
 
-def search(trials: Trials, candidates: Sequence[Candidate], *, replicates: int = 3) -> Search:
-    """Find amounts; replicates: trials with other batches and noise behind each gain."""
-    return _Search(trials, candidates, replicates).run()
+def search(
+    trials: Trials,
+    candidates: Sequence[Candidate],
+    *,
+    replicates: int = 3,
+    at_least: float = -math.inf,
+) -> Search:
+    """Find amounts.
+
+    replicates: trials with other batches and noise behind each gain
+    at_least:   log evidence that must be reached with a symmetry for it to be taken; what a
+                constant prediction reaches, say: below it amounts only smooth noise
+    """
+    return _Search(trials, candidates, replicates, at_least).run()
 
 
 class _Search:
-    def __init__(self, trials: Trials, candidates: Sequence[Candidate], replicates: int) -> None:
-        self.trials, self.replicates = trials, max(2, replicates)
+    def __init__(
+        self,
+        trials: Trials,
+        candidates: Sequence[Candidate],
+        replicates: int,
+        at_least: float,
+    ) -> None:
+        self.trials, self.replicates, self.at_least = trials, max(2, replicates), at_least
         self.singles = {candidate.name: candidate for candidate in candidates}
         self.families = families_of(candidates)
         self.tried: dict[tuple[str, ...], dict[float, None]] = {}
@@ -221,7 +238,8 @@ class _Search:
                 self._scan(candidate, taken, GIVE_UP if taken else HOPELESS)
                 profile = self._profile(candidate, taken)
                 likely = posterior(profile, self.error).above(candidate.floor) > 0.5
-                if likely and profile.gain > LEAST_GAIN:
+                enough = max(profile.log_evidence) > self.at_least
+                if likely and enough and profile.gain > LEAST_GAIN:
                     gains.append((profile.gain, candidate))
             if gains:
                 return max(gains, key=lambda each: each[0])[1]

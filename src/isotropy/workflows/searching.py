@@ -20,7 +20,7 @@ from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.search import Search, candidates_of, search
 from isotropy.evidence.streams import stream
 from isotropy.evidence.trials import Trial, Trials
-from isotropy.evidence.verdict import nothing_learned
+from isotropy.evidence.verdict import NOTHING_LEARNED, nothing_learned
 from isotropy.workflows.prepared_run import PreparedRun
 from isotropy.workflows.preparing import Actions
 
@@ -49,8 +49,10 @@ def find_amounts(
     if remark is not None:
         remark(f"searching for symmetries with trials on {count} examples")
     trials = Trials(trainer.network, actions, config, data, test, _teller(remark))
-    found = search(trials, candidates_of(trainer.model.augmentation), replicates=replicates)
     constant = trainer.likelihood.constant_log_likelihood(data[1])
+    candidates = candidates_of(trainer.model.augmentation)
+    least = constant + NOTHING_LEARNED
+    found = search(trials, candidates, replicates=replicates, at_least=least)
     return {
         "null_log_evidence": constant,
         "nothing_learned": nothing_learned(found.log_evidence, constant),

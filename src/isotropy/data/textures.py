@@ -1,0 +1,126 @@
+"""Pictures whose symmetry is known: smooth random textures, moved once, in noise of the same kind.
+
+    x = g u_c + noise          g drawn from the truth's law, one motion for each picture
+
+u_c is a Gaussian random field of correlation length `smoothness` pixels inside a disc. The noise
+has the same spectrum, so that averaging over small motions does not pay for smoothing alone. Where
+a range is to be found, classes are textures at several poses, equally far apart, as 6 and 9 are:
+poses that are twice the range apart make every motion beyond it change the label.
+
+Textures are drawn and moved on a grid three times as fine and averaged down, so that moving them
+leaves no trace of interpolation. All numbers follow from the seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from isotropy.checks import check_at_least
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.problems import Problem
+from isotropy.symmetry.image_actions import affine
+
+FINER = 3
+"""Pixels of the fine grid along a pixel's side."""
+GRAIN = 0.05
+"""Standard deviation of noise that is independent from pixel to pixel."""
+EDGE = 30.0
+"""Steepness of a disc's edge, in inverse half-widths of the picture."""
+MOTIONS = ("rotation", "translation_x", "translation_y")
+FLIP = "horizontal_flip"
+
+
+@dataclass(frozen=True)
+class TextureLaw:
+    """How pictures are made.
+
+    amounts:    half-width (or probability of the flip) by name, in reported units
+    textures, poses: classes are textures × poses, the poses 360°/poses apart
+    noise:      standard deviation of the smooth noise, of textures that have 1
+    smoothness: correlation length in pixels
+    radius:     of the disc that holds the texture, in half-widths of the picture
+    """
+
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    textures: int = 2
+    poses: int = 4
+    noise: float = 0.5
+    smoothness: float = 1.2
+    radius: float = 0.75
+    size: int = 14
+    random_labels: bool = False
+
+
+def moved_textures(
+    law: TextureLaw, examples: int, *, test_examples: int = 1000, seed: int = 0
+) -> Problem:
+    """Pictures (examples, 1, size, size) by the law; truth is what was put into them."""
+    check_at_least(examples, law.textures * law.poses, what="number of pictures")
+    generator = torch.Generator().manual_seed(seed)
+    disc, smooth = _disc(law, law.radius), _smoothing(law)
+    fields = _random_fields(law.textures, smooth, generator) * disc
+    turns = torch.arange(law.poses) * (2 * math.pi / law.poses)
+    poses = affine(("rotation",)).act(turns[None, :, None].expand(len(fields), -1, 1), fields)
+    classes = poses.flatten(0, 1)
+    train, test = (
+        _pictures(law, classes, smooth, count, name, generator)
+        for count, name in ((examples, "textures"), (test_examples, "textures, test"))
+    )
+    known = dict.fromkeys((*MOTIONS, FLIP), 0.0) | dict(law.amounts)
+    about = (
+        f"{law.textures} textures at {law.poses} poses, each picture moved once: "
+        + (", ".join(f"{name} {value:g}" for name, value in law.amounts.items()) or "not at all")
+        + (", labels in random order" if law.random_labels else "")
+    )
+    return Problem(Split(train, test), known, about)
+
+
+def _pictures(
+    law: TextureLaw,
+    classes: Tensor,
+    smooth: Tensor,
+    count: int,
+    name: str,
+    generator: torch.Generator,
+) -> LabelledData:
+    labels = (torch.arange(count) % len(classes))[torch.randperm(count, generator=generator)]
+    pictures = classes[labels]
+    mirrored = torch.rand(count, generator=generator) < law.amounts.get(FLIP, 0.0)
+    pictures = torch.where(mirrored[:, None, None, None], pictures.flip(-1), pictures)
+    action = affine(MOTIONS)
+    widths = torch.tensor(
+        [g.from_units(law.amounts.get(g.name, 0.0)) for g in action.generators]
+    ).float()
+    motions = (2 * torch.rand(count, len(MOTIONS), generator=generator) - 1) * widths
+    pictures = action.act(motions[:, None], pictures)[:, 0]
+    pictures = pictures + law.noise * _random_fields(count, smooth, generator) * _disc(law, 0.9)
+    coarse = torch.nn.functional.avg_pool2d(pictures, FINER)
+    grainy = coarse + GRAIN * torch.randn(coarse.shape, generator=generator)
+    if law.random_labels:
+        labels = labels[torch.randperm(count, generator=generator)]
+    return LabelledData(grainy, labels, tuple(f"{n}" for n in range(len(classes))), name)
+
+
+def _smoothing(law: TextureLaw) -> Tensor:
+    """A Gaussian filter's transfer function on the fine grid."""
+    frequency = torch.fft.fftfreq(law.size * FINER)
+    length = law.smoothness * FINER
+    return (-2 * (math.pi * length) ** 2 * (frequency[:, None] ** 2 + frequency**2)).exp()
+
+
+def _random_fields(count: int, smooth: Tensor, generator: torch.Generator) -> Tensor:
+    """Smooth Gaussian fields (count, 1, side, side) of variance one."""
+    white = torch.randn((count, 1, *smooth.shape), generator=generator)
+    fields = torch.fft.ifft2(torch.fft.fft2(white) * smooth).real
+    return fields / smooth.square().mean().sqrt()
+
+
+def _disc(law: TextureLaw, radius: float) -> Tensor:
+    side = law.size * FINER
+    place = (torch.arange(side) - (side - 1) / 2) / (side / 2)
+    return torch.sigmoid((radius - (place[:, None] ** 2 + place**2).sqrt()) * EDGE)
