@@ -1,8 +1,9 @@
 """The report of `isotropy learn`: one record in, one self-contained HTML page out.
 
 The page says, in this order: what was found, the key numbers, every amount beside its truth and
-verdict, what the search before the run found, how the amounts came about and go together, what they do to real images, how evidence
-and accuracy went, whether predictions are as sure as they should be, and how to make the run again.
+verdict, what the search before the run found, how the amounts came about and go together, what
+they do to real images, how evidence and accuracy went, whether predictions are as sure as they
+should be, and how to make the run again.
 Here the record is turned into the small objects below, all text and numbers ready to print; the
 words between them and the looks are in `templates/`. What a record does not hold is left out.
 """

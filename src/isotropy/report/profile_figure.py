@@ -46,8 +46,8 @@ class ProfilePanel:
 def profile_figure(panel: ProfilePanel, *, key: str, label: str) -> str:
     """SVG of the profile; key and label as for every drawing."""
     with style(key):
-        width, height = (300, 170) if panel.small else (390, 225)
-        figure, axes = quiet_axes(width=width, height=height, left=52, right=14)
+        size = (300, 170) if panel.small else (390, 225)
+        figure, axes = quiet_axes(width=size[0], height=size[1], left=52, right=14)
         first, last = panel.span
         axes.set_xlim(first, last if last > first else first + 1)
         if panel.interval is not None:

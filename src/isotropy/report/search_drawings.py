@@ -52,9 +52,7 @@ def search_drawings(record: LearnRecord) -> list[Drawing]:
         rows = [(finite(r.get("amount")), finite(r.get("log_evidence"))) for r in _profile(own)]
         known = [(amount, value) for amount, value in rows if amount is not None]
         zero = next((value for amount, value in known if amount == 0), None)
-        values = [
-            math.nan if value is None or zero is None else value - zero for _, value in known
-        ]
+        values = [math.nan if value is None or zero is None else value - zero for _, value in known]
         if not any(map(math.isfinite, values)):
             continue
         panel = ProfilePanel(
@@ -67,7 +65,9 @@ def search_drawings(record: LearnRecord) -> list[Drawing]:
             symbol=reading_of(unit).symbol,
             small=True,
         )
-        best = max(range(len(values)), key=lambda i: -math.inf if values[i] != values[i] else values[i])
+        best = max(
+            range(len(values)), key=lambda i: -math.inf if values[i] != values[i] else values[i]
+        )
         note = f"{unit or 'no unit'}; 95 % interval {interval_text(own.get('interval'), unit)}"
         label = (
             f"{title_of(name)}: log evidence over its amount, largest at "
@@ -131,9 +131,7 @@ def _units(record: LearnRecord) -> dict[str, str]:
     return {str(s["name"]): str(s.get("unit") or "") for s in symmetries}
 
 
-def _spans(
-    searched: Mapping[str, Mapping[str, Any]], units: Mapping[str, str]
-) -> dict[str, float]:
+def _spans(searched: Mapping[str, Mapping[str, Any]], units: Mapping[str, str]) -> dict[str, float]:
     """The largest amount that was tried, by unit."""
     spans: dict[str, float] = {}
     for name, own in searched.items():
