@@ -91,6 +91,16 @@ JUDGED = {
             "Absent: translation along x (at most ±0.03), translation along y and rotation.",
         ),
     ),
+    "cannot tell, but taken": (
+        judged(ABSENT | {"rotation": ("cannot tell", 3.5, [-2.0, 9.0])}, rotation=15.0),
+        (
+            "No symmetry was found.",
+            "Cannot tell: rotation (±15° in the model); the evidence neither wants nor excludes "
+            "it.",
+            "Absent: translation along x, translation along y, scaling along x and "
+            "hyperbolic rotation.",
+        ),
+    ),
     "a verdict without a word or a number": (
         judged(ABSENT | {"rotation": (None,)}, rotation=None),
         (

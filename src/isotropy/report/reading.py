@@ -210,7 +210,8 @@ def _judged_sentences(
     if unclear := by_word.get("cannot tell"):
         them = "it" if len(unclear) == 1 else "them"
         sentences.append(
-            f"Cannot tell: {_names(unclear)}; the evidence neither wants nor excludes {them}."
+            f"Cannot tell: {joined(map(_unclear_phrase, unclear))}; the evidence neither wants nor "
+            f"excludes {them}."
         )
     if absent := by_word.get("absent"):
         alone = len(absent) == len(symmetries) > 1
@@ -233,6 +234,12 @@ def _judged_phrase(symmetry: Mapping[str, Any], judged: Mapping[str, Any]) -> st
     after = f" ({'; '.join(parts)})" if parts else ""
     name = str(symmetry["name"])
     return f"{title_of(name)}: {word_of(symmetry, {name: judged})}{amount}{after}"
+
+
+def _unclear_phrase(symmetry: Mapping[str, Any]) -> str:
+    """The name, with the amount that the model has of it where that is not zero."""
+    used = f" ({short_amount(symmetry)} in the model)" if amount_of(symmetry) else ""
+    return spoken_name(str(symmetry["name"])) + used
 
 
 def _absent_phrase(symmetry: Mapping[str, Any]) -> str:
