@@ -82,7 +82,8 @@ def distributions(results: Path) -> str:
 
 def verdicts(results: Path) -> str:
     lines = [
-        "| row | seed | verdicts (gain ± standard error, nats per example) | absent | seconds |",
+        "| row | seed | verdicts (gain, nats per example ± standard error, or nats in total with "
+        "its 95 % interval) | absent | seconds |",
         "|---|---|---|---|---|",
     ]
     chosen = {
@@ -98,15 +99,24 @@ def verdicts(results: Path) -> str:
                     absent.append(verdict["name"])
                     continue
                 amount = next(s for s in result["symmetries"] if s["name"] == verdict["name"])
-                gain = ""
-                if verdict["gain"] is not None:
-                    gain = f" ({verdict['gain']:.3f} ± {verdict['error']:.3f})"
-                said.append(f"{verdict['name']} {_amount(amount)}: **{verdict['verdict']}**{gain}")
+                said.append(
+                    f"{verdict['name']} {_amount(amount)}: **{verdict['verdict']}**{_gain(verdict)}"
+                )
             lines.append(
                 f"| {name} | {result['seed']} | {'; '.join(said) or 'none'} | "
                 f"{', '.join(absent) or 'none'} | {result['seconds']:.0f} |"
             )
     return _or_none(lines)
+
+
+def _gain(verdict: Record) -> str:
+    """In total nats with its interval; by records of refits per example with its error."""
+    if verdict["gain"] is None:
+        return ""
+    if "gain_nats" not in verdict:
+        return f" ({verdict['gain']:.3f} ± {verdict['error']:.3f})"
+    low, high = verdict["gain_interval"]
+    return f" ({verdict['gain_nats']:.0f}, {low:.0f} to {high:.0f})"
 
 
 def screens(results: Path) -> str:

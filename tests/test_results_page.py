@@ -116,6 +116,30 @@ def test_convergence_tells_what_still_falls(tables: ModuleType, tmp_path: Path) 
     assert table.index("slow") < table.index("quick")
 
 
+def test_gains_of_trials_and_of_refits(tables: ModuleType, tmp_path: Path) -> None:
+    page = importlib.import_module("results_page")
+    found = [
+        {"verdict": "present", "gain": 0.937, "error": 0.004},
+        {"verdict": "present", "gain": 0.566, "gain_nats": 283.1, "gain_interval": [257.7, 308.5]},
+        {"verdict": "cannot tell", "gain": None},
+    ]
+    rotation = {"name": "rotation", "kind": "range", "high": 178.2, "unit": "degrees"}
+    folder = tmp_path / "invariances"
+    folder.mkdir()
+    for seed, verdict in enumerate(found):
+        judged = [{"name": "rotation", **verdict}, {"name": "scale_x", "verdict": "absent"}]
+        result = {"seed": seed, "seconds": 100, "verdicts": judged, "symmetries": [rotation]}
+        record = {"row": "verdicts-rotated", "result": result}
+        (folder / f"{seed}.json").write_text(json.dumps(record), encoding="utf-8")
+    table = page.verdicts(tmp_path)
+    shown = [cells(table, "verdicts-rotated", str(seed))[0] for seed in range(3)]
+    assert shown == [
+        "rotation ±178°: **present** (0.937 ± 0.004)",
+        "rotation ±178°: **present** (283, 258 to 308)",
+        "rotation ±178°: **cannot tell**",
+    ]
+
+
 def words(svg: str) -> list[str]:
     return sorted(text for each in ElementTree.fromstring(svg).itertext() if (text := each.strip()))
 

@@ -29,4 +29,5 @@ if __name__ == "__main__":
     result = main()
     rotation, verdict = result.symmetries[0], result.record["verdicts"][0]
     print(f"truth ±{result.config['truth']['rotation']:.0f}°, learned ±{rotation.high:.1f}°")
-    print(f"{verdict['verdict']}: {verdict['gain']:+.3f} ± {verdict['error']:.3f} nats per example")
+    low, high = verdict["gain_interval"]
+    print(f"{verdict['verdict']}: {verdict['gain_nats']:+.0f} nats ({low:.0f} to {high:.0f})")

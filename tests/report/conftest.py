@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_pages import richer_changes
+from report_pages import INTERVALS, richer_changes
 
 from isotropy.report.record import LearnRecord
 
@@ -146,6 +146,7 @@ def richer_record() -> LearnRecord:
                 "unit": "probability",
             }
         )
+    symmetries = [{**each, "interval": INTERVALS.get(each["name"])} for each in symmetries]
     ranges = plain.history[-1]["ranges"]
     history = [
         {**row, "ranges": {**row["ranges"], "horizontal_flip": 0.02, "vertical_flip": 0.4987}}

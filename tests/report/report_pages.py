@@ -242,22 +242,64 @@ CONFIG: dict[str, Any] = {
 }
 
 
+VERDICTS: dict[str, tuple[str, float, float]] = {
+    "rotation": ("present", 0.9999, 283.14),
+    "scale_x": ("partial", 0.97, 15.6),
+    "scale_y": ("partial", 0.96, 15.6),
+    "translation_x": ("already built in", 0.4, 0.3),
+    "translation_y": ("already built in", 0.4, 0.3),
+    "hyperbolic_rotation": ("cannot tell", 0.44, 0.49),
+    "horizontal_flip": ("absent", 0.003, -5.73),
+    "vertical_flip": ("present", 0.995, 41.0),
+}
+INTERVALS = {"rotation": [143.1, 180.0], "vertical_flip": [0.41, 0.5], "horizontal_flip": [0, 0.04]}
+
+
+def searched(amount: float, gain: float, *, held_out: bool = True) -> dict[str, Any]:
+    """What a search says of one symmetry; without an amount it was not taken."""
+    tried = amount or 0.3
+    profile = {0.0: -900.0 - gain, 0.5 * tried: -900.0 - gain / 2, tried: -900.0}
+    beside = [
+        {"amount": 0.0, "log_evidence": -900.0 - gain, "test_log_likelihood": -1.746},
+        {"amount": 0.5 * amount, "log_evidence": -925.9, "test_log_likelihood": -1.450},
+        {"amount": amount, "log_evidence": -900.0, "test_log_likelihood": -1.427},
+        {"amount": 1.007 * amount, "log_evidence": -901.2, "test_log_likelihood": -1.426},
+    ]
+    return {
+        "amount": amount,
+        "interval": [0.8 * amount, tried],
+        "probability": 0.9999 if amount else 0.44,
+        "floor": 0.1,
+        "whole": bool(amount),
+        "gain_nats": gain,
+        "gain_interval": [gain - 25.0, gain + 25.0],
+        "profile": [{"amount": a, "log_evidence": value} for a, value in profile.items()],
+        "beside_held_out": beside if amount and held_out else [],
+    }
+
+
+SEARCH: dict[str, Any] = {
+    "null_log_evidence": -1144.34,
+    "nothing_learned": False,
+    "examples": 500,
+    "trials": 45,
+    "log_evidence": -901.04,
+    "seed_error": 4.54,
+    "seconds": 111.3,
+    "amounts": {name: 0.0 for name in VERDICTS} | {"rotation": 178.74},
+    "symmetries": {
+        name: searched(178.74 if name == "rotation" else 0.0, gain)
+        for name, (_, _, gain) in VERDICTS.items()
+    },
+}
+
+
 def richer_changes(ranges: dict[str, float]) -> dict[str, Any]:
     """What a run with verdicts, correlations and a flip adds to a result with these ranges."""
     names = list(ranges)
     matrix = [[1.0 if i == j else 0.03 for j in names] for i in names]
     i, j = names.index("scale_x"), names.index("scale_y")
     matrix[i][j] = matrix[j][i] = 0.97
-    words: dict[str, tuple[str, float | None, float | None, list[str]]] = {
-        "rotation": ("present", 1.0821, 0.0012, []),
-        "scale_x": ("partial", 0.0312, 0.0021, ["scale_y"]),
-        "scale_y": ("partial", 0.0312, 0.0021, ["scale_x"]),
-        "translation_x": ("already built in", None, None, []),
-        "translation_y": ("already built in", None, None, []),
-        "hyperbolic_rotation": ("cannot tell", 0.0071, 0.0064, []),
-        "horizontal_flip": ("absent", None, None, []),
-        "vertical_flip": ("present", 0.41, 0.01, []),
-    }
     return {
         "distribution": "correlated",
         "correlations": {"names": names, "matrix": matrix},
@@ -265,13 +307,15 @@ def richer_changes(ranges: dict[str, float]) -> dict[str, Any]:
             {
                 "name": name,
                 "verdict": word,
-                "gain": gain,
-                "error": error,
-                "reaction": 0.04 if word == "already built in" else 0.8,
-                "group": group,
+                "probability": probability,
+                "gain": gain / 500,
+                "gain_nats": gain,
+                "gain_interval": [gain - 25.2, gain + 25.2],
             }
-            for name, (word, gain, error, group) in words.items()
+            for name, (word, probability, gain) in VERDICTS.items()
         ],
+        "search": copy.deepcopy(SEARCH),
+        "null_log_evidence": -4605.17,
         "evidence": {
             "nats": -1272.0,
             "examples": 2000,

@@ -16,6 +16,7 @@ from report_pages import (
     assert_no_numbers_leak,
     assert_self_contained,
     nothing_known,
+    searched,
 )
 
 from isotropy.report.learn_report import fallback_sentence, learn_page, write_learn_report
@@ -238,11 +239,20 @@ def test_richer_page_is_whole(richer_page: str) -> None:
     text = Page(richer_page).text
     for expected in (
         "Verdict",
-        "Rotation: present, ±177° (gain 1.08 ± 0.00 nats per example).",
-        "present gain 1.08 ± 0.00",
-        "partial gain 0.031 ± 0.002 with scaling along y",
+        "Rotation: present, ±177° (95 % interval ±143° to ±180°; gain 283 nats, 95 % interval 258 "
+        "to 308).",
+        "±143° to ±180° present gain 283 nats (258 to 308) over 99 % of more than ±0.1°",
+        "partial gain 16 nats (−9.6 to 41) 97 %",
         "already built in",
-        "cannot tell gain 0.0071 ± 0.0064",
+        "cannot tell gain 0.5 nats (−25 to 26) 44 % of more than ±0.10",
+        "95 % interval 0 to 0.040 absent gain −5.7 nats (−31 to 19) under 1 %",
+        "class frequencies alone −4,605.2",
+        "45 trials on 500 examples took 1 min 51 s",
+        "Evidence beside held-out data",
+        "Rotation none 0 −1,183.1 −1.746 ½ ±89° −925.9 −1.450 1, learned ±179° −900.0 −1.427 the "
+        "largest ±180° −901.2 −1.426",
+        "a standard deviation of 4.5 nats",
+        "exactly zero",
         "½ (whole)",
         "and a probability of ½",
         "Correlation of amounts",
@@ -274,13 +284,15 @@ def test_a_probability_has_a_bar_from_zero_and_one_mark(richer_page: str) -> Non
 def test_without_the_additions_their_parts_are_left_out(page: str) -> None:
     text = Page(page).text
     assert "Reading" in text and "thresholds under the table" in text
-    for part in ("Verdict", "How the amounts go together", "Reliability", "The screening it",
+    for part in ("Verdict", "What the search found", "95 % interval", "Probability",
+                 "How the amounts go together", "Reliability", "The screening it",
                  "curvature rule", "A probability", "This value depends on"):  # fmt: skip
         assert part not in text, part
 
 
 ADDITIONS = (
-    "distribution", "correlations", "verdicts", "evidence", "fallback", "screening", "calibration"
+    "distribution", "correlations", "verdicts", "search", "evidence", "fallback", "screening",
+    "calibration",
 )  # fmt: skip
 
 
@@ -303,7 +315,8 @@ def test_text_of_the_additions_is_escaped(light: LearnRecord) -> None:
     changed = with_result(
         light,
         correlations={"names": [EVIL, "rotation"], "matrix": [[1.0, 0.9], [0.9, 1.0]]},
-        verdicts=[{"name": "rotation", "verdict": EVIL, "group": [EVIL]}],
+        verdicts=[{"name": "rotation", "verdict": EVIL}],
+        search={"symmetries": {EVIL: searched(1.0, 20.0)}},
         evidence={"curvature": EVIL, EVIL: EVIL},
         fallback={EVIL: EVIL},
         screening={"rows": [row]},

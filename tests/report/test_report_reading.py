@@ -16,7 +16,8 @@ from isotropy.report.reading import (
     reading_of,
     verdict_of,
 )
-from isotropy.report.wording import gain_text, spoken_name
+from isotropy.report.units import interval_text
+from isotropy.report.wording import gain_text, nats_text, spoken_name
 
 NO_TRUTH: dict[str, float] = {}
 ZERO = dict.fromkeys(GENERATOR_UNITS, 0.0)
@@ -56,7 +57,7 @@ CASES = {
         "The labels do not change under translation along x by up to ±0.20 of the image width, "
         "translation along y by up to ±0.20 of the image width, rotation by up to ±90° and "
         "scaling along x by factors from 0.74 to 1.35. "
-        "Hyperbolic rotation ±0.00 is at the noise floor.",
+        "Exactly zero: hyperbolic rotation.",
     ),
     "asymmetric": (
         result_with(rotation=(-10.0, 90.0)),
@@ -105,6 +106,18 @@ CASES = {
         result_with("laplace", **dict.fromkeys(GENERATOR_UNITS, math.nan)),
         NO_TRUTH,
         "Nothing can be said: no learned range is a finite number.",
+    ),
+    "zeros beside one found": (
+        result_with(**(ZERO | {"rotation": 175.0})),
+        ZERO | {"rotation": 180.0},
+        "The labels do not change under rotation by up to ±175°. Exactly zero: translation along "
+        "x, translation along y, scaling along x and hyperbolic rotation. "
+        "The data were made with rotation by any angle.",
+    ),
+    "all zero": (
+        result_with(**ZERO),
+        NO_TRUTH,
+        "No symmetry was found. Exactly zero: all that was tried.",
     ),
     "objective none": (
         result_with("none", **dict.fromkeys(GENERATOR_UNITS, 0.0)),
@@ -161,6 +174,7 @@ def test_verdict_changes_at_the_thresholds(unit: str | None) -> None:
     assert verdict(reading.found) == "found"
     assert verdict(0.999 * reading.found) == "too small to call"
     assert verdict(0.999 * reading.floor) == "at the noise floor"
+    assert verdict(0.0) == "zero"
     assert verdict(math.nan) == "not a number"
 
 
@@ -195,13 +209,14 @@ def test_number_text(value: object, decimals: int, expected: str) -> None:
     assert number_text(value, decimals) == expected
 
 
-def test_a_run_too_short_to_settle_claims_nothing() -> None:
+def test_a_run_that_still_moves_and_was_not_judged_claims_nothing() -> None:
     symmetry = {"name": "rotation", "kind": "range", "low": -90.0, "high": 90.0, "unit": "degrees"}
-    short = {"objective": "laplace", "symmetries": [symmetry], "settled": False}
-    headline, made = finding_sentences(short, {"rotation": 180.0})
-    assert headline.startswith("The run was too short for the ranges to settle")
-    assert "rotation ±90°" in headline and made == "The data were made with rotation by any angle."
-    assert finding_sentences({**short, "settled": True}, {})[0].startswith("The labels do not")
+    moving = {"objective": "laplace", "symmetries": [symmetry], "settled": False}
+    headline, made = finding_sentences(moving, {"rotation": 180.0})
+    assert headline.startswith("The run has not settled: the ranges or the evidence still moved")
+    assert "now rotation ±90°" in headline
+    assert made == "The data were made with rotation by any angle."
+    assert finding_sentences({**moving, "settled": True}, {})[0].startswith("The labels do not")
 
 
 # --- probabilities --------------------------------------------------------------------------------
@@ -263,6 +278,29 @@ ONE_FLIP = {"horizontal_flip": 0.5}
 )
 def test_gain_text(gain: float | None, error: float | None, expected: str) -> None:
     assert gain_text(gain, error) == expected
+
+
+@pytest.mark.parametrize(
+    ("nats", "expected"),
+    [(283.6, "284"), (-61.4, "−61"), (9.96, "10"), (9.94, "9.9"), (-0.04, "0.0"), (None, "–")],
+)
+def test_nats_text(nats: float | None, expected: str) -> None:
+    assert nats_text(nats) == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "unit", "expected"),
+    [
+        ([170.2, 180.0], "degrees", "±170° to ±180°"),
+        ([0.0, 0.034], "log factor", "0 to ±0.034"),
+        ([0.41, 0.5], "probability", "0.41 to ½"),
+        ([None, 1.0], "degrees", "–"),
+        ([1.0], "degrees", "–"),
+        (None, "degrees", "–"),
+    ],
+)
+def test_interval_text(interval: list[Any] | None, unit: str, expected: str) -> None:
+    assert interval_text(interval, unit) == expected
 
 
 @pytest.mark.parametrize(

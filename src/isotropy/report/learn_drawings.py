@@ -37,7 +37,10 @@ NO_UNIT = "no unit"
 
 
 def range_drawings(record: LearnRecord) -> list[Drawing]:
-    """The course of each range over the epochs, against the truth where it is known."""
+    """The course of each range over the epochs, against the truth where it is known.
+
+    A range that was zero throughout has no course.
+    """
     symmetries = record.result.get("symmetries") or ()
     epochs = _column(record.history, "epoch")
     courses = {symmetry["name"]: _course(record, symmetry["name"]) for symmetry in symmetries}
@@ -46,7 +49,7 @@ def range_drawings(record: LearnRecord) -> list[Drawing]:
         name, unit = symmetry["name"], symmetry.get("unit")
         reading = reading_of(unit)
         known = [value for value in courses[name] if math.isfinite(value)]
-        if not known:
+        if not any(known):
             continue
         alike = [other["name"] for other in symmetries if other.get("unit") == unit]
         heights = [value for other in alike for value in courses[other] if math.isfinite(value)]

@@ -1,8 +1,9 @@
 """The report of `isotropy learn`: one record in, one self-contained HTML page out.
 
 The page says, in this order: what was found, the key numbers, every amount beside its truth and
-verdict, how the amounts came about and go together, what they do to real images, how evidence
-and accuracy went, whether predictions are as sure as they should be, and how to make the run again.
+verdict, what the search before the run found, how the amounts came about and go together, what
+they do to real images, how evidence and accuracy went, whether predictions are as sure as they
+should be, and how to make the run again.
 Here the record is turned into the small objects below, all text and numbers ready to print; the
 words between them and the looks are in `templates/`. What a record does not hold is left out.
 """
@@ -38,17 +39,19 @@ from isotropy.report.reading import (
 )
 from isotropy.report.record import LearnRecord
 from isotropy.report.screening_table import screening_rows
+from isotropy.report.search_drawings import held_out_rows, search_drawings
+from isotropy.report.search_words import is_nothing_learned, null_words, searched_by_name
+from isotropy.report.units import interval_text, pair_of, signed_amount
 from isotropy.report.wording import (
     MISSING,
     duration_text,
     finite,
-    gain_text,
     joined,
     known_text,
     mapping_of,
+    nats_text,
     number_text,
     percent_text,
-    spoken_name,
     title_of,
 )
 
@@ -65,7 +68,8 @@ class SymmetryRow:
     """A symmetry in the table; bar ends and truths in per cent of its full scale.
 
     bar_from: −100 for a range about zero, 0 for a probability; bar ends lie in [bar_from, 100]
-    gain, group: what the verdict rests on; empty where there is none
+    interval, probability, floor, gain: what the verdict rests on; empty where there is none.
+              The probability is that of more than the floor.
     """
 
     name: str
@@ -74,8 +78,10 @@ class SymmetryRow:
     truth: str
     verdict: str
     found: bool
+    interval: str
+    probability: str
+    floor: str
     gain: str
-    group: str
     bar_from: int
     bar: tuple[float, float] | None
     bar_truths: tuple[float, ...]
@@ -107,6 +113,7 @@ def learn_page(record: LearnRecord) -> str:
     symmetries = result.get("symmetries") or ()
     units = {symmetry["name"]: str(symmetry.get("unit") or "") for symmetry in symmetries}
     verdicts = verdicts_by_name(result)
+    rows = [symmetry_row(symmetry, record.truth, result) for symmetry in symmetries]
     probabilities = [symmetry for symmetry in symmetries if is_probability(symmetry)]
     return render(
         "learn.html.j2",
@@ -122,8 +129,12 @@ def learn_page(record: LearnRecord) -> str:
         test_copies=known_text(result.get("test_samples"), " (at test time {})"),
         version=str(result.get("isotropy") or ""),
         key_numbers=key_numbers(result),
-        rows=[symmetry_row(symmetry, record.truth, verdicts) for symmetry in symmetries],
+        rows=rows,
         judged=bool(verdicts),
+        has_intervals=any(row.interval for row in rows),
+        search=search_facts(result),
+        search_drawings=search_drawings(record),
+        held_out_rows=held_out_rows(record),
         correlated=result.get("distribution") == "correlated",
         has_ranges=len(probabilities) < len(symmetries),
         has_probabilities=bool(probabilities),
@@ -145,7 +156,7 @@ def learn_page(record: LearnRecord) -> str:
 
 
 def key_numbers(result: Mapping[str, Any]) -> list[KeyNumber]:
-    """Test accuracy, evidence, copies averaged and time, each with what it rests on."""
+    """Test accuracy, evidence beside that of a constant prediction, copies, and time."""
     accuracy, tested = finite(result.get("test_accuracy")), finite(result.get("test_examples"))
     accuracy_note = "no test data"
     if accuracy is not None:
@@ -157,6 +168,9 @@ def key_numbers(result: Mapping[str, Any]) -> list[KeyNumber]:
     evidence_note = "not computed" if total == MISSING else f"{total} in total"
     if total != MISSING and finite(result.get("train_examples")):
         evidence_note += f", {number_text(result.get('train_examples'), 0)} examples"
+    null = number_text(result.get("null_log_evidence"), 1)
+    if total != MISSING and null != MISSING:
+        evidence_note += f"; {null_words(result)} {null}"
     device = f"on {result['device']}" if result.get("device") else ""
     return [
         KeyNumber("Test accuracy", percent_text(accuracy), accuracy_note),
@@ -178,19 +192,36 @@ def key_numbers(result: Mapping[str, Any]) -> list[KeyNumber]:
     ]
 
 
+def search_facts(result: Mapping[str, Any]) -> dict[str, str]:
+    """How the search went, as text; empty without one."""
+    search = mapping_of(result.get("search"))
+    if not search:
+        return {}
+    return {
+        "trials": number_text(search.get("trials"), 0),
+        "examples": number_text(search.get("examples"), 0),
+        "seconds": duration_text(search.get("seconds")),
+        "seed_error": number_text(search.get("seed_error"), 1),
+        "null_words": null_words(result),
+    }
+
+
 def symmetry_row(
-    symmetry: Mapping[str, Any],
-    truth: Mapping[str, float],
-    verdicts: Mapping[str, Mapping[str, Any]],
+    symmetry: Mapping[str, Any], truth: Mapping[str, float], result: Mapping[str, Any]
 ) -> SymmetryRow:
-    """One line of the table of symmetries."""
+    """One line of the table of symmetries; what the verdict rests on only where it claims."""
+    verdicts = verdicts_by_name(result)
     reading = reading_of(symmetry.get("unit"))
     one_sided = is_probability(symmetry)
     low, high = finite(symmetry.get("low")), finite(symmetry.get("high"))
     true = finite(truth.get(symmetry["name"]))
     full = max([reading.full_scale, *(abs(value) for value in (low, high, true) if value)])
-    judged = verdicts.get(symmetry["name"], {})
-    gain = gain_text(judged.get("gain"), judged.get("error"))
+    unit = str(symmetry.get("unit") or "")
+    claims = not is_nothing_learned(result)
+    judged = verdicts.get(symmetry["name"], {}) if claims else {}
+    searched = searched_by_name(result).get(symmetry["name"], {}) if claims else {}
+    interval = interval_text(symmetry.get("interval"), unit) if claims else MISSING
+    floor = finite(searched.get("floor"))
     word = word_of(symmetry, verdicts)
     share = None if true is None else 100 * abs(true) / full
     return SymmetryRow(
@@ -200,12 +231,32 @@ def symmetry_row(
         truth=_truth_text(true, symmetry),
         verdict=word,
         found=word in FOUND_WORDS,
-        gain="" if gain == MISSING else gain,
-        group=joined(map(spoken_name, judged["group"])) if judged.get("group") else "",
+        interval="" if interval == MISSING else interval,
+        probability=_probability_text(judged.get("probability")),
+        floor="" if floor is None else signed_amount(floor, unit),
+        gain=_gain_text(judged),
         bar_from=0 if one_sided else -100,
         bar=None if low is None or high is None else (100 * low / full, 100 * high / full),
         bar_truths=() if not share else (share,) if one_sided else (-share, share),
     )
+
+
+def _gain_text(judged: Mapping[str, Any]) -> str:
+    """`283 nats (258 to 309)`; empty where there is none."""
+    gain, interval = nats_text(judged.get("gain_nats")), pair_of(judged.get("gain_interval"))
+    if gain == MISSING:
+        return ""
+    return f"{gain} nats" + (f" ({' to '.join(map(nats_text, interval))})" if interval else "")
+
+
+def _probability_text(value: object) -> str:
+    """In whole per cent, and never surer than 99 %."""
+    number = finite(value)
+    if number is None:
+        return ""
+    if not 0.01 <= number <= 0.99:
+        return "under 1 %" if number < 0.01 else "over 99 %"
+    return percent_text(number, 0)
 
 
 def _extent_text(symmetry: Mapping[str, Any]) -> str:
@@ -214,6 +265,8 @@ def _extent_text(symmetry: Mapping[str, Any]) -> str:
     low, high = finite(symmetry.get("low")), finite(symmetry.get("high"))
     if low is None and high is None:
         return MISSING
+    if low == high == 0:
+        return "0"
     if is_probability(symmetry):
         text = amount_text(high, "probability") if high is not None else MISSING
         return "½ (whole)" if text == "½" else number_text(high, reading.decimals)

@@ -29,6 +29,7 @@ class ProfilePanel:
 
     maximum, truth: amounts; interval: a pair of them; each None where unknown
     span: first and last amount of the axis, shared by panels that may be compared
+    small: one of many on a page
     """
 
     amounts: Sequence[float]
@@ -39,12 +40,14 @@ class ProfilePanel:
     interval: tuple[float, float] | None = None
     truth: float | None = None
     symbol: str = ""
+    small: bool = False
 
 
 def profile_figure(panel: ProfilePanel, *, key: str, label: str) -> str:
     """SVG of the profile; key and label as for every drawing."""
     with style(key):
-        figure, axes = quiet_axes(width=390, height=225, left=52, right=14)
+        size = (300, 170) if panel.small else (390, 225)
+        figure, axes = quiet_axes(width=size[0], height=size[1], left=52, right=14)
         first, last = panel.span
         axes.set_xlim(first, last if last > first else first + 1)
         if panel.interval is not None:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from isotropy.report.page import Drawing, KeyNumber, render, settings_groups
 from isotropy.report.profile_figure import ProfilePanel, profile_figure
-from isotropy.report.reading import amount_text, reading_of
+from isotropy.report.units import amount_text, pair_of, reading_of
 from isotropy.report.wording import (
     MISSING,
     duration_text,
@@ -114,7 +114,7 @@ def _profile_sentence(result: Mapping[str, Any], profile: Mapping[str, Any]) -> 
 
 def _row(result: Mapping[str, Any], profile: Mapping[str, Any]) -> ProfileRow:
     unit = str(result.get("unit") or "")
-    interval = _pair(profile.get("interval"))
+    interval = pair_of(profile.get("interval"))
     return ProfileRow(
         curvature=_curvature(profile),
         maximum=_amount(result, profile.get("maximum")),
@@ -165,7 +165,7 @@ def _panels(
         bare,
         values=_numbers(profile.get("log_evidence_per_example")),
         maximum=finite(profile.get("maximum")),
-        interval=_pair(profile.get("interval")),
+        interval=pair_of(profile.get("interval")),
     )
     likelihoods = replace(
         bare,
@@ -235,13 +235,6 @@ def _distance_text(maximum: object, truth: object) -> str:
     if found is None or not true:
         return MISSING
     return percent_text(abs(found - true) / abs(true))
-
-
-def _pair(value: object) -> tuple[float, float] | None:
-    numbers = [finite(number) for number in _numbers(value)]
-    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
-        return None
-    return numbers[0], numbers[1]
 
 
 def _numbers(value: object) -> list[float]:

@@ -1,16 +1,18 @@
-"""How the numbers of a record are read: thresholds, units, verdicts, and the sentences of them.
+"""How the numbers of a record are read: verdicts, thresholds, and the sentences of them.
 
-A run that was judged by refits has a verdict per symmetry, with the gain it rests on:
+A run that was judged has a verdict per symmetry, from the search before it:
 
     present, partial     the labels do not change under it: all of it, or as much as was learned
-    already built in     the network itself does not react to it, so that averaging adds nothing
+    already built in     the architecture does not react to it, so that averaging adds nothing
     absent, cannot tell
 
-Otherwise a learned amount h (half-width or probability) is read in its unit against `READINGS`:
+Where nothing was learned from the data, no symmetry is claimed (`search_words`). Otherwise a
+learned amount h (half-width or probability) is read in its unit against `READINGS`:
 
     h ≥ found            "found"               the labels do not change under it
     floor ≤ h < found    "too small to call"
-    h < floor            "at the noise floor"  where absent symmetries come to rest
+    0 < h < floor        "at the noise floor"  where ranges that are moved by noise come to rest
+    h = 0                "zero"                not taken by the search, or held there
     h not finite         "not a number"
 
 The thresholds are conventions, not tests: they say which words are used, and every number is
@@ -21,9 +23,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from isotropy.report.search_words import (
+    disagreement_sentences,
+    is_nothing_learned,
+    nothing_learned_sentence,
+)
+from isotropy.report.units import (
+    OTHER_READING,
+    READINGS,
+    Reading,
+    amount_of,
+    amount_text,
+    interval_text,
+    is_probability,
+    pair_of,
+    reading_of,
+    short_amount,
+    signed_amount,
+)
 from isotropy.report.wording import (
     MISSING,
     capital,
@@ -31,6 +50,7 @@ from isotropy.report.wording import (
     gain_text,
     joined,
     mapping_of,
+    nats_text,
     number_text,
     objects_of,
     spoken_name,
@@ -44,7 +64,7 @@ __all__ = [
     "verdicts_by_name", "word_of",
 ]  # fmt: skip
 
-ReadingWord = Literal["found", "too small to call", "at the noise floor", "not a number"]
+ReadingWord = Literal["found", "too small to call", "at the noise floor", "zero", "not a number"]
 
 FOUND_WORDS = ("found", "present", "partial")
 """Words of readings and verdicts by which the labels do not change under a symmetry."""
@@ -53,72 +73,26 @@ NOT_LEARNED = ("none", "fixed", "averaged-losses", "trivial-augment")
 STRONG_CORRELATION = 0.5
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How amounts in one unit are read.
-
-    found, floor: half-widths (or probabilities), in the unit, from which the words above are used
-    full_scale:   amount at which a bar in the report is full
-    decimals:     digits after the point in tables
-    symbol:       what follows a number directly, such as the degree sign
-    """
-
-    found: float
-    floor: float
-    full_scale: float
-    decimals: int
-    symbol: str = ""
-
-
-READINGS: dict[str, Reading] = {
-    "degrees": Reading(found=20.0, floor=10.0, full_scale=180.0, decimals=1, symbol="°"),
-    "fraction of image width": Reading(found=0.05, floor=0.025, full_scale=0.5, decimals=3),
-    "fraction of length": Reading(found=0.05, floor=0.025, full_scale=0.5, decimals=3),
-    "log factor": Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3),
-    "tangent": Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3),
-    "grey level": Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3),
-    "unit length": Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3),
-    "probability": Reading(found=0.1, floor=0.05, full_scale=0.5, decimals=3),
-}
-OTHER_READING = Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3)
-
-
-def reading_of(unit: str | None) -> Reading:
-    """The thresholds and looks of a unit; `OTHER_READING` for units the table does not hold."""
-    return READINGS.get(unit or "", OTHER_READING)
-
-
-def is_probability(symmetry: Mapping[str, Any]) -> bool:
-    """Whether it is an element of a finite group: from zero to a probability, not a range."""
-    return symmetry.get("kind") == "probability"
-
-
-def amount_of(symmetry: Mapping[str, Any]) -> float | None:
-    """(high − low) / 2, or the probability, in the symmetry's unit; None if not a number."""
-    low, high = finite(symmetry.get("low")), finite(symmetry.get("high"))
-    if is_probability(symmetry):
-        return high
-    return None if low is None or high is None else (high - low) / 2
-
-
 def verdict_of(symmetry: Mapping[str, Any]) -> ReadingWord:
     """The word for one symmetry's learned amount; see the module's table."""
     amount = amount_of(symmetry)
     reading = reading_of(symmetry.get("unit"))
     if amount is None:
         return "not a number"
+    if amount == 0:
+        return "zero"
     if amount >= reading.found:
         return "found"
     return "too small to call" if amount >= reading.floor else "at the noise floor"
 
 
 def verdicts_by_name(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The verdicts by refits, where the run was judged; otherwise empty."""
+    """The verdicts, where the run was judged; otherwise empty."""
     return {str(each.get("name")): each for each in objects_of(result.get("verdicts"))}
 
 
 def word_of(symmetry: Mapping[str, Any], verdicts: Mapping[str, Mapping[str, Any]]) -> str:
-    """The verdict by refits, or where there is none the reading of the amount."""
+    """The verdict, or where there is none the reading of the amount."""
     judged = verdicts.get(str(symmetry["name"]))
     return verdict_of(symmetry) if judged is None else str(judged.get("verdict") or "cannot tell")
 
@@ -132,8 +106,8 @@ def finding_sentences(result: Mapping[str, Any], truth: Mapping[str, float]) -> 
     """The headline, then what else there is to say.
 
     result: as printed by `isotropy learn --json`: its `symmetries`, `objective`, `verdicts`,
-            `correlations` and `settled` (false for a run too short for its ranges to settle)
-            are read
+            `search`, `correlations` and `settled` (false where ranges or evidence still moved at
+            the end of the run) are read
     truth:  true half-widths (or probabilities) by name, in the symmetry's unit; may be empty
     """
     symmetries = result.get("symmetries") or []
@@ -155,16 +129,31 @@ def finding_sentences(result: Mapping[str, Any], truth: Mapping[str, float]) -> 
     if objective == "averaged-losses":
         how = "Losses were averaged over the copies, not outputs: ordinary augmentation."
         return (_given_sentence(symmetries), how, *made_with)
-    if result.get("settled") is False:
-        known = [symmetry for symmetry in symmetries if amount_of(symmetry) is not None]
-        amounts = f": {joined(map(_short_phrase, known))}" if known else ""
-        return (
-            f"The run was too short for the ranges to settle, so nothing can be said yet{amounts}.",
-            *made_with[:1],
-        )
+    if is_nothing_learned(result):
+        return (nothing_learned_sentence(result), *made_with[:1])
     verdicts = verdicts_by_name(result)
+    moving = () if result.get("settled") is not False else (_moving_sentence(symmetries),)
+    if moving and not verdicts:
+        # Without a search the amounts rest on this run alone, and nothing can be said yet.
+        return (*moving, *made_with[:1])
     told = _judged_sentences(symmetries, verdicts) if verdicts else _read_sentences(symmetries)
-    return (*told, *_correlation_sentences(result), *made_with)
+    return (
+        *told,
+        *moving,
+        *disagreement_sentences(result),
+        *_correlation_sentences(result),
+        *made_with,
+    )
+
+
+def _moving_sentence(symmetries: Sequence[Mapping[str, Any]]) -> str:
+    """That the run did not settle, with the amounts it has come to."""
+    known = [_short_phrase(symmetry) for symmetry in symmetries if amount_of(symmetry)]
+    shown = f" (now {joined(known)})" if known else ""
+    return (
+        "The run has not settled: the ranges or the evidence still moved over the last quarter of "
+        f"its epochs{shown}; give it more epochs."
+    )
 
 
 def _read_sentences(symmetries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -172,6 +161,7 @@ def _read_sentences(symmetries: Sequence[Mapping[str, Any]]) -> list[str]:
     found = _with_word(symmetries, "found")
     unclear = _with_word(symmetries, "too small to call")
     still = _with_word(symmetries, "at the noise floor")
+    zero = _with_word(symmetries, "zero")
     broken = _with_word(symmetries, "not a number")
     sentences: list[str] = []
     if found:
@@ -185,14 +175,18 @@ def _read_sentences(symmetries: Sequence[Mapping[str, Any]]) -> list[str]:
     if broken:
         sentences.append(f"The learned range of {_names(broken)} is not a finite number.")
     if still:
-        sentences.append(_still_sentence(still, found=bool(found), alone=still == list(symmetries)))
+        alone = len(still) == len(symmetries)
+        sentences.append(_still_sentence(still, found=bool(found), alone=alone))
+    if zero:
+        every = len(zero) == len(symmetries) > 1
+        sentences.append(f"Exactly zero: {'all that was tried' if every else _names(zero)}.")
     return sentences
 
 
 def _judged_sentences(
     symmetries: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """What the refits say: a headline, one sentence for each that is wanted, then the others."""
+    """What the verdicts say: a headline, a sentence for each that is found, then the others."""
     by_word: dict[str, list[Mapping[str, Any]]] = {}
     for symmetry in symmetries:
         judged = symmetry["name"] in verdicts
@@ -202,7 +196,7 @@ def _judged_sentences(
     if shown:
         sentences = [f"The labels do not change under {joined(map(_extent_phrase, shown))}."]
     elif wanted:
-        sentences = ["A symmetry is wanted, but its learned range is not a finite number."]
+        sentences = ["A symmetry is found, but its learned range is not a finite number."]
     elif "already built in" in by_word:
         sentences = ["No symmetry was found beyond what the network has built in."]
     else:
@@ -213,29 +207,46 @@ def _judged_sentences(
             f"Already built in: {_names(built_in)}; the network itself does not react, so that "
             "averaging adds nothing."
         )
-    sentences += [
-        f"{_judged_phrase(s, verdicts[s['name']])}." for s in by_word.get("cannot tell", ())
-    ]
+    if unclear := by_word.get("cannot tell"):
+        them = "it" if len(unclear) == 1 else "them"
+        sentences.append(
+            f"Cannot tell: {joined(map(_unclear_phrase, unclear))}; the evidence neither wants nor "
+            f"excludes {them}."
+        )
     if absent := by_word.get("absent"):
         alone = len(absent) == len(symmetries) > 1
-        sentences.append(f"Absent: {'all that was tried' if alone else _names(absent)}.")
+        named = "all that was tried" if alone else joined(map(_absent_phrase, absent))
+        sentences.append(f"Absent: {named}.")
     if unjudged := by_word.get(""):
         sentences.append(f"Not judged: {_names(unjudged)}.")
     return sentences
 
 
 def _judged_phrase(symmetry: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
-    """`Rotation: present, ±178° (gain 1.08 ± 0.00 nats per example)`."""
+    """`Rotation: present, ±178° (95 % interval ±170° to ±180°; gain 284 nats, …)`."""
     amount = "" if amount_of(symmetry) is None else f", {short_amount(symmetry)}"
-    gain = gain_text(judged.get("gain"), judged.get("error"))
-    after = "" if gain == MISSING else f" (gain {gain} nats per example{_together(judged)})"
+    interval = interval_text(symmetry.get("interval"), str(symmetry.get("unit") or ""))
+    gain, gains = nats_text(judged.get("gain_nats")), pair_of(judged.get("gain_interval"))
+    parts = [] if interval == MISSING else [f"95 % interval {interval}"]
+    if gain != MISSING:
+        spread = "" if gains is None else f", 95 % interval {' to '.join(map(nats_text, gains))}"
+        parts.append(f"gain {gain} nats{spread}")
+    after = f" ({'; '.join(parts)})" if parts else ""
     name = str(symmetry["name"])
     return f"{title_of(name)}: {word_of(symmetry, {name: judged})}{amount}{after}"
 
 
-def _together(judged: Mapping[str, Any]) -> str:
-    group = [spoken_name(str(name)) for name in judged.get("group") or ()]
-    return f", together with {joined(group)}" if group else ""
+def _unclear_phrase(symmetry: Mapping[str, Any]) -> str:
+    """The name, with the amount that the model has of it where that is not zero."""
+    used = f" ({short_amount(symmetry)} in the model)" if amount_of(symmetry) else ""
+    return spoken_name(str(symmetry["name"])) + used
+
+
+def _absent_phrase(symmetry: Mapping[str, Any]) -> str:
+    """`translation along x (at most ±0.03)`: the upper end of its interval, where it is known."""
+    interval, unit = pair_of(symmetry.get("interval")), str(symmetry.get("unit") or "")
+    most = "" if interval is None else f" (at most {signed_amount(interval[1], unit)})"
+    return spoken_name(str(symmetry["name"])) + most
 
 
 def correlated_pairs(result: Mapping[str, Any]) -> list[tuple[str, str, float]]:
@@ -352,24 +363,6 @@ def _extent_phrase(symmetry: Mapping[str, Any]) -> str:
 
 def _short_phrase(symmetry: Mapping[str, Any]) -> str:
     return f"{spoken_name(str(symmetry['name']))} {short_amount(symmetry)}"
-
-
-def short_amount(symmetry: Mapping[str, Any]) -> str:
-    """`±178°`, `±0.20`, `probability ½`."""
-    amount = amount_of(symmetry)
-    assert amount is not None, "only finite amounts are put into words"
-    before = "probability " if is_probability(symmetry) else "±"
-    return before + amount_text(amount, str(symmetry.get("unit") or ""))
-
-
-def amount_text(value: float, unit: str) -> str:
-    """Two decimals, or for degrees none; one more where small. A probability of a half is "½"."""
-    if unit == "probability" and abs(value - 0.5) < 0.005:
-        return "½"
-    reading = reading_of(unit)
-    few = max(reading.decimals - 1, 0)
-    decimals = few if abs(value) >= reading.floor or value == 0 else reading.decimals
-    return number_text(value, decimals, reading.symbol)
 
 
 def _bound_text(value: float) -> str:

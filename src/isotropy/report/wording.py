@@ -78,6 +78,11 @@ def gain_text(gain: object, error: object) -> str:
     return f"{text} ± {number_text(spread, decimals)}"
 
 
+def nats_text(nats: object) -> str:
+    """A total in nats: none of its decimals from 10 on, one below."""
+    return number_text(nats, 0 if abs(finite(nats) or 0.0) >= 9.95 else 1)
+
+
 def duration_text(seconds: object) -> str:
     """`12.3 s`, `3 min 23 s`, `1 h 05 min`."""
     value = finite(seconds)
