@@ -112,7 +112,7 @@ def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str,
     if trials.test is None:
         return []
     finding = found.findings[name]
-    rows = []
+    rows: list[dict[str, float]] = []
     for factor in (0.0, 0.5, 1.0, 2.0):
         amount = min(factor * finding.amount, finding.candidate.largest)
         if rows and amount <= rows[-1]["amount"]:
@@ -155,5 +155,3 @@ def _teller(remark: Callable[[str], None] | None) -> Callable[[Trial], None] | N
             )
 
     return tell
-
-
