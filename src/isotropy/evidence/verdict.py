@@ -55,14 +55,15 @@ class Verdict:
     gain:          what the evidence gains by it, nats per example
     gain_nats:     the same in total, over the examples of the search
     gain_interval: its 95 % interval, in nats, over seeds and data
+    Gains are None where no amount of it could be trained with.
     """
 
     name: str
     verdict: VerdictWord
     probability: float | None
-    gain: float
-    gain_nats: float
-    gain_interval: tuple[float, float]
+    gain: float | None
+    gain_nats: float | None
+    gain_interval: tuple[float | None, float | None]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -111,13 +112,13 @@ def _verdict(
         whole=own["whole"],
         built_in=not is_claimed and is_built_in(trainer, symmetry),
     )
-    low, high = own["gain_interval"]
+    gain, (low, high) = own["gain_nats"], own["gain_interval"]
     return Verdict(
         symmetry.name,
         word if learned else "cannot tell",
         own["probability"] if learned else None,
-        own["gain_nats"] / found["examples"],
-        own["gain_nats"],
+        None if gain is None else gain / found["examples"],
+        gain,
         (low, high),
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isotropy.checkpoint import plain
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.search import Search, candidates_of, search
 from isotropy.evidence.streams import stream
@@ -51,12 +52,15 @@ def find_amounts(
     trials = Trials(trainer.network, actions, config, data, test, _teller(remark))
     found = search(trials, candidates_of(trainer.model.augmentation), replicates=replicates)
     constant = trainer.likelihood.constant_log_likelihood(data[1])
-    return {
-        "null_log_evidence": constant,
-        "nothing_learned": nothing_learned(found.log_evidence, constant),
-        **_record(found, trials),
-        "seconds": time.monotonic() - started,
-    }
+    record: dict[str, Any] = plain(
+        {
+            "null_log_evidence": constant,
+            "nothing_learned": nothing_learned(found.log_evidence, constant),
+            **_record(found, trials),
+            "seconds": time.monotonic() - started,
+        }
+    )  # as a resumed run reads it: the evidence of a trial that failed is null
+    return record
 
 
 def settings_from(settings: LearnConfig, found: Mapping[str, Any], examples: int) -> LearnConfig:
@@ -104,7 +108,7 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
     }
 
 
-def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str, float]]:
+def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str, float | None]]:
     """Evidence and held-out likelihood at 0, ½, 1 and 2 times the amount; none without test data.
 
     Twice the amount is cut to as much as there can be.
@@ -112,13 +116,13 @@ def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str,
     if trials.test is None:
         return []
     finding = found.findings[name]
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, float | None]] = []
+    last = -1.0
     for factor in (0.0, 0.5, 1.0, 2.0):
         amount = min(factor * finding.amount, finding.candidate.largest)
-        if rows and amount <= rows[-1]["amount"]:
+        if amount <= last:
             continue
-        trial = trials.at({**found.amounts, name: amount})
-        assert trial.test_log_likelihood is not None
+        last, trial = amount, trials.at({**found.amounts, name: amount})
         rows.append(
             {
                 "amount": amount,
