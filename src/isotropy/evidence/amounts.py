@@ -152,9 +152,9 @@ def gain_interval(
     """
     count, parts = len(gains), len(by_block)
     by_seed = 2 * seed_error**2 / count
-    by_data = parts / (parts - 1) * float(((by_block - by_block.mean()) ** 2).sum())
+    by_data = parts / max(parts - 1, 1) * float(((by_block - by_block.mean()) ** 2).sum())
     total = by_seed + by_data
     mean = float(np.mean(gains))
-    degrees = total**2 / (by_seed**2 / max(count - 1, 1) + by_data**2 / (parts - 1))
+    degrees = total**2 / (by_seed**2 / max(count - 1, 1) + by_data**2 / max(parts - 1, 1))
     reach = float(student.ppf((1 + CREDIBLE) / 2, degrees)) * total**0.5
     return mean, (mean - reach, mean + reach)

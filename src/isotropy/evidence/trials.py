@@ -36,6 +36,7 @@ from isotropy.evidence.scoring import score
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
+from isotropy.networks.augmentations import Augmentation
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import Mixture
 from isotropy.symmetry.actions import Action
@@ -58,7 +59,8 @@ Amounts = Mapping[str, float]
 class Trial:
     """One trial: its amounts, log Z in nats over all its examples, and parts of it.
 
-    blocks: (BLOCKS,) first-order shares of parts of the data, see the module
+    blocks: (BLOCKS,) first-order shares of parts of the data, see the module; fewer where there
+            are fewer examples
     test_log_likelihood: mean over held-out examples, in nats; None without any
     """
 
@@ -126,7 +128,7 @@ class Trials:
                 trainer.run_epoch()
             log_evidence, blocks = self._evidence(trainer)
         except NotFiniteError:  # amounts that no network can be trained with
-            return Trial(amounts, replicate, -math.inf, torch.zeros(BLOCKS), None)
+            return Trial(amounts, replicate, -math.inf, torch.zeros(self._blocks), None)
         held_out = None
         if self.test is not None:
             held_out = score(
@@ -140,7 +142,7 @@ class Trials:
         config = replace(self.config, ranges={**off, **amounts}, caps=off, seed=seed)
         augmentation = augmentation_for(config, self.actions, dtype=inputs.dtype).to(inputs.device)
         assert config.samples is not None
-        samples = 1 if augmentation.is_identity else config.samples
+        samples = config.samples if _draws(augmentation, amounts) else 1
         if isinstance(augmentation, Mixture):  # as many copies for each finite element
             samples *= augmentation.elements
         kind = config.likelihood if targets.ndim == 1 else "gaussian"
@@ -156,6 +158,11 @@ class Trials:
         given = self.actions if isinstance(self.actions, Sequence) else [self.actions]
         return [name for action in given for name in action.names]
 
+    @property
+    def _blocks(self) -> int:
+        """Parts of the data, none of them empty."""
+        return min(BLOCKS, self.examples)
+
     def _evidence(self, trainer: Trainer) -> tuple[float, Tensor]:
         """log Z, and its shares by parts of the data, which are the same in all trials."""
         evidence = trainer.evidence
@@ -163,8 +170,17 @@ class Trials:
             fit = evidence.fit(trainer.orbit_batches("trial"))
             value = float(evidence.value(fit))
         order = torch.randperm(self.examples, generator=stream(self.config.seed, "blocks"))
-        parts = order.to(trainer.device).tensor_split(BLOCKS)
+        parts = order.to(trainer.device).tensor_split(self._blocks)
         return value, evidence.shares(fit, trainer.orbit_of(parts, "trial blocks"))
+
+
+def _draws(augmentation: Augmentation, amounts: Amounts) -> bool:
+    """Whether copies differ from draw to draw: finite elements alone need one copy each."""
+    if not isinstance(augmentation, Mixture):
+        return not augmentation.is_identity
+    random = (name for each in augmentation.finite if each.is_random for name in each.names)
+    moves = bool(augmentation.action.generators) and not augmentation.ranges.is_identity
+    return moves or any(name in amounts for name in random)
 
 
 def _key(amounts: Amounts) -> tuple[tuple[str, float], ...]:

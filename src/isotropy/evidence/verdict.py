@@ -3,9 +3,9 @@
 The search (`search`) leaves a density over the amount of each symmetry and the probability p that
 there is more of it than a floor. The verdicts:
 
-    present           p ≥ 95 %, and what was found is all there can be: the whole period,
+    present           taken, p ≥ 95 %, and what was found is all there can be: the whole period,
                       probability ½, or for a motion without an end a range of at least `WHOLE`
-    partial           p ≥ 95 %, but less
+    partial           taken, p ≥ 95 %, but less
     absent            p ≤ 5 %
     already built in  not taken, and the network does not react to it, nor would it with other
                       weights (they are shuffled to see that): its architecture has it
@@ -55,14 +55,15 @@ class Verdict:
     gain:          what the evidence gains by it, nats per example
     gain_nats:     the same in total, over the examples of the search
     gain_interval: its 95 % interval, in nats, over seeds and data
+    Gains are None where no amount of it could be trained with.
     """
 
     name: str
     verdict: VerdictWord
     probability: float | None
-    gain: float
-    gain_nats: float
-    gain_interval: tuple[float, float]
+    gain: float | None
+    gain_nats: float | None
+    gain_interval: tuple[float | None, float | None]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,9 +74,14 @@ def nothing_learned(log_evidence: float, constant_log_likelihood: float) -> bool
     return not log_evidence > constant_log_likelihood + NOTHING_LEARNED
 
 
-def word_for(probability: float, *, whole: bool, built_in: bool) -> VerdictWord:
-    """The verdict that follows; built_in: by the architecture, whatever the weights are."""
-    if probability >= SURE:
+def word_for(probability: float, *, taken: bool, whole: bool, built_in: bool) -> VerdictWord:
+    """The verdict that follows.
+
+    taken:    by the search. Where log Z is flat most amounts are large, and so is p: that alone
+              claims nothing
+    built_in: by the architecture, whatever the weights are
+    """
+    if taken and probability >= SURE:
         return "present" if whole else "partial"
     if built_in:
         return "already built in"
@@ -86,7 +92,7 @@ def judge(trainer: Trainer, found: Mapping[str, Any]) -> list[Verdict]:
     """A verdict for every symmetry of a trained run, from what its search left behind.
 
     found: as `workflows.searching` keeps it: `examples`, `nothing_learned`, and by name in
-    `symmetries` the probability, the gain, and whether all there can be was taken
+    `symmetries` the amount, the probability, the gain, and whether all there can be was taken
     """
     return [
         _verdict(trainer, symmetry, found["symmetries"][symmetry.name], found)
@@ -98,19 +104,21 @@ def judge(trainer: Trainer, found: Mapping[str, Any]) -> list[Verdict]:
 def _verdict(
     trainer: Trainer, symmetry: Symmetry, own: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Verdict:
-    learned = not found["nothing_learned"]
+    learned, taken = not found["nothing_learned"], bool(own["amount"])
+    is_claimed = taken and own["probability"] >= SURE
     word = word_for(
         own["probability"],
+        taken=taken,
         whole=own["whole"],
-        built_in=own["probability"] < SURE and is_built_in(trainer, symmetry),
+        built_in=not is_claimed and is_built_in(trainer, symmetry),
     )
-    low, high = own["gain_interval"]
+    gain, (low, high) = own["gain_nats"], own["gain_interval"]
     return Verdict(
         symmetry.name,
         word if learned else "cannot tell",
         own["probability"] if learned else None,
-        own["gain_nats"] / found["examples"],
-        own["gain_nats"],
+        None if gain is None else gain / found["examples"],
+        gain,
         (low, high),
     )
 
@@ -119,7 +127,7 @@ def is_settled(history: Sequence[Mapping[str, Any]], floors: Mapping[str, float]
     """Whether amounts and evidence stood still over the last quarter of the epochs.
 
     An amount may move by a tenth of itself or by half of its floor (where a symmetry is too small
-    to speak of), the log evidence by 0.05 nats per example.
+    to speak of), the log evidence by 0.05 nats per example. NaN is not settled.
     history: a row an epoch, with `ranges` by name and `log_evidence_per_example`, which may be None
     """
     if not history:
@@ -127,10 +135,12 @@ def is_settled(history: Sequence[Mapping[str, Any]], floors: Mapping[str, float]
     last, before = history[-1], history[(3 * len(history)) // 4 - (len(history) >= 4)]
     for name, floor in floors.items():
         now, then = abs(last["ranges"][name]), abs(before["ranges"][name])
-        if abs(now - then) > max(0.1 * now, floor / 2):
+        if not abs(now - then) <= max(0.1 * now, floor / 2):
             return False
-    rows = history[(3 * len(history)) // 4 :]
-    known = [r["log_evidence_per_example"] for r in rows if r["log_evidence_per_example"] is not None]
+    found = [row["log_evidence_per_example"] for row in history[(3 * len(history)) // 4 :]]
+    known = [value for value in found if value is not None]
+    if not all(map(math.isfinite, known)):
+        return False
     return not known or max(known) - min(known) <= SETTLED_NATS
 
 

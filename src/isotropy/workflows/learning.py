@@ -40,9 +40,9 @@ from isotropy.evidence.calibration import calibration
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive
 from isotropy.evidence.schedule import LearnConfig, Objective
+from isotropy.evidence.search import candidates_of
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
-from isotropy.evidence.search import candidates_of
 from isotropy.evidence.verdict import is_settled, judge
 from isotropy.networks.augmentations import Augmentation, Symmetry
 from isotropy.networks.correlated import CorrelatedRanges

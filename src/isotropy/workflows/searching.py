@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isotropy.checkpoint import plain
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.search import Search, candidates_of, search
 from isotropy.evidence.streams import stream
@@ -53,12 +54,15 @@ def find_amounts(
     candidates = candidates_of(trainer.model.augmentation)
     least = constant + NOTHING_LEARNED
     found = search(trials, candidates, replicates=replicates, at_least=least)
-    return {
-        "null_log_evidence": constant,
-        "nothing_learned": nothing_learned(found.log_evidence, constant),
-        **_record(found, trials),
-        "seconds": time.monotonic() - started,
-    }
+    record: dict[str, Any] = plain(
+        {
+            "null_log_evidence": constant,
+            "nothing_learned": nothing_learned(found.log_evidence, constant),
+            **_record(found, trials),
+            "seconds": time.monotonic() - started,
+        }
+    )  # as a resumed run reads it: the evidence of a trial that failed is null
+    return record
 
 
 def settings_from(settings: LearnConfig, found: Mapping[str, Any], examples: int) -> LearnConfig:
@@ -106,7 +110,7 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
     }
 
 
-def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str, float]]:
+def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str, float | None]]:
     """Evidence and held-out likelihood at 0, ½, 1 and 2 times the amount; none without test data.
 
     Twice the amount is cut to as much as there can be.
@@ -114,13 +118,13 @@ def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str,
     if trials.test is None:
         return []
     finding = found.findings[name]
-    rows = []
+    rows: list[dict[str, float | None]] = []
+    last = -1.0
     for factor in (0.0, 0.5, 1.0, 2.0):
         amount = min(factor * finding.amount, finding.candidate.largest)
-        if rows and amount <= rows[-1]["amount"]:
+        if amount <= last:
             continue
-        trial = trials.at({**found.amounts, name: amount})
-        assert trial.test_log_likelihood is not None
+        last, trial = amount, trials.at({**found.amounts, name: amount})
         rows.append(
             {
                 "amount": amount,
@@ -157,5 +161,3 @@ def _teller(remark: Callable[[str], None] | None) -> Callable[[Trial], None] | N
             )
 
     return tell
-
-

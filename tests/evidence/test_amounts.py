@@ -1,0 +1,241 @@
+"""Densities over amounts: against closed forms and dense integrals, their coverage, gains."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from isotropy.checks import CallerError
+from isotropy.evidence import amounts as room
+from isotropy.evidence.amounts import (
+    Profile,
+    between,
+    gain_interval,
+    interpolated_peak,
+    posterior,
+)
+
+LARGEST, SCALE, BLOCKS = 180.0, 6.0, 20
+GRID_STEP = LARGEST / (room.GRID - 1)
+
+
+def profile_of(amounts, values, *, largest: float = LARGEST, blocks=None) -> Profile:
+    given = np.zeros((len(amounts), BLOCKS)) if blocks is None else np.asarray(blocks, float)
+    return Profile(tuple(map(float, amounts)), tuple(map(float, values)), given, largest, SCALE)
+
+
+def in_t(amount):
+    return np.log(np.asarray(amount, float) + SCALE)
+
+
+@pytest.fixture
+def one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without errors all draws are the same."""
+    monkeypatch.setattr(room, "DRAWS", 1)
+
+
+# --- the density without errors -------------------------------------------------------------------
+
+
+def straight_above(floor: float, slope: float) -> float:
+    """P(η > floor) of a density ∝ (η + scale)^slope on [0, largest], in closed form."""
+    low, middle, high = ((x + SCALE) ** (slope + 1) / (slope + 1) for x in (0.0, floor, LARGEST))
+    return (high - middle) / (high - low)
+
+
+@pytest.mark.parametrize("points", [(0, 180), (0, 9, 180), (0, 9, 27, 72, 180)])
+@pytest.mark.parametrize("slope", [-3.0, -0.5, 0.0, 0.7, 4.0])
+def test_profiles_straight_in_t_in_closed_form(one_draw, points, slope: float) -> None:
+    found = posterior(profile_of(points, slope * in_t(points)), 0.0)
+    assert found.density.sum() == pytest.approx(1.0)
+    for floor in (0.0, 6.0, 50.0, 170.0):
+        # A sum over a grid in place of the integral: off by a step of the density at most.
+        tolerance = 2 * float(found.density.max())
+        assert found.above(floor) == pytest.approx(straight_above(floor, slope), abs=tolerance)
+    if slope:
+        end = LARGEST if slope > 0 else 0.0
+        assert found.mode == interpolated_peak(profile_of(points, slope * in_t(points))) == end
+
+
+PARABOLAS = {"in the middle": (40.0, 0.25), "small": (10.0, 0.4), "at the end": (180.0, 0.3)}
+
+
+@pytest.mark.parametrize(("peak", "width"), PARABOLAS.values(), ids=PARABOLAS)
+def test_parabolas_in_t_by_a_dense_integral(one_draw, peak: float, width: float) -> None:
+    def log_z(amount):
+        return 7.0 - ((in_t(amount) - in_t(peak)) / width) ** 2 / 2
+
+    points = np.exp(np.linspace(in_t(0), in_t(LARGEST), 24)) - SCALE
+    points[0], points[-1] = 0.0, LARGEST
+    found = posterior(profile_of(points, log_z(points)), 0.0)
+    dense = np.linspace(0, LARGEST, 400_001)
+    weight = np.exp(log_z(dense))
+    weight /= weight.sum()
+    for floor in (2.0, 6.0, peak / 2, 0.9 * peak, 1.1 * peak):
+        assert found.above(floor) == pytest.approx(weight[dense > floor].sum(), abs=0.01)
+    order = np.argsort(weight)[::-1]
+    inside = dense[order[: np.searchsorted(np.cumsum(weight[order]), 0.95) + 1]]
+    span = inside.max() - inside.min()
+    assert found.interval == pytest.approx((inside.min(), inside.max()), abs=0.04 * span)
+    assert found.mode == pytest.approx(peak, abs=0.04 * span)
+
+
+def test_floors_outside(one_draw) -> None:
+    found = posterior(profile_of((0, 180), (0, 1)), 0.0)
+    assert found.above(-1.0) == pytest.approx(1.0)
+    assert found.above(LARGEST) == 0.0
+
+
+def test_intervals_of_a_normal_density_cover(one_draw) -> None:
+    """Peaks scattered about the truth as the profile says: 95 % of intervals hold the truth."""
+    random, truth, width = np.random.default_rng(0), 90.0, 8.0
+    points = np.concatenate([[0.0], np.arange(30.0, 151.0, 4.0), [LARGEST]])
+    covered, spans = [], []
+    for _ in range(400):
+        peak = truth + width * random.standard_normal()
+        found = posterior(profile_of(points, -(((points - peak) / width) ** 2) / 2), 0.0)
+        low, high = found.interval
+        covered.append(low <= truth <= high)
+        spans.append(high - low)
+    assert np.mean(spans) == pytest.approx(2 * 1.96 * width, rel=0.03)
+    # Four standard errors of a share of 95 % in 400.
+    assert np.mean(covered) == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 400) ** 0.5)
+
+
+def test_beyond_the_last_amount_that_was_tried_nothing_rises(one_draw) -> None:
+    """A profile that was given up at 60 still rising has its peak there, and is flat from there."""
+    profile = profile_of((0, 9, 27, 60), 2 * in_t((0, 9, 27, 60)))
+    assert interpolated_peak(profile) == pytest.approx(60.0, abs=GRID_STEP)
+    found = posterior(profile, 0.0)
+    beyond = found.density[found.grid > 60]
+    assert beyond == pytest.approx(np.full(len(beyond), beyond[0]))
+
+
+# --- its errors -----------------------------------------------------------------------------------
+
+
+def over_slopes(value: float, error: float, floor: float) -> float:
+    """E[P(η > floor)] where log Z at the end is normal, by Gauss and Hermite."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    slopes = (value + error * nodes) / (in_t(LARGEST) - in_t(0))
+    return float(sum(w * straight_above(floor, k) for w, k in zip(weights, slopes, strict=True))
+                 / weights.sum())  # fmt: skip
+
+
+MANY = 4000
+# The standard error of a mean of so many numbers between 0 and 1, times four.
+MONTE_CARLO = 4 * 0.5 / MANY**0.5
+
+
+@pytest.mark.parametrize("value", [-20.0, 20.0])
+def test_errors_over_seeds(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    """Each end has an error of its own: √2 σ on the difference."""
+    monkeypatch.setattr(room, "DRAWS", MANY)
+    found = posterior(profile_of((0, 180), (0, value)), 15.0)
+    expected = over_slopes(value, 15.0 * 2**0.5, 30.0)
+    assert found.above(30.0) == pytest.approx(expected, abs=MONTE_CARLO)
+    for wrong in (0.0, 15.0, 30.0):
+        assert abs(expected - over_slopes(value, wrong, 30.0)) > MONTE_CARLO
+
+
+@pytest.mark.parametrize("value", [-20.0, 20.0])
+def test_errors_over_data(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    """The bootstrap of shares d_b has the variance Σ (d_b − mean)²."""
+    monkeypatch.setattr(room, "DRAWS", MANY)
+    shares = 5.0 + 5.0 * np.random.default_rng(1).standard_normal(BLOCKS)
+    blocks = np.stack([np.zeros(BLOCKS), shares])
+    found = posterior(profile_of((0, 180), (0, value), blocks=blocks), 0.0)
+    error = float(((shares - shares.mean()) ** 2).sum() ** 0.5)
+    expected = over_slopes(value, error, 30.0)
+    assert found.above(30.0) == pytest.approx(expected, abs=MONTE_CARLO)
+    for wrong in (0.0, error / 2, 2 * error):
+        assert abs(expected - over_slopes(value, wrong, 30.0)) > MONTE_CARLO
+
+
+def test_what_all_parts_share_is_no_error() -> None:
+    blocks = np.stack([np.zeros(BLOCKS), np.full(BLOCKS, 3.0)])
+    found = posterior(profile_of((0, 180), (0, 4.0), blocks=blocks), 0.0)
+    plain = posterior(profile_of((0, 180), (0, 4.0)), 0.0)
+    np.testing.assert_allclose(found.density, plain.density, rtol=1e-9)
+
+
+def test_draws_follow_their_seed() -> None:
+    profile = profile_of((0, 60, 180), (0, 3, 1))
+    first, again, other = (posterior(profile, 2.0, seed=seed).density for seed in (0, 0, 1))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+FAILED = {"in the middle": 2, "at the end": 4}
+
+
+@pytest.mark.parametrize("failed", FAILED.values(), ids=FAILED)
+def test_failed_trials_are_not_there(one_draw, failed: int) -> None:
+    points, values = [0, 9, 27, 72, 180], [0.0, 1.0, 3.0, 2.0, 1.5]
+    with_it = profile_of(points, [-math.inf if n == failed else v for n, v in enumerate(values)])
+    without = profile_of(*([x for n, x in enumerate(each) if n != failed]
+                           for each in (points, values)))  # fmt: skip
+    found, expected = posterior(with_it, 0.0), posterior(without, 0.0)
+    assert np.isfinite(found.density).all()
+    np.testing.assert_array_equal(found.density, expected.density)
+    assert interpolated_peak(with_it) == interpolated_peak(without)
+    assert with_it.gain == without.gain == 3.0 - (failed == 2) * 1.0
+
+
+# --- profiles -------------------------------------------------------------------------------------
+
+
+def test_best_and_gain() -> None:
+    profile = profile_of((0, 9, 27), (-3.0, -1.0, -2.0))
+    assert profile.best == 1 and profile.gain == 2.0
+    assert profile_of((0, 9), (1.0, 0.0)).gain == 0.0
+
+
+def test_between_is_half_way_in_t() -> None:
+    profile = profile_of((0, 180), (0, 0))
+    assert between(profile, 0.0, 180.0) == pytest.approx((6 * 186) ** 0.5 - 6)
+    assert in_t(between(profile, 9.0, 27.0)) == pytest.approx((in_t(9) + in_t(27)) / 2)
+
+
+@pytest.mark.parametrize("amounts", [(), (0,), (1, 2), (0, 5, 5), (0, 9, 3)])
+def test_refused(amounts) -> None:
+    with pytest.raises(CallerError, match="profile: expected increasing amounts from zero on"):
+        profile_of(amounts, [0.0] * len(amounts))
+
+
+# --- gains ----------------------------------------------------------------------------------------
+
+
+def test_gain_interval_written_out() -> None:
+    gains, error = [3.0, 5.0, 7.0], 0.8
+    shares = np.random.default_rng(2).standard_normal(BLOCKS)
+    by_seed = 2 * 0.8**2 / 3
+    by_data = 20 * np.var(shares, ddof=1)
+    degrees = (by_seed + by_data) ** 2 / (by_seed**2 / 2 + by_data**2 / 19)
+    reach = student.ppf(0.975, degrees) * (by_seed + by_data) ** 0.5
+    mean, interval = gain_interval(gains, shares, error)
+    assert mean == pytest.approx(5.0)
+    assert interval == pytest.approx((5.0 - reach, 5.0 + reach))
+
+
+@pytest.mark.parametrize(("count", "factor"), [(1, 12.706), (2, 12.706), (3, 4.303), (5, 2.776)])
+def test_few_seeds_have_students_quantiles(count: int, factor: float) -> None:
+    """Where parts of the data agree, degrees of freedom are those of the replicates."""
+    mean, (low, high) = gain_interval([2.0] * count, np.full(BLOCKS, 0.1), 1.0)
+    assert mean == 2.0 and high - mean == pytest.approx(mean - low)
+    assert high - mean == pytest.approx(factor * (2 / count) ** 0.5, rel=1e-3)
+
+
+def test_gain_intervals_cover() -> None:
+    """Gains with errors over data and over seeds, of which σ is estimated as the search does."""
+    random, truth, replicates, trials = np.random.default_rng(3), 4.0, 3, 3000
+    hits = 0
+    for _ in range(trials):
+        shares = truth / BLOCKS + 0.4 * random.standard_normal(BLOCKS)
+        noise = 1.5 * random.standard_normal((2, replicates))
+        error = float(noise.var(1, ddof=1).mean() ** 0.5)
+        low, high = gain_interval(list(shares.sum() + noise[0] - noise[1]), shares, error)[1]
+        hits += low <= truth <= high
+    assert 0.935 <= hits / trials <= 0.985

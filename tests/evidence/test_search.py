@@ -1,0 +1,380 @@
+"""The search: on surfaces of log Z that are known, and on points whose symmetry is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from planar_problems import (
+    CONFIG,
+    Push,
+    Radius,
+    Stretch,
+    Turn,
+    by_first,
+    by_radius,
+    mirror,
+    mlp,
+    points,
+)
+from torch import Tensor, nn
+
+from isotropy.evidence.schedule import resolve
+from isotropy.evidence.search import (
+    LEAST_ERROR,
+    LEAST_GAIN,
+    Candidate,
+    Search,
+    candidates_of,
+    families_of,
+    search,
+)
+from isotropy.evidence.trials import BLOCKS, Amounts, Trial, Trials
+from isotropy.evidence.verdict import nothing_learned, word_for
+from isotropy.likelihoods import Categorical
+from isotropy.networks.mixtures import augmentation_over
+from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
+from isotropy.symmetry.image_actions import affine
+
+# --- candidates -----------------------------------------------------------------------------------
+
+ROTATION = affine(("rotation",))
+CANDIDATES = {
+    "a period": (ROTATION, {}, "rotation", 180.0, (9.0, 27.0, 72.0, 180.0), 162.0),
+    "a period, capped": (ROTATION, {"rotation": 60.0}, "rotation", 60.0, (3, 9, 24, 60), 162.0),
+    "no period": (affine(("scale_x",)), {}, "scale_x", 1.0, (0.1, 0.3, 1.0), 0.4),
+    "no period, capped": (
+        affine(("scale_x",)), {"scale_x": 0.5}, "scale_x", 0.5, (0.05, 0.15, 0.5), 0.4),
+    "of the width": (
+        affine(("translation_x",)), {}, "translation_x", 0.5, (0.05, 0.15, 0.5), 0.2),
+    "a mirror": (mirror(0), {}, "mirror_x", 0.5, (0.1, 0.25, 0.5), 0.45),
+    "a mirror, capped": (mirror(0), {"mirror_x": 0.3}, "mirror_x", 0.3, (0.06, 0.15, 0.3), 0.45),
+    "one of four": (quarter_turns(), {}, "turn_90", 0.25, (0.05, 0.125, 0.25), 0.225),
+    "drawn": (PointPermutation(), {}, "point_permutation", 1.0, (0.2, 0.5, 1.0), 0.9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("action", "caps", "name", "largest", "grid", "whole"), CANDIDATES.values(), ids=CANDIDATES
+)
+def test_candidates(action, caps, name, largest, grid, whole) -> None:
+    augmentation = augmentation_over(action, caps=caps, start={}, dtype=torch.float64)
+    found = {candidate.name: candidate for candidate in candidates_of(augmentation)}[name]
+    assert found.names == (name,) and found.largest == pytest.approx(largest)
+    assert found.grid == pytest.approx(grid) and found.whole == pytest.approx(whole)
+    assert found.grid[-1] == found.largest
+    assert found.scale > 0 and 0 < found.floor < found.whole
+
+
+@pytest.mark.parametrize("distribution", ["independent", "correlated"])
+def test_what_is_capped_at_zero_is_no_candidate(distribution: str) -> None:
+    actions = [affine(("rotation", "scale_x")), quarter_turns()]
+    augmentation = augmentation_over(
+        actions, caps={"scale_x": 0.0, "turn_180": 0.0}, distribution=distribution
+    )
+    names = [candidate.name for candidate in candidates_of(augmentation)]
+    assert names == ["rotation", "turn_90", "turn_270"]
+
+
+def candidate(name: str, largest: float = 1.0) -> Candidate:
+    grid = tuple(share * largest for share in (0.1, 0.3, 1.0))
+    return Candidate((name,), largest, grid, 0.05 * largest, 0.9 * largest, 0.05 * largest)
+
+
+def test_families() -> None:
+    given = [candidate(name) for name in ("shift_x", "turn", "grow_x", "shift_y", "shift_z")]
+    (family,) = families_of(given)
+    assert family.names == ("shift_x", "shift_y", "shift_z")
+    assert family.of(0.2) == {"shift_x": 0.2, "shift_y": 0.2, "shift_z": 0.2}
+    assert families_of([candidate("shift_x"), candidate("shift_y", 2.0)]) == []
+    assert families_of([candidate("x"), candidate("y")]) != []  # names that are axes alone
+
+
+# --- surfaces that are known ----------------------------------------------------------------------
+
+
+class Surface:
+    """In place of trials: log Z as a function of the amounts, and how often it was asked for."""
+
+    examples = 200
+
+    def __init__(
+        self, log_z: Callable[[Mapping[str, float]], float], noise: Sequence[float] = (0.0,)
+    ) -> None:
+        self.log_z, self.noise = log_z, noise
+        self.done: dict[tuple, Trial] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self.done)
+
+    def _key(self, amounts: Amounts, replicate: int) -> tuple:
+        return (*sorted((n, v) for n, v in amounts.items() if v), replicate)
+
+    def at(self, amounts: Amounts, replicate: int = 0) -> Trial:
+        value = self.log_z({n: v for n, v in amounts.items() if v})
+        value += self.noise[replicate % len(self.noise)]
+        blocks = torch.full((BLOCKS,), value / BLOCKS if math.isfinite(value) else 0.0)
+        trial = Trial(dict(amounts), replicate, value, blocks, None)
+        return self.done.setdefault(self._key(amounts, replicate), trial)
+
+    def known(self, amounts: Amounts) -> Trial | None:
+        return self.done.get(self._key(amounts, 0))
+
+
+def found_on(log_z, *names: str, **options) -> tuple[Search, Surface]:
+    surface = Surface(log_z, **options)
+    return search(surface, [candidate(name) for name in names]), surface  # type: ignore[arg-type]
+
+
+def hill(amount: float, peak: float, height: float, width: float = 0.35) -> float:
+    """A parabola in t = log(η + scale): zero at nothing, `height` at the peak."""
+
+    def fall(value: float) -> float:
+        return (math.log((value + 0.05) / (peak + 0.05)) / width) ** 2 / 2
+
+    return height * (1 - fall(amount) / fall(0.0))
+
+
+@pytest.mark.parametrize("peak", [0.12, 0.25, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("height", [15.0, 60.0, 400.0])
+def test_the_maximum_of_a_hill(peak: float, height: float) -> None:
+    found, surface = found_on(lambda a: -50 + hill(a.get("turn", 0.0), peak, height), "turn")
+    turn = found.findings["turn"]
+    assert turn.amount == found.amounts["turn"] == pytest.approx(peak, rel=0.05)
+    low, high = turn.posterior.interval
+    assert low <= peak <= high
+    assert turn.gain == pytest.approx(height, rel=0.01)
+    assert turn.gain_interval[0] < height < turn.gain_interval[1]
+    assert turn.probability > 0.95
+    assert turn.is_whole == (peak == 1.0)
+    assert found.log_evidence == pytest.approx(-50 + height, abs=0.01 * height)
+    assert found.trials == surface.count <= 16 and found.examples == 200
+
+
+def test_higher_hills_are_known_better() -> None:
+    spans = []
+    for height in (20.0, 80.0, 320.0):
+        found, _ = found_on(lambda a, h=height: hill(a.get("turn", 0.0), 0.4, h), "turn")
+        low, high = found.findings["turn"].posterior.interval
+        spans.append(high - low)
+    assert spans[0] > 1.5 * spans[1] > 1.5 * spans[2]
+
+
+def test_nothing_is_taken_where_it_is_flat() -> None:
+    found, _ = found_on(lambda a: -70.0, "turn", "shift_x", "shift_y")
+    assert found.amounts == {"turn": 0.0, "shift_x": 0.0, "shift_y": 0.0}
+    assert found.log_evidence == -70.0 and found.seed_error == LEAST_ERROR
+    for finding in found.findings.values():
+        assert finding.gain == 0.0 and finding.gain_interval[0] < 0 < finding.gain_interval[1]
+        # The prior itself: most amounts are more than the floor.
+        assert finding.probability == pytest.approx(0.95, abs=0.02)
+        claimed = word_for(finding.probability, taken=False, whole=False, built_in=False)
+        assert claimed == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("height", "is_taken"), [(LEAST_GAIN - 0.4, False), (LEAST_GAIN + 0.4, True)]
+)
+def test_a_gain_must_be_large_enough(height: float, is_taken: bool) -> None:
+    found, _ = found_on(lambda a: hill(a.get("turn", 0.0), 1.0, height), "turn")
+    assert bool(found.amounts["turn"]) is is_taken
+
+
+def test_a_loss_is_absent_and_given_up_early() -> None:
+    found, surface = found_on(lambda a: -100 * a.get("turn", 0.0), "turn")
+    turn = found.findings["turn"]
+    assert turn.amount == 0.0 and turn.probability < 0.05
+    assert turn.gain == pytest.approx(-10.0), "at the best amount above zero"
+    assert turn.gain_interval[1] < 0
+    tried = {dict(key[:-1])["turn"] for key in surface.done if len(key) > 1}
+    assert tried == {0.1, 0.3}, "thirty nats below, the rest is not tried"
+
+
+def test_a_gain_that_comes_only_with_all_of_it() -> None:
+    """Nothing up to half of it: a gradient at small amounts would not find it."""
+
+    def cliff(amounts: Mapping[str, float]) -> float:
+        turn = amounts.get("turn", 0.0)
+        return -20 * turn if turn < 0.5 else -10 + 100 * (turn - 0.5)
+
+    found, _ = found_on(cliff, "turn")
+    assert found.amounts["turn"] == pytest.approx(1.0) and found.findings["turn"].is_whole
+
+
+def test_two_that_do_not_depend_on_each_other() -> None:
+    def two(amounts: Mapping[str, float]) -> float:
+        return hill(amounts.get("turn", 0.0), 1.0, 30) + hill(amounts.get("grow", 0.0), 0.3, 80)
+
+    found, _ = found_on(two, "turn", "grow", "shear")
+    assert found.amounts["turn"] == pytest.approx(1.0, rel=0.05)
+    assert found.amounts["grow"] == pytest.approx(0.3, rel=0.05)
+    assert found.amounts["shear"] == 0.0
+    assert found.findings["turn"].gain == pytest.approx(30, rel=0.02)
+    assert found.findings["grow"].gain == pytest.approx(80, rel=0.02)
+
+
+def test_two_that_change_each_others_amount() -> None:
+    """The best amount of the first is larger alone than beside the second."""
+
+    def both(amounts: Mapping[str, float]) -> float:
+        turn, grow = amounts.get("turn", 0.0), amounts.get("grow", 0.0)
+        return hill(turn, 0.6 - 0.25 * grow, 200) + hill(grow, 0.4, 60)
+
+    found, _ = found_on(both, "turn", "grow")
+    assert found.amounts["turn"] == pytest.approx(0.5, rel=0.05)
+    assert found.amounts["grow"] == pytest.approx(0.4, rel=0.05)
+
+
+def test_one_stands_in_for_the_other() -> None:
+    """Two names for one symmetry: one is taken, the other then adds nothing."""
+    found, _ = found_on(lambda a: hill(max(a.values(), default=0.0), 1.0, 40), "turn", "spin")
+    assert sorted(found.amounts.values()) == [0.0, 1.0]
+    other = next(f for f in found.findings.values() if not f.amount)
+    assert other.gain == pytest.approx(0.0, abs=1e-9)
+
+
+def test_directions_that_pay_only_together() -> None:
+    def together(amounts: Mapping[str, float]) -> float:
+        x, y = amounts.get("shift_x", 0.0), amounts.get("shift_y", 0.0)
+        return hill(min(x, y), 0.3, 50) - 40 * abs(x - y)
+
+    found, _ = found_on(together, "shift_x", "shift_y", "turn")
+    assert found.amounts["shift_x"] == pytest.approx(0.3, rel=0.1)
+    assert found.amounts["shift_y"] == pytest.approx(0.3, rel=0.1)
+    assert found.amounts["turn"] == 0.0
+    alone, _ = found_on(together, "shift_x", "turn")
+    assert set(alone.amounts.values()) == {0.0}
+
+
+def test_families_are_tried_where_no_single_one_pays() -> None:
+    _, surface = found_on(lambda a: hill(a.get("shift_x", 0.0), 1.0, 80) - 50 * a.get("shift_y", 0),
+                          "shift_x", "shift_y")  # fmt: skip
+    equal = [key for key in surface.done if len(key) == 3 and key[0][1] == key[1][1] != 1.0]
+    assert not equal
+
+
+def test_the_error_between_replicates_is_measured() -> None:
+    """As the pooled standard deviation over replicates, and it widens what is concluded."""
+    noise = (0.0, 6.0, -6.0)
+    found, surface = found_on(lambda a: hill(a.get("turn", 0.0), 0.5, 200), "turn", noise=noise)
+    assert found.seed_error == pytest.approx(6.0)
+    sure, _ = found_on(lambda a: hill(a.get("turn", 0.0), 0.5, 200), "turn")
+    assert sure.seed_error == LEAST_ERROR
+    widths = [
+        each.findings["turn"].gain_interval[1] - each.findings["turn"].gain
+        for each in (found, sure)
+    ]
+    assert widths[0] == pytest.approx(12 * widths[1], rel=1e-6)
+    assert {key[-1] for key in surface.done} == {0, 1, 2}
+
+
+def test_amounts_that_fail_are_passed_over() -> None:
+    def log_z(amounts: Mapping[str, float]) -> float:
+        turn, grow = amounts.get("turn", 0.0), amounts.get("grow", 0.0)
+        if grow or turn == 1.0:
+            return -math.inf
+        return hill(turn, 0.3, 60)
+
+    found, _ = found_on(log_z, "turn", "grow")
+    assert found.amounts["turn"] == pytest.approx(0.3, rel=0.05)
+    grow = found.findings["grow"]
+    assert found.amounts["grow"] == 0.0 and grow.gain == -math.inf
+    assert math.isfinite(found.log_evidence) and math.isfinite(grow.probability)
+    claimed = word_for(grow.probability, taken=False, whole=False, built_in=False)
+    assert claimed == "cannot tell"
+
+
+# --- points of the plane --------------------------------------------------------------------------
+
+
+def searched(
+    labels: Callable[[Tensor], Tensor],
+    actions,
+    *,
+    network: Callable[[], nn.Module] = mlp,
+    examples: int = 120,
+) -> tuple[Search, Trials]:
+    inputs = points(examples)
+    config = replace(CONFIG, epochs=60, batch_size=32, curvature_batch=examples)
+    config = resolve(config, examples=examples, on_gpu=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = network().double()
+    trials = Trials(made, actions, config, (inputs, labels(inputs)))
+    augmentation = augmentation_over(actions, start={}, dtype=torch.float64)
+    return search(trials, candidates_of(augmentation), replicates=2), trials
+
+
+def is_nothing(found: Search, trials: Trials) -> bool:
+    return nothing_learned(
+        found.log_evidence, Categorical().constant_log_likelihood(trials.data[1])
+    )
+
+
+def word(found: Search, name: str) -> str:
+    finding = found.findings[name]
+    return word_for(
+        finding.probability, taken=bool(finding.amount), whole=finding.is_whole, built_in=False
+    )
+
+
+def test_labels_by_radius_turn() -> None:
+    found, trials = searched(by_radius, Turn())
+    assert found.amounts["turn"] > 162 and word(found, "turn") == "present"
+    low, high = found.findings["turn"].posterior.interval
+    assert low <= 180.0 <= high + 0.1
+    assert found.findings["turn"].gain_interval[0] > 0
+    assert not is_nothing(found, trials)
+
+
+def by_twelfth(inputs: Tensor) -> Tensor:
+    """Sectors of 30°; those of 90° are learned under wide averages as well."""
+    angle = torch.atan2(inputs[:, 1], inputs[:, 0]) / (2 * math.pi)
+    return (12 * (angle % 1)).long().clamp(max=11)
+
+
+def test_labels_by_angle_do_not() -> None:
+    found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=300)
+    assert found.amounts["turn"] == 0.0 and word(found, "turn") == "absent"
+    assert found.findings["turn"].gain < 0
+    assert not is_nothing(found, trials)
+
+
+def test_mirrors_are_told_apart() -> None:
+    """Labels by the sign of x and the distance in y: y may be mirrored, x not."""
+
+    def labels(inputs: Tensor) -> Tensor:
+        return 2 * by_first(inputs) + (inputs[:, 1].abs() > 0.7).long()
+
+    found, _ = searched(labels, [mirror(0), mirror(1)], network=lambda: mlp(4))
+    assert found.amounts["mirror_y"] == pytest.approx(0.5, abs=0.05)
+    assert word(found, "mirror_y") == "present"
+    assert found.amounts["mirror_x"] == 0.0 and word(found, "mirror_x") == "absent"
+
+
+def test_nothing_is_claimed_of_random_labels() -> None:
+    def coins(inputs: Tensor) -> Tensor:
+        return torch.randint(0, 2, (len(inputs),), generator=torch.Generator().manual_seed(3))
+
+    found, trials = searched(coins, [Turn(), mirror(0)])
+    assert is_nothing(found, trials)
+
+
+def test_a_network_that_has_it_gains_nothing() -> None:
+    found, trials = searched(by_radius, Turn(), network=Radius)
+    assert found.amounts["turn"] == 0.0
+    assert found.findings["turn"].gain == pytest.approx(0.0, abs=1e-6)
+    assert not is_nothing(found, trials)
+    assert word(found, "turn") == "cannot tell"  # until the network is looked at
+
+
+@pytest.mark.parametrize("action", [Push(), Stretch()])
+def test_small_motions_of_a_shape(action) -> None:
+    """Labels by radius: no motion of either kind is whole, and nothing fails."""
+    found, _ = searched(by_radius, action, examples=40)
+    assert all(word(found, name) != "present" for name in found.amounts)
+    assert all(math.isfinite(f.gain) for f in found.findings.values())
