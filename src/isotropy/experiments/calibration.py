@@ -1,6 +1,6 @@
 """How often verdicts are right and intervals hold the truth, on data sets with a known symmetry.
 
-Rows are TRUTH/NETWORK/N, with a seed for each data set. Each is learned as a user would learn it,
+Rows are TRUTH/NETWORK/N (and the number of copies, where it is not the default), with a seed for each data set. Each is learned as a user would learn it,
 by `isotropy.learn` with its defaults; the final model is trained too, so that the recorded amounts
 are those that a user gets.
 """
@@ -21,6 +21,8 @@ from isotropy.networks.specification import parse_network
 from isotropy.symmetry.catalogue import actions_named
 from isotropy.workflows.learning import learn
 
+NOTHING = "random labels"
+"""The truth from which nothing can be learned."""
 RANGES = ("rotation 45", "rotation 180")
 """Truths whose learned rotation is compared with the true one."""
 
@@ -31,7 +33,7 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
     names = own["truths"] if quick else list(table["truths"])
     found = []
     for size in own["sizes"]:
-        for truth in names:
+        for truth in size.get("truths", names):
             settings = {
                 "truth": truth,
                 "law": _law(table["truths"][truth]),
@@ -40,8 +42,11 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
                 "network": size["network"],
                 "examples": size["examples"],
                 "test_examples": own["test_examples"],
+                "samples": size.get("samples"),
             }
             row = f"{truth}/{size['network']}/{size['examples']}"
+            if "samples" in size:
+                row += f"/{size['samples']} copies"
             seeds = tuple(range(table["first_seed"], table["first_seed"] + size["sets"]))
             found.append(SeriesJob(row, seeds, settings, cost=_cost(size)))
     return found
@@ -71,7 +76,7 @@ def _learned(own: Mapping[str, Any], seed: int, device: torch.device) -> dict[st
         torch.manual_seed(seed)
         network = parse_network(own["network"]).build(shape, train.num_outputs)
     started = time.perf_counter()
-    config = LearnConfig(seed=seed, **own.get("settings", {}))
+    config = LearnConfig(seed=seed, samples=own["samples"])
     actions = actions_named(own["candidates"], shape)
     result = learn(network, problem.split, actions=actions, config=config, device=device)
     record = result.record
@@ -80,6 +85,7 @@ def _learned(own: Mapping[str, Any], seed: int, device: torch.device) -> dict[st
         "truth": own["truth"],
         "network": own["network"],
         "examples": own["examples"],
+        "samples": own["samples"],
         "nothing_learned": record["search"]["nothing_learned"],
         "trials": record["search"]["trials"],
         "symmetries": [
@@ -136,21 +142,47 @@ def within(records: Iterable[Mapping[str, Any]], tolerance: float = 0.15) -> flo
 
 def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """By network and size: verdicts that are right, ranges near the truth, intervals that cover."""
-    sizes = sorted({(record["network"], record["examples"]) for record in records})
+    plain = [record for record in records if record["samples"] is None]
+    sizes = sorted({(record["network"], record["examples"]) for record in plain})
     lines = []
     for network, examples in sizes:
-        own = [r for r in records if (r["network"], r["examples"]) == (network, examples)]
+        own = [r for r in plain if (r["network"], r["examples"]) == (network, examples)]
         judged = [symmetry for record in own for symmetry in record["symmetries"]]
         unsure = [s["right"] or s["verdict"] == "cannot tell" for s in judged]
-        learned = [s for r in own if r["truth"] != "random labels" for s in r["symmetries"]]
-        fooled = [r for r in own if r["truth"] == "random labels" and not r["nothing_learned"]]
+        fooled = [r for r in own if r["truth"] == NOTHING and not r["nothing_learned"]]
         lines.append(
-            f"{network}, N = {examples}: {len(own)} sets, {100 * share(s['right'] for s in judged):.1f} % "
-            f"of verdicts right, {100 * share(unsure):.1f} % right or cannot tell, ranges within 15 % in "
-            f"{100 * within(own):.0f} %, intervals cover in {100 * share(s['covers'] for s in learned):.1f} %, "
+            f"{network}, N = {examples}: {len(own)} sets, "
+            f"{100 * share(s['right'] for s in judged):.1f} % of verdicts right, "
+            f"{100 * share(unsure):.1f} % right or cannot tell, ranges within 15 % in "
+            f"{100 * within(own):.0f} %, intervals cover in {100 * coverage(own):.1f} %, "
             f"{len(fooled)} sets of random labels called learned"
         )
-    return lines
+    return lines + samples_lines(records)
+
+
+def coverage(records: Iterable[Mapping[str, Any]]) -> float:
+    """Share of intervals that hold the truth, over all symmetries where something was learned."""
+    return share(
+        symmetry["covers"]
+        for record in records
+        if not record["nothing_learned"]
+        for symmetry in record["symmetries"]
+    )
+
+
+def samples_lines(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """For each data set that was learned with several numbers of copies, the rotations."""
+    found: dict[int, dict[int, float]] = {}
+    known = [r for r in records if r["truth"] == "rotation 45" and r["examples"] == 200]
+    for record in known:
+        rotation = next(s for s in record["symmetries"] if s["name"] == "rotation")
+        found.setdefault(record["seed"], {})[record["samples"] or 16] = rotation["amount"]
+    return [
+        f"rotation 45, seed {seed}: "
+        + ", ".join(f"{amounts[count]:.1f}° with {count} copies" for count in sorted(amounts))
+        for seed, amounts in sorted(found.items())
+        if len(amounts) > 1
+    ]
 
 
 SERIES = Series(jobs, run, summary, apart=True)
