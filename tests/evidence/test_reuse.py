@@ -138,7 +138,9 @@ def _flat(fit: LaplaceFit) -> dict[str, Tensor]:
 
 # --- in a run -----------------------------------------------------------------------------------
 
-CONFIG = LearnConfig(epochs=12, samples=3, burn_in=1, batch_size=20, test_samples=4, reuse=2)
+CONFIG = LearnConfig(
+    epochs=12, samples=3, burn_in=1, batch_size=20, test_samples=4, reuse=2, search=False
+)
 
 
 def bars(count: int = 40) -> tuple[Tensor, Tensor]:
@@ -175,8 +177,8 @@ def test_a_run_that_reuses_learns_the_same_ranges() -> None:
 @pytest.mark.parametrize("gradient_batches", [0, 1])
 def test_a_resumed_run_ends_like_an_unbroken_one(tmp_path: Path, gradient_batches: int) -> None:
     config = dataclasses.replace(CONFIG, gradient_batches=gradient_batches)
-    whole = isotropy.learn(network(), bars(), config=config)
-    stopped = isotropy.learn(network(), bars(), config=config).trainer
+    whole = isotropy.learn(network(), bars(), actions=affine(), config=config)
+    stopped = isotropy.learn(network(), bars(), actions=affine(), config=config).trainer
     fresh = _fresh_trainer(config)
     for _ in range(6):
         fresh.run_epoch()
