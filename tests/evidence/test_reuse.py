@@ -18,13 +18,14 @@ from isotropy.curvature.kinds import kind_named
 from isotropy.evidence.fit_state import fit_from_state, fit_state
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
 from isotropy.networks.augmentations import UniformRanges
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.preparing import make_trainer, read_split
+from isotropy.workflows.prepared_run import prepare_run
+from isotropy.workflows.preparing import read_split
 
 SIZE, EXAMPLES, SAMPLES = 7, 12, 3
 
@@ -195,5 +196,4 @@ def test_a_resumed_run_ends_like_an_unbroken_one(tmp_path: Path, gradient_batche
 
 def _fresh_trainer(config: LearnConfig) -> Trainer:
     split = read_split(bars(), None, config.seed)
-    resolved = resolve(config, examples=len(split.train), on_gpu=False)
-    return make_trainer(network(), split.train, affine(), resolved, torch.device("cpu"))
+    return prepare_run(network(), split, config, actions=affine()).trainer

@@ -14,6 +14,7 @@ from planar_problems import (
     Radius,
     Stretch,
     Turn,
+    by_first,
     by_radius,
     mirror,
     mlp,
@@ -337,7 +338,7 @@ def by_twelfth(inputs: Tensor) -> Tensor:
 
 
 def test_labels_by_angle_do_not() -> None:
-    found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=300)
+    found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=800)
     assert found.amounts["turn"] == 0.0 and word(found, "turn") == "absent"
     assert found.findings["turn"].gain < 0
     assert not is_nothing(found, trials)
@@ -351,8 +352,11 @@ def test_a_mirror() -> None:
 
 
 def test_no_mirror() -> None:
-    found, trials = searched(by_twelfth, mirror(0), network=lambda: mlp(12), examples=300)
-    assert found.amounts["mirror_x"] == 0.0 and word(found, "mirror_x") == "absent"
+    """Rare mirrors cost little where an odd function does the same, half of them everything."""
+    found, trials = searched(by_first, mirror(0))
+    mirrored = found.findings["mirror_x"]
+    assert mirrored.amount == 0.0 and word(found, "mirror_x") in ("absent", "cannot tell")
+    assert mirrored.gain < 0 and mirrored.profile.log_evidence[-1] < found.log_evidence - 20
     assert not is_nothing(found, trials)
 
 
