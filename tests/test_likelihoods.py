@@ -274,7 +274,7 @@ def test_categorical_has_nothing_to_learn():
     assert float(Categorical().curvature_scale()) == 1.0
 
 
-# --- predictions that are the same for all ----------------------------------------------------------
+# --- predictions that are the same for all --------------------------------------------------------
 
 CONSTANT: dict[str, list[Tensor]] = {
     "categorical": [
@@ -313,7 +313,8 @@ def test_constant_log_likelihood_is_the_largest_of_any_constant(name: str, case:
     random = torch.Generator().manual_seed(0)
     for _ in range(20):
         shifted = prediction.detach() + torch.randn(1, width, generator=random)
-        assert float(log_probability(likelihood, shifted.expand(len(real), -1), real)) < found
+        value = log_probability(likelihood, shifted.expand(len(real), -1), real)
+        assert float(value.detach()) < found
 
 
 def test_constant_log_likelihood_of_frequencies():

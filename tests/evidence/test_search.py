@@ -364,7 +364,7 @@ def test_nothing_is_claimed_of_random_labels() -> None:
     def coins(inputs: Tensor) -> Tensor:
         return torch.randint(0, 2, (len(inputs),), generator=torch.Generator().manual_seed(3))
 
-    found, trials = searched(coins, [Turn(), mirror(0)])
+    found, trials = searched(coins, [Turn(), mirror(0)], examples=60)
     assert is_nothing(found, trials)
 
 
