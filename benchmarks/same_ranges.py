@@ -48,7 +48,7 @@ def run(
     examples = min(examples, len(split.train))
     train = split.train.subset(examples, seed=0)
     chosen = vary(Split(train=train, test=split.test), VARIANT)
-    config = LearnConfig(samples=samples, epochs=epochs)
+    config = LearnConfig(samples=samples, epochs=epochs, search=False)
     ways: dict[str, tuple[RunPath, LearnConfig]] = {
         name: (path, config) for name, path in PATHS.items()
     }

@@ -274,6 +274,63 @@ def test_categorical_has_nothing_to_learn():
     assert float(Categorical().curvature_scale()) == 1.0
 
 
+# --- predictions that are the same for all --------------------------------------------------------
+
+CONSTANT: dict[str, list[Tensor]] = {
+    "categorical": [
+        torch.tensor([0, 3, 1, 1, 2]), torch.tensor([0, 0, 2, 2, 2]), torch.tensor([1, 1, 1])],
+    "gaussian": [outputs(0.5), 7 + 3 * outputs(count=40, classes=1), outputs().float()],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "case"), [(n, k) for n in CASES for k in range(3)])
+def test_constant_log_likelihood_is_the_largest_of_any_constant(name: str, case: int):
+    """By minimising the library's own loss over one prediction, and over the noise."""
+    targets = CONSTANT[name][case]
+    likelihood = likelihood_named(name)
+    width = CLASSES if name == "categorical" else targets.shape[1]
+    prediction = torch.zeros(1, width, dtype=torch.float64, requires_grad=True)
+    real = targets.double() if targets.is_floating_point() else targets
+    likelihood.check_targets(real, prediction)
+    chosen = [prediction, *likelihood.parameters()]
+    optimiser = torch.optim.LBFGS(
+        chosen, max_iter=500, tolerance_change=0.0, tolerance_grad=1e-10,
+        line_search_fn="strong_wolfe",
+    )  # fmt: skip
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = -log_probability(likelihood, prediction.expand(len(real), -1), real)
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    best = -float(closure().detach())
+    found = likelihood_named(name).constant_log_likelihood(targets)
+    # A class that never occurs has its logit at minus infinity, which is not quite reached.
+    assert found == pytest.approx(best, rel=1e-6, abs=1e-4)
+    assert found >= best - 1e-6
+    random = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        shifted = prediction.detach() + torch.randn(1, width, generator=random)
+        value = log_probability(likelihood, shifted.expand(len(real), -1), real)
+        assert float(value.detach()) < found
+
+
+def test_constant_log_likelihood_of_frequencies():
+    """Three of four: 3 log ¾ + log ¼; one class alone is certain."""
+    found = Categorical().constant_log_likelihood(torch.tensor([1, 0, 1, 1]))
+    assert found == pytest.approx(3 * math.log(0.75) + math.log(0.25))
+    assert Categorical().constant_log_likelihood(torch.tensor([2, 2])) == 0.0
+
+
+def test_constant_log_likelihood_does_not_follow_the_noise_at_hand():
+    targets = outputs(0.5)
+    assert Gaussian(0.1).constant_log_likelihood(targets) == Gaussian(9.0).constant_log_likelihood(
+        targets
+    )
+
+
 # --- sentences -----------------------------------------------------------------------------------
 
 

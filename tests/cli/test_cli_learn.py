@@ -109,7 +109,8 @@ def test_json_symmetries_have_name_kind_ends_and_unit(plain_run: Path) -> None:
     symmetries = json.loads((plain_run / "stdout").read_text())["symmetries"]
     assert [symmetry["name"] for symmetry in symmetries] == list(LILA_GENERATORS)
     for symmetry in symmetries:
-        assert list(symmetry) == ["name", "kind", "low", "high", "unit"]
+        assert list(symmetry) == ["name", "kind", "low", "high", "unit", "interval"]
+        assert symmetry["interval"] is None, "without a search there is none"
         assert symmetry["kind"] == "range"
         assert symmetry["low"] == -symmetry["high"] < 0
         assert symmetry["unit"] == GENERATORS[symmetry["name"]].unit

@@ -208,10 +208,15 @@ def test_finite_actions_by_the_name_of_the_set(folder: Path, capsys: Capture) ->
 
 
 def test_verdicts_and_calibration(folder: Path, capsys: Capture) -> None:
-    words = ("--generators", "rotation", "--verdicts", "2", "--calibration")
+    words = ("--generators", "rotation", "--search", "--verdicts", "2", "--calibration")
     finished = run_here(capsys, *START, *words, "--json")
     (verdict,) = finished.record["verdicts"]
     assert verdict["name"] == "rotation" and isinstance(verdict["verdict"], str)
+    assert "searching for symmetries with trials on 48 examples" in finished.stderr
+    (symmetry,) = finished.record["symmetries"]
+    low, high = symmetry["interval"]
+    assert 0 <= low <= high <= 180.1
+    assert finished.record["search"]["examples"] == 48
     assert finished.record["calibration"]["probit"]["examples"] == 12
     assert "scoring the posterior predictive" in finished.stderr
     again = run_here(capsys, "learn", "--resume", "run", "--json").record

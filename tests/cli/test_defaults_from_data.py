@@ -26,7 +26,7 @@ def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def learn(capsys: Capture, *words: str | Path):
-    command = ("learn", "--verdicts", "0", *QUICK, "--out", "run", *words, "--json")
+    command = ("learn", "--verdicts", "0", "--no-search", *QUICK, "--out", "run", *words, "--json")
     return run_here(capsys, *command)
 
 

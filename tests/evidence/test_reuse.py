@@ -18,13 +18,14 @@ from isotropy.curvature.kinds import kind_named
 from isotropy.evidence.fit_state import fit_from_state, fit_state
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
 from isotropy.networks.augmentations import UniformRanges
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.preparing import make_trainer, read_split
+from isotropy.workflows.prepared_run import prepare_run
+from isotropy.workflows.preparing import read_split
 
 SIZE, EXAMPLES, SAMPLES = 7, 12, 3
 
@@ -138,7 +139,9 @@ def _flat(fit: LaplaceFit) -> dict[str, Tensor]:
 
 # --- in a run -----------------------------------------------------------------------------------
 
-CONFIG = LearnConfig(epochs=12, samples=3, burn_in=1, batch_size=20, test_samples=4, reuse=2)
+CONFIG = LearnConfig(
+    epochs=12, samples=3, burn_in=1, batch_size=20, test_samples=4, reuse=2, search=False
+)
 
 
 def bars(count: int = 40) -> tuple[Tensor, Tensor]:
@@ -175,8 +178,8 @@ def test_a_run_that_reuses_learns_the_same_ranges() -> None:
 @pytest.mark.parametrize("gradient_batches", [0, 1])
 def test_a_resumed_run_ends_like_an_unbroken_one(tmp_path: Path, gradient_batches: int) -> None:
     config = dataclasses.replace(CONFIG, gradient_batches=gradient_batches)
-    whole = isotropy.learn(network(), bars(), config=config)
-    stopped = isotropy.learn(network(), bars(), config=config).trainer
+    whole = isotropy.learn(network(), bars(), actions=affine(), config=config)
+    stopped = isotropy.learn(network(), bars(), actions=affine(), config=config).trainer
     fresh = _fresh_trainer(config)
     for _ in range(6):
         fresh.run_epoch()
@@ -193,5 +196,4 @@ def test_a_resumed_run_ends_like_an_unbroken_one(tmp_path: Path, gradient_batche
 
 def _fresh_trainer(config: LearnConfig) -> Trainer:
     split = read_split(bars(), None, config.seed)
-    resolved = resolve(config, examples=len(split.train), on_gpu=False)
-    return make_trainer(network(), split.train, affine(), resolved, torch.device("cpu"))
+    return prepare_run(network(), split, config, actions=affine()).trainer

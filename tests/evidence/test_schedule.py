@@ -57,8 +57,30 @@ def test_what_was_given_is_kept():
         samples=5, test_samples=7, epochs=40, batch_size=16, curvature_batch=9, burn_in=0,
         gradient_batches=0, range_rate=0.01, range_rate_end=0.001, prior_rate=0.2, prior_steps=3,
         evaluate_every=2, precision="tf32", range_memory=0.5, bound_batch=4, bound_fits=3, seed=11,
+        search_examples=60, refine=False,
     )  # fmt: skip
     assert resolve(given, examples=100, on_gpu=False) == given
+
+
+SEARCHES = {
+    "by default": ({}, 1000, True, 1000),
+    "of many": ({}, 1001, True, 500),
+    "of as many as asked": ({"search_examples": 700}, 5000, True, 700),
+    "of no more than there are": ({"search_examples": 700}, 300, True, 300),
+    "not asked for": ({"search": False}, 300, False, 300),
+    "with a start": ({"start": {"rotation": 20.0}}, 300, False, 300),
+    "with an empty start": ({"start": {}}, 300, False, 300),
+    "of another objective": ({"objective": "augerino"}, 300, False, 300),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "examples", "search", "part"), SEARCHES.values(), ids=SEARCHES
+)
+def test_which_runs_search(settings, examples: int, search: bool, part: int):
+    resolved = resolve(LearnConfig(**settings), examples=examples, on_gpu=False)
+    assert resolved.search is search and resolved.search_examples == part
+    assert resolved.refine is True
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -121,12 +121,13 @@ def test_entries_between_what_is_not_wanted_are_not_measured() -> None:
 
 
 def drawn(inputs: Tensor, numbers: int, *, batch_size: int, draw: int = 0) -> Tensor:
-    """The screening's noise (examples, 8, numbers): antithetic, batch after batch."""
+    """The screening's noise (examples, 8, numbers): stratified, antithetic, batch after batch."""
     generator = stream(0, "screening", draw)
     parts = []
     for batch in inputs.split(batch_size):
-        shape = (len(batch), 4, numbers)
-        half = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+        shape = (2, len(batch), 4, numbers)
+        places, order = torch.rand(shape, generator=generator, dtype=torch.float64)
+        half = 2 * (order.argsort(1) + places) / 4 - 1
         parts.append(torch.cat([half, -half], 1))
     return torch.cat(parts)
 
@@ -221,7 +222,7 @@ def test_a_gain_within_its_error_is_not_wanted() -> None:
     signs[::2] = -1
 
     def chance(sign: float) -> Callable[[Tensor, Tensor], Tensor]:
-        return lambda moves, _: sign * (moves[..., 0].square().mean(1) * signs).mean()
+        return lambda moves, _: 3 * sign * (moves[..., 0].square().mean(1) * signs).mean()
 
     found = [screened(chance(sign)) for sign in (1.0, -1.0)]
     assert all(each.wanted == [] for each in found)

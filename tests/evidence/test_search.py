@@ -185,13 +185,13 @@ def test_a_gain_must_be_large_enough(height: float, is_taken: bool) -> None:
 
 
 def test_a_loss_is_absent_and_given_up_early() -> None:
-    found, surface = found_on(lambda a: -100 * a.get("turn", 0.0), "turn")
+    found, surface = found_on(lambda a: -110 * a.get("turn", 0.0), "turn")
     turn = found.findings["turn"]
     assert turn.amount == 0.0 and turn.probability < 0.05
-    assert turn.gain == pytest.approx(-10.0), "at the best amount above zero"
+    assert turn.gain == pytest.approx(-11.0), "at the best amount above zero"
     assert turn.gain_interval[1] < 0
     tried = {dict(key[:-1])["turn"] for key in surface.done if len(key) > 1}
-    assert tried == {0.1, 0.3}, "thirty nats below, the rest is not tried"
+    assert tried == {0.1, 0.3}, "more than thirty nats below, the rest is not tried"
 
 
 def test_a_gain_that_comes_only_with_all_of_it() -> None:
@@ -306,7 +306,7 @@ def searched(
         made = network().double()
     trials = Trials(made, actions, config, (inputs, labels(inputs)))
     augmentation = augmentation_over(actions, start={}, dtype=torch.float64)
-    return search(trials, candidates_of(augmentation), replicates=2), trials
+    return search(trials, candidates_of(augmentation)), trials
 
 
 def is_nothing(found: Search, trials: Trials) -> bool:
@@ -338,29 +338,33 @@ def by_twelfth(inputs: Tensor) -> Tensor:
 
 
 def test_labels_by_angle_do_not() -> None:
-    found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=300)
+    found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=800)
     assert found.amounts["turn"] == 0.0 and word(found, "turn") == "absent"
     assert found.findings["turn"].gain < 0
     assert not is_nothing(found, trials)
 
 
-def test_mirrors_are_told_apart() -> None:
-    """Labels by the sign of x and the distance in y: y may be mirrored, x not."""
+def test_a_mirror() -> None:
+    """Labels by the distance from the y axis."""
+    found, trials = searched(lambda inputs: (inputs[:, 0].abs() > 0.7).long(), mirror(0))
+    assert found.amounts["mirror_x"] == pytest.approx(0.5, abs=0.05)
+    assert word(found, "mirror_x") == "present" and not is_nothing(found, trials)
 
-    def labels(inputs: Tensor) -> Tensor:
-        return 2 * by_first(inputs) + (inputs[:, 1].abs() > 0.7).long()
 
-    found, _ = searched(labels, [mirror(0), mirror(1)], network=lambda: mlp(4))
-    assert found.amounts["mirror_y"] == pytest.approx(0.5, abs=0.05)
-    assert word(found, "mirror_y") == "present"
-    assert found.amounts["mirror_x"] == 0.0 and word(found, "mirror_x") == "absent"
+def test_no_mirror() -> None:
+    """Rare mirrors cost little where an odd function does the same, half of them everything."""
+    found, trials = searched(by_first, mirror(0))
+    mirrored = found.findings["mirror_x"]
+    assert mirrored.amount == 0.0 and word(found, "mirror_x") in ("absent", "cannot tell")
+    assert mirrored.gain < 0 and mirrored.profile.log_evidence[-1] < found.log_evidence - 20
+    assert not is_nothing(found, trials)
 
 
 def test_nothing_is_claimed_of_random_labels() -> None:
     def coins(inputs: Tensor) -> Tensor:
         return torch.randint(0, 2, (len(inputs),), generator=torch.Generator().manual_seed(3))
 
-    found, trials = searched(coins, [Turn(), mirror(0)])
+    found, trials = searched(coins, [Turn(), mirror(0)], examples=60)
     assert is_nothing(found, trials)
 
 

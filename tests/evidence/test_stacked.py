@@ -119,6 +119,10 @@ def numbers(trainer: Trainer) -> dict[str, Tensor]:
 
 def check_same(stacked: Trainer, alone: Trainer, tolerance: float = 1e-7) -> None:
     assert stacked.epoch == alone.epoch
+    if alone.config.reuse:
+        # Eigenvectors are kept. Those of nearly equal eigenvalues, of zero above all, are any basis
+        # of their space: rounding decides, and later factors are seen in what it decided on.
+        tolerance = 1e-4
     got, expected = numbers(stacked), numbers(alone)
     assert got.keys() == expected.keys()
     for name, value in expected.items():

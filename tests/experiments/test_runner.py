@@ -33,7 +33,8 @@ from isotropy.experiments.runner import (
 NAMES = tuple(experiments())
 TINY = (
     *("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5"),
-    *("--device", "cpu", "--verdicts", "0", "--test-samples", "2", "--generators", "rotation"),
+    *("--device", "cpu", "--verdicts", "0", "--no-search", "--test-samples", "2"),
+    *("--generators", "rotation"),
 )
 
 

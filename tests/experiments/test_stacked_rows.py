@@ -15,7 +15,7 @@ from isotropy.cli.main import main
 from isotropy.experiments.runner import Job, run_job, run_stack, stacks
 
 TINY = ("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5", "--device", "cpu",
-        "--verdicts", "0", "--test-samples", "2", "--quiet")  # fmt: skip
+        "--verdicts", "0", "--no-search", "--test-samples", "2", "--quiet")  # fmt: skip
 
 
 def job(folder: Path, seed: int, row: str = "tiny", *words: str, command: str = "learn") -> Job:
@@ -42,8 +42,12 @@ def test_seeds_of_a_row_go_together(tmp_path: Path) -> None:
     found = [job(tmp_path, seed, row) for row in ("a", "b") for seed in (0, 1)]
     measured = [job(tmp_path, seed, "c", command="measure") for seed in (0, 1)]
     followed = Job("d", 0, ("learn", "--seed", "0"), tmp_path, {}, first=("learn",))
-    assert stacks([*found, *measured, followed]) == [
-        found[:2], found[2:], [measured[0]], [measured[1]], [followed]
+    searched = [Job("e", seed, ("learn", "--seed", str(seed)), tmp_path, {}) for seed in (0, 1)]
+    given = ("learn", "--objective", "fixed", "--ranges", "rotation=30")
+    fixed = [Job("f", seed, given, tmp_path, {}) for seed in (0, 1)]
+    assert stacks([*found, *measured, followed, *searched, *fixed]) == [
+        found[:2], found[2:], [measured[0]], [measured[1]], [followed], [searched[0]],
+        [searched[1]], fixed,
     ]  # fmt: skip
 
 

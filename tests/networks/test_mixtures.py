@@ -124,6 +124,47 @@ def test_with_ranges_the_element_acts_first(case: str, distribution: str):
     torch.testing.assert_close(model(images, noise), expected, rtol=1e-12, atol=1e-12)
 
 
+CAPPED = {
+    "a flip": ([flip("horizontal")], {"horizontal_flip": 0.0}, 1),
+    "one of two flips": (
+        [flip("horizontal"), flip("vertical")], {"horizontal_flip": 0.0, "vertical_flip": 0.3}, 2),
+    "a quarter turn": ([quarter_turns()], {"turn_90": 0.0}, 3),
+    "a flip beside turns": (
+        [flip("horizontal"), quarter_turns()], {"turn_90": 0.0, "turn_270": 0.0}, 4),
+    "a cap above zero": ([flip("horizontal")], {"horizontal_flip": 0.05}, 2),
+    "all": ([flip("horizontal"), quarter_turns()], {
+        "horizontal_flip": 0.0, "turn_90": 0.0, "turn_180": 0.0, "turn_270": 0.0}, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("continuous", [(), (affine(("rotation",)),)], ids=["alone", "with ranges"])
+@pytest.mark.parametrize(("actions", "caps", "elements"), CAPPED.values(), ids=CAPPED)
+def test_what_is_capped_at_zero_has_no_copies(actions, caps, elements: int, continuous):
+    """And the rest is the mixture in which it has probability zero."""
+    capped = augmentation_over([*continuous, *actions], caps=caps, start=0.1, dtype=torch.float64)
+    assert isinstance(capped, Mixture) and capped.elements == elements
+    noise = capped.noise(3, 2 * elements, generator=torch.Generator().manual_seed(0))
+    each = 2 if continuous else 1
+    assert noise.shape[1] == each * elements
+    copies = capped.copies(noise.shape[1])
+    assert copies.weights is not None and copies.weights.shape == (each * elements,)
+    assert float(copies.weights.detach().sum()) == pytest.approx(1.0)
+    probabilities = capped.element_probabilities().detach()
+    assert probabilities.shape == (elements,) and float(probabilities.min()) > 0
+    images = draw(3, 1, SIZE, SIZE)
+    assert capped(images, noise).shape == (3, each * elements, 1, SIZE, SIZE)
+    whole = augmentation_over([*continuous, *actions], start={}, dtype=torch.float64)
+    assert isinstance(whole, Mixture)
+    with torch.no_grad():
+        for parameter in capped.ranges.parameters():
+            parameter.zero_()  # copies of an element are then the same, however many there are
+        for own, other in zip(whole.probabilities, capped.probabilities, strict=True):
+            own.copy_(other)
+    net = network()
+    expected = InvariantModel(net, whole, 1)(images)
+    torch.testing.assert_close(InvariantModel(net, capped, 1)(images), expected)
+
+
 def test_probabilities_add_up_to_one():
     weights = case_mixture("flip × quarter turns").copies(16).weights
     assert weights is not None and weights.shape == (16,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import isotropy
 from isotropy.checks import CallerError
 from isotropy.evidence.predictive import Predictive
 from isotropy.symmetry.finite_actions import flip
-from isotropy.workflows import learning
+from isotropy.workflows import learning, searching
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]
 SCREENING = {"rows": [], "ranking": ["rotation"], "wanted": ["rotation"], "start": {}}
@@ -31,7 +32,7 @@ def learned(**options: Any) -> isotropy.LearnResult:
 def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[isotropy.LearnResult, Path, list]:
     folder = tmp_path_factory.mktemp("full") / "run"
     told: list[str] = []
-    config = replace(CONFIG, start={"rotation": 30.0, "scale_x": 0.2, "horizontal_flip": 0.3})
+    config = replace(CONFIG, search=True)
     result = learned(
         config=config, verdicts=2, calibrate=True, folder=folder, remark=told.append,
         screening=SCREENING,
@@ -47,15 +48,44 @@ def test_verdicts_and_calibration_are_in_the_record(full) -> None:
     assert list(verdicts) == ["rotation", "scale_x", "horizontal_flip"]
     for verdict in verdicts.values():
         assert set(verdict) == {
-            "name", "verdict", "gain", "error", "reaction", "shuffled", "group"
+            "name", "verdict", "probability", "gain", "gain_nats", "gain_interval"
         }  # fmt: skip
-        assert verdict["gain"] is not None and verdict["error"] > 0 and verdict["reaction"] > 0
+        low, high = verdict["gain_interval"]
+        assert low < verdict["gain_nats"] < high
+        assert verdict["gain"] == pytest.approx(verdict["gain_nats"] / 60)
+        own = record["search"]["symmetries"][verdict["name"]]
+        assert verdict["gain_nats"] == own["gain_nats"]
+        assert (verdict["probability"] is None) == record["search"]["nothing_learned"]
     assert set(record["calibration"]) == {"plug-in", "probit", "monte-carlo"}
     for scores in record["calibration"].values():
         assert scores["examples"] == 60 and 0 <= scores["expected_calibration_error"] <= 1
-    assert "refitting with everything that was learned" in told
+    assert told[0] == "searching for symmetries with trials on 60 examples"
+    assert told[1].startswith("searching: trial 1, no symmetry: log evidence ")
     assert told[-1] == "scoring the posterior predictive"
-    assert record["seconds"] >= result.trainer.seconds
+    assert record["seconds"] >= result.trainer.seconds + record["search"]["seconds"]
+
+
+def test_the_search_is_in_the_record(full) -> None:
+    result, folder, _ = full
+    found = result.record["search"]
+    assert json.loads((folder / "search.json").read_text()) == found
+    assert found["examples"] == 60 and found["trials"] >= 10
+    # Three equal classes: 60 log ⅓.
+    constant = 60 * math.log(1 / 3)
+    assert found["null_log_evidence"] == pytest.approx(constant)
+    assert result.record["null_log_evidence"] == pytest.approx(constant)
+    worth = found["log_evidence"] - constant
+    assert found["nothing_learned"] is (not worth > math.log(20))
+    for symmetry in result.record["symmetries"]:
+        own = found["symmetries"][symmetry["name"]]
+        assert symmetry["interval"] == own["interval"] and 0 <= own["probability"] <= 1
+        assert own["profile"][0]["amount"] == 0.0 and len(own["profile"]) >= 2
+        kept = 0.0 if found["nothing_learned"] else own["amount"]
+        assert symmetry["high"] == pytest.approx(kept, rel=1e-5)
+        for row in own["beside_held_out"]:
+            assert set(row) == {"amount", "log_evidence", "test_log_likelihood"}
+    saved = json.loads((folder / "augmentation.json").read_text())
+    assert saved["symmetries"] == result.record["symmetries"]
 
 
 def test_the_screening_of_a_run_is_kept(full) -> None:
@@ -65,7 +95,8 @@ def test_the_screening_of_a_run_is_kept(full) -> None:
 
 
 def test_verdicts_leave_the_run_as_it_was(full) -> None:
-    without = learned(config=full[0].trainer.config)
+    without = learned(config=full[0].trainer.config, verdicts=0)
+    assert without.record["search"] is None, "its start is given"
     assert without.record["verdicts"] is without.record["calibration"] is None
     for name in ("log_evidence", "symmetries", "test_accuracy"):
         assert getattr(without, name) == getattr(full[0], name)
@@ -74,8 +105,10 @@ def test_verdicts_leave_the_run_as_it_was(full) -> None:
 
 @pytest.mark.parametrize("objective", ["none", "augerino"])
 def test_verdicts_are_those_of_the_evidence_alone(objective: Any) -> None:
-    config = replace(CONFIG, objective=objective)
-    assert learned(config=config, verdicts=2).record["verdicts"] is None
+    config = replace(CONFIG, objective=objective, search=True)
+    record = learned(config=config, verdicts=2).record
+    assert record["verdicts"] is record["search"] is None
+    assert record["null_log_evidence"] == pytest.approx(60 * math.log(1 / 3))
 
 
 def test_calibration_needs_classes_a_test_set_and_an_evidence() -> None:
@@ -121,30 +154,66 @@ def test_predictive_needs_a_prior() -> None:
         result.predictive()
 
 
-# -- stopped while refitting -----------------------------------------------------------------------
+# -- stopped ---------------------------------------------------------------------------------------
 
 
 class Stopped(Exception):
-    """A run was stopped while its verdicts were made."""
+    """A run was stopped."""
 
 
-def test_stopped_between_refits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All epochs are kept; the verdicts are made again, with the numbers of an unbroken run."""
-    options: dict[str, Any] = {"verdicts": 2, "screening": SCREENING}
-    unbroken = learned(folder=tmp_path / "unbroken", **options)
-    judge = learning.judge
+def stop(*arguments: Any, **named: Any) -> None:
+    raise Stopped
 
-    def stop(*arguments: Any, **named: Any) -> None:
-        raise Stopped
 
-    monkeypatch.setattr(learning, "judge", stop)
-    with pytest.raises(Stopped):
-        learned(folder=tmp_path / "run", **options)
-    assert not (tmp_path / "run" / "result.json").exists()
-    monkeypatch.setattr(learning, "judge", judge)
+def alike(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """All numbers of a run but times, those of its search included."""
+    result, rows = outcome(folder)
+    assert result["search"].pop("seconds") >= 0
+    return result, rows
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    learned(config=SEARCHED, folder=folder, verdicts=2, screening=SCREENING, actions=FLIPPED)
+    return folder
+
+
+SEARCHED = replace(CONFIG, search=True)
+FLIPPED = [flip("horizontal")]
+STOPS = {
+    "in the search": (searching, "search", False),
+    "in the epochs": (learning, "_run", True),
+    "in the verdicts": (learning, "judge", True),
+}
+
+
+@pytest.mark.parametrize(("place", "name", "is_kept"), STOPS.values(), ids=STOPS)
+def test_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path, place, name: str, is_kept: bool
+) -> None:
+    """What was found and trained is kept, and the rest ends with the numbers of an unbroken run."""
+    folder = tmp_path / "run"
+    options: dict[str, Any] = {"config": SEARCHED, "folder": folder, "actions": FLIPPED}
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, stop)
+        with pytest.raises(Stopped):
+            learned(verdicts=2, screening=SCREENING, **options)
+    assert not (folder / "result.json").exists()
+    assert (folder / "search.json").exists() is is_kept
+    searches: list[Any] = []
+    find_amounts = learning.find_amounts
+
+    def found_again(*given: Any, **named: Any) -> dict[str, Any]:
+        searches.append(given)
+        return find_amounts(*given, **named)
+
+    monkeypatch.setattr(learning, "find_amounts", found_again)
     epochs: list[Any] = []
-    resumed = learned(folder=tmp_path / "run", resume=True, verdicts=2, progress=epochs.append)
-    assert epochs == [], "what was trained must not be trained again"
-    assert resumed.record["verdicts"] == unbroken.record["verdicts"] is not None
-    assert resumed.record["screening"] == SCREENING, "kept by the folder, not given again"
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
+    given = {} if is_kept else {"screening": SCREENING}
+    learned(resume=True, verdicts=2, progress=epochs.append, **given, **options)
+    assert bool(searches) is not is_kept, "what was found must not be looked for again"
+    assert len(epochs) == (0 if name == "judge" else CONFIG.epochs)
+    assert alike(folder) == alike(unbroken)
+    kept = json.loads((folder / "search.json").read_text())
+    assert kept["amounts"] == json.loads((unbroken / "search.json").read_text())["amounts"]

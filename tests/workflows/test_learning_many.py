@@ -139,7 +139,7 @@ def test_folders_are_named_by_seed_or_by_number() -> None:
 # --- the command line -----------------------------------------------------------------------------
 
 TINY = ("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5", "--device", "cpu",
-        "--verdicts", "0", "--quiet")  # fmt: skip
+        "--verdicts", "0", "--no-search", "--quiet")  # fmt: skip
 
 
 def test_the_command_gives_what_learn_gives(

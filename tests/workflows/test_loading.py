@@ -124,6 +124,13 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
         isotropy.load_model(tmp_path)
 
 
-def test_a_short_run_says_that_it_has_not_settled() -> None:
-    result = isotropy.learn(network(), images_and_labels(), config=CONFIG)
-    assert result.record["settled"] is False
+@pytest.mark.parametrize("rate", [1.0, 1e-6])
+def test_a_run_says_whether_it_has_settled(rate: float) -> None:
+    """By what its ranges did in the last quarter of the epochs."""
+    config = replace(CONFIG, range_rate=rate, range_rate_end=rate)
+    result = isotropy.learn(
+        network(), images_and_labels(), actions=isotropy.affine(("rotation",)), config=config
+    )
+    last, before = (result.history[row]["ranges"]["rotation"] for row in (-1, -2))
+    assert (abs(last - before) > 3) == (rate == 1.0), "the case must move, or not"
+    assert result.record["settled"] is (rate != 1.0)

@@ -373,7 +373,8 @@ def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     matrix = matrix.double()
     values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
-    return values.clamp_min(0.0), vectors
+    # In the layout in which a file gives them back: products of the other one round differently.
+    return values.clamp_min(0.0), vectors.contiguous()
 
 
 def _eigenvalues(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -171,13 +171,20 @@ def run_job(job: Job, *, commit: str | None = None) -> dict[str, Any]:
 def stacks(found: Sequence[Job]) -> list[list[Job]]:
     """Jobs that may run as one process: the seeds of a row that learns and has nothing before it.
 
-    Every job is in one of the lists, in the order given.
+    A search is such a thing: it is of each seed alone. Every job is in one of the lists, in the
+    order given.
     """
     rows: dict[tuple[object, ...], list[Job]] = {}
     for number, job in enumerate(found):
-        alone = bool(job.first) or job.arguments[:1] != ("learn",)
+        alone = bool(job.first) or job.arguments[:1] != ("learn",) or _searches(job.arguments)
         rows.setdefault((job.row, number if alone else None), []).append(job)
     return list(rows.values())
+
+
+def _searches(arguments: Sequence[str]) -> bool:
+    """Whether `isotropy learn` with these words looks for amounts before it trains."""
+    by_evidence = "--objective" not in arguments or "laplace" in arguments
+    return by_evidence and "--no-search" not in arguments
 
 
 def run_stack(stack: Sequence[Job], *, commit: str | None = None) -> list[dict[str, Any]]:

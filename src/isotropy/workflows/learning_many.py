@@ -7,12 +7,15 @@
 Runs may differ in seed, rates, ranges, objective (laplace, fixed, none) and in data of the same
 shape; network, samples and schedule they have in common, and share every kernel launch
 (`evidence.stacked`). Each ends as if it had been run by `isotropy.learn` alone, up to rounding.
+There is no search for amounts before the runs: what it leaves out differs from seed to seed, and
+with it the copies, which the runs of a stack have in common.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +56,7 @@ def learn_many(
     network: Callable[[LearnConfig], NetworkSpecification] | None = None,
     describe: Callable[[LearnConfig], Mapping[str, Any]] | None = None,
 ) -> list[LearnResult]:
-    """One result for each of `configs`, as `isotropy.learn` would give it.
+    """One result for each of `configs`, as `isotropy.learn` would give it with `search=False`.
 
     model      a network, of which every run trains a copy, or a function that makes one from a
                run's config, for weights that differ from seed to seed
@@ -71,6 +74,7 @@ def learn_many(
     """
     if not configs:
         raise CallerError("learn_many: expected at least one config, got none")
+    configs = [replace(config, search=False) for config in configs]
     folders = run_folders(folder, configs)
     for path in folders:
         if path is not None and not resume:
