@@ -55,7 +55,8 @@ def test_random_labels_count_when_something_was_claimed() -> None:
 
 def test_copies_are_compared_by_data_set() -> None:
     records = [record(samples=4, amount=44.0), record(), record(samples=64, amount=46.0)]
-    expected = "rotation 45, seed 0: 44.0° with 4 copies, 47.0° with 16 copies, 46.0° with 64 copies"
+    amounts = "44.0° with 4 copies, 47.0° with 16 copies, 46.0° with 64 copies"
+    expected = f"rotation 45, seed 0: {amounts}"
     assert samples_lines(records) == [expected]
     assert samples_lines([record()]) == []
 

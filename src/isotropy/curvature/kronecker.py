@@ -355,6 +355,8 @@ def _gram(root: Tensor) -> Tensor:
     for first in range(0, size, STRIP):
         last = min(first + STRIP, size)
         strip = root[..., first:last].mT @ root[..., first:]
+        square = strip[..., : last - first]
+        strip[..., : last - first] = (square + square.mT) / 2  # products may round unevenly
         found[..., first:last, first:] = strip
         found[..., last:, first:last] = strip[..., last - first :].mT
     return found

@@ -1,8 +1,8 @@
 """How often verdicts are right and intervals hold the truth, on data sets with a known symmetry.
 
-Rows are TRUTH/NETWORK/N (and the number of copies, where it is not the default), with a seed for each data set. Each is learned as a user would learn it,
-by `isotropy.learn` with its defaults; the final model is trained too, so that the recorded amounts
-are those that a user gets.
+Rows are TRUTH/NETWORK/N (and the number of copies, where it is not the default), with a seed for
+each data set. Each is learned as a user would learn it, by `isotropy.learn` with its defaults; the
+final model is trained too, so that the recorded amounts are those that a user gets.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ What acts on what:
 These contractions are the same for O(n), for the group of a form, or for GL(n). With products of
 rank two they and the linear layers are enough for many groups. For others they are not: a linear
 map of tensors of rank two that commutes with C(k) or D(k), k ≥ 5, or with the icosahedral group
-commutes with all rotations. There, and only there (`larger_symmetry`), tensors of higher ranks meet,
+commutes with all rotations. There, and only there (`larger_symmetry`), higher ranks meet,
 
     on tensors          b of a rank below that of a, c a single atom: T(3) times T(2) gives T(1)
     beside tensors      T(3) = T(1) ⊗ T(2), T(4) = T(2) ⊗ T(2), …

@@ -96,7 +96,6 @@ class Kept:
         self.elements = _foreign_swaps(group) if group.is_permutation else _reflections(group)
         self._is_looked_at = True
 
-    @property
     def is_larger(self) -> bool:
         """Whether H is known to be larger than G."""
         return self._is_looked_at and bool(self._extra or self.elements)
@@ -113,7 +112,7 @@ class Kept:
         """
         if any(atom not in (BASE, BASE.dual) for atom in (*target, *source)):
             self._is_looked_at = False  # a representation of G alone
-        if not self.is_larger:
+        if not self.is_larger():
             return None
         found = _tensors(target, source, self.group)
         if found.size * (len(self.algebra) + len(self.elements)) > LARGEST_WORK:
@@ -163,14 +162,14 @@ def telling(products: tuple[Product, ...], group: Group) -> Telling:
     kept = Kept(group)
     by_rank = sorted({len(atoms) for atoms in products})
     for rank in by_rank:
-        if not kept.is_larger:
+        if not kept.is_larger():
             return Telling(0)
         own = [each for each in products if len(each) <= rank]
         before = copy(kept)
         for target, source in product(own, repeat=2):
             if max(len(target), len(source)) == rank:
                 kept.add(target, source)
-        if not kept.is_larger:
+        if not kept.is_larger():
             invariants = [()] if rank > 2 else []
             return Telling(rank, _solved(own, invariants, before))
     return Telling(by_rank[-1] if by_rank else 0, _solved(products, products, kept))
@@ -191,7 +190,7 @@ def _solved(
     ways.sort(key=lambda way: (sum(map(len, way)), len(way[2])))
     found = []
     for first, second, target in ways:
-        if not kept.is_larger:
+        if not kept.is_larger():
             break
         drawn = kept.add(target, (*first, *second))
         if drawn is not None:
@@ -211,7 +210,7 @@ def larger_symmetry(layers: Sequence[Sequence[Product]], group: Group) -> str | 
     for hidden in layers[1:-1]:
         for each in telling(tuple(hidden), group).solved:
             kept.add(each.target, (*each.first, *each.second))
-    if kept.is_larger:
+    if kept.is_larger():
         return kept.sentence(max(len(atoms) for hidden in layers[1:-1] for atoms in hidden))
     if _is_half_of_its_closure(group):
         return (
