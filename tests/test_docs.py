@@ -38,6 +38,8 @@ PACKAGE = ROOT / "src" / "isotropy"
 README, MAP = ROOT / "README.md", ROOT / "ARCHITECTURE.md"
 INDEX, NOTATION = ROOT / "docs" / "index.md", ROOT / "docs" / "notation.md"
 PAGES = [README, MAP, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONG = ("learn_rotation", "own_layer_rule")
+"""Scripts of the gallery that take more than ten seconds."""
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -81,6 +83,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_readme_code_runs(
     elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +99,7 @@ def test_readme_code_runs(
     assert report.startswith("<!doctype html") or report.startswith("<!DOCTYPE html")
 
 
+@pytest.mark.slow
 def test_index_code_runs(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = stand_in()
     found = blocks(INDEX, "python")
@@ -122,7 +126,14 @@ def own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
 
 
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path
+        for path in GALLERY
+    ],
+    ids=lambda path: path.stem,
+)
 def test_gallery_runs(
     path: Path, elsewhere: Path, own_rules: None, request: pytest.FixtureRequest
 ) -> None:
@@ -154,6 +165,7 @@ def test_worked_examples_are_judged(elsewhere: Path) -> None:
         assert result.config["truth"] == {verdict["name"]: truth}
 
 
+@pytest.mark.slow
 def test_own_action_is_found_where_it_does_not_matter_and_only_there() -> None:
     learned = script(ROOT / "docs/gallery/own_action.py").main(epochs=40, examples=300)
     assert learned["stripes"] > 90 and learned["colour"] < 10

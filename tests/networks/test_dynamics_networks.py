@@ -81,6 +81,7 @@ def drift(group: Group | None, within: int = 4) -> float:
     return float((momenta - momenta[:1]).abs().max())
 
 
+@pytest.mark.slow
 def test_a_continuous_symmetry_conserves_angular_momentum_and_a_coarse_one_does_not() -> None:
     assert drift(O2eR3(), within=128) < 1e-5
     assert drift(DkeR3(2)) > 1e-3
