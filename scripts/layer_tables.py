@@ -362,7 +362,9 @@ def layers_in_short(results: Path) -> list[str]:
             continue
         learned, fixed, strict = (ACCURACY.text(rows, name) for name in names)
         seeds = len(rows[names[0]])
+        epochs = {record["config"]["epochs"] for name in names for record in rows[name]}
         how = f"{seeds} seeds" if seeds > 1 else "one seed"
+        how += f", {_listed(epochs)} epochs"
         if not alike(rows, names):
             how += ", not all made alike"
         said.append(

@@ -303,12 +303,12 @@ def test_a_sentence_for_a_problem_whose_three_rows_are_there(
     (sentence,) = tables.layers_in_short(write_rows(tmp_path / "some", *rows))
     assert sentence.startswith("CIFAR-10 without augmentation: test accuracy of relaxed layers")
     assert "75.00 % with learned" in sentence and "64.10 % with fixed" in sentence
-    assert sentence.endswith("of convolutions 73.20 % (one seed).")
+    assert sentence.endswith("of convolutions 73.20 % (one seed, 40 epochs).")
     rows += [record(each["row"], 0.5, seed=1) for each in rows[:3]]
     rows[0]["commit"] = "another"
     (sentence,) = tables.layers_in_short(write_rows(tmp_path / "unlike", *rows))
     assert "62.50 ± 12.50 % with" in sentence
-    assert sentence.endswith("(2 seeds, not all made alike).")
+    assert sentence.endswith("(2 seeds, 40 epochs, not all made alike).")
     assert tables.layers_in_short(tmp_path / "none") == []
 
 
