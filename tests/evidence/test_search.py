@@ -322,6 +322,7 @@ def word(found: Search, name: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_labels_by_radius_turn() -> None:
     found, trials = searched(by_radius, Turn())
     assert found.amounts["turn"] > 162 and word(found, "turn") == "present"
@@ -344,6 +345,7 @@ def test_labels_by_angle_do_not() -> None:
     assert not is_nothing(found, trials)
 
 
+@pytest.mark.slow
 def test_a_mirror() -> None:
     """Labels by the distance from the y axis."""
     found, trials = searched(lambda inputs: (inputs[:, 0].abs() > 0.7).long(), mirror(0))

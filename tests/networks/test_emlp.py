@@ -176,6 +176,7 @@ def test_equal_generators_give_equal_networks_and_leave_others_alone():
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [5, 6])
 def test_it_learns_what_a_dihedral_group_leaves_in_place(k):
     """Re z^k, with the reflection of D(k) as z ↦ its conjugate."""
