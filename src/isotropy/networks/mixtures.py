@@ -99,8 +99,13 @@ class Mixture(Augmentation):
             for index, action in zip(combination, self.finite, strict=True)
         )
 
+    @property
+    def wrapped_parameters(self) -> list[nn.Parameter]:
+        """Parameters of wrapped transforms, which are learned with the rest."""
+        return [p for p in self.transforms.parameters() if p.requires_grad]
+
     def learnable(self) -> list[nn.Parameter]:
-        wrapped = [p for p in self.transforms.parameters() if p.requires_grad]
+        wrapped = self.wrapped_parameters
         own = [p for p in self.ranges.learnable() if p.numel()]
         return [*own, *self.probabilities, *wrapped]
 

@@ -182,6 +182,11 @@ def learn(
         "actions": actions, "device": device, "network": network, "describe": describe
     }  # fmt: skip
     run = prepare_run(model, split, settings, **options)
+    augmentation = run.trainer.model.augmentation
+    if isinstance(augmentation, Mixture) and augmentation.wrapped_parameters:
+        # More is learned than amounts, and trials could not follow it.
+        settings = replace(settings, search=False)
+        run = prepare_run(model, split, settings, **options)
     found, is_told = None, False
     if run.trainer.config.search:
         found = _kept_search(folder) if resume else None
