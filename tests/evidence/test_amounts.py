@@ -213,17 +213,18 @@ def test_gain_interval_written_out() -> None:
     shares = np.random.default_rng(2).standard_normal(BLOCKS)
     by_seed = 2 * 0.8**2 / 3
     by_data = 20 * np.var(shares, ddof=1)
-    degrees = (by_seed + by_data) ** 2 / (by_seed**2 / 2 + by_data**2 / 19)
+    degrees = (by_seed + by_data) ** 2 / (by_seed**2 / 4 + by_data**2 / 19)
     reach = student.ppf(0.975, degrees) * (by_seed + by_data) ** 0.5
-    mean, interval = gain_interval(gains, shares, error)
+    mean, interval = gain_interval(gains, shares, error, 4)
     assert mean == pytest.approx(5.0)
     assert interval == pytest.approx((5.0 - reach, 5.0 + reach))
 
 
-@pytest.mark.parametrize(("count", "factor"), [(1, 12.706), (2, 12.706), (3, 4.303), (5, 2.776)])
-def test_few_seeds_have_students_quantiles(count: int, factor: float) -> None:
-    """Where parts of the data agree, degrees of freedom are those of the replicates."""
-    mean, (low, high) = gain_interval([2.0] * count, np.full(BLOCKS, 0.1), 1.0)
+@pytest.mark.parametrize(("degrees", "factor"), [(1, 12.706), (2, 4.303), (4, 2.776)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_seeds_have_students_quantiles(count: int, degrees: int, factor: float) -> None:
+    """Where parts of the data agree, degrees of freedom are those of the error over seeds."""
+    mean, (low, high) = gain_interval([2.0] * count, np.full(BLOCKS, 0.1), 1.0, degrees)
     assert mean == 2.0 and high - mean == pytest.approx(mean - low)
     assert high - mean == pytest.approx(factor * (2 / count) ** 0.5, rel=1e-3)
 
@@ -236,6 +237,6 @@ def test_gain_intervals_cover() -> None:
         shares = truth / BLOCKS + 0.4 * random.standard_normal(BLOCKS)
         noise = 1.5 * random.standard_normal((2, replicates))
         error = float(noise.var(1, ddof=1).mean() ** 0.5)
-        low, high = gain_interval(list(shares.sum() + noise[0] - noise[1]), shares, error)[1]
+        low, high = gain_interval(list(shares.sum() + noise[0] - noise[1]), shares, error, 4)[1]
         hits += low <= truth <= high
     assert 0.935 <= hits / trials <= 0.985

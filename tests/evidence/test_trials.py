@@ -56,7 +56,7 @@ def test_each_trial_is_run_once() -> None:
     assert trials.at({"mirror_x": 0.0, "turn": 90}) is first
     assert trials.known({"turn": 90.0, "mirror_x": 0.0}) is first
     other = trials.at({"turn": 90.0}, 1)
-    assert trials.rows == told == [first, other] and trials.count == 2
+    assert told == [first, other] and trials.count == 2
     assert first.amounts == {"turn": 90.0} and (first.replicate, other.replicate) == (0, 1)
     assert trials.examples == EXAMPLES
 

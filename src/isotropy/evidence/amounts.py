@@ -139,7 +139,7 @@ def _normalised(values: Array) -> Array:
 
 
 def gain_interval(
-    gains: Sequence[float], by_block: Array, seed_error: float
+    gains: Sequence[float], by_block: Array, seed_error: float, seed_degrees: int
 ) -> tuple[float, tuple[float, float]]:
     """Mean and 95 % interval of a gain in nats, over seeds and over data.
 
@@ -149,12 +149,13 @@ def gain_interval(
     gains      (replicates,) differences of log evidences
     by_block   (blocks,) their first-order shares by parts of the data
     seed_error σ, standard deviation of one log evidence between replicates
+    seed_degrees  degrees of freedom that σ was estimated with
     """
     count, parts = len(gains), len(by_block)
     by_seed = 2 * seed_error**2 / count
     by_data = parts / max(parts - 1, 1) * float(((by_block - by_block.mean()) ** 2).sum())
     total = by_seed + by_data
     mean = float(np.mean(gains))
-    degrees = total**2 / (by_seed**2 / max(count - 1, 1) + by_data**2 / max(parts - 1, 1))
+    degrees = total**2 / (by_seed**2 / max(seed_degrees, 1) + by_data**2 / max(parts - 1, 1))
     reach = float(student.ppf((1 + CREDIBLE) / 2, degrees)) * total**0.5
     return mean, (mean - reach, mean + reach)

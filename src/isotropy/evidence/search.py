@@ -206,7 +206,7 @@ class _Search:
         self.singles = {candidate.name: candidate for candidate in candidates}
         self.families = families_of(candidates)
         self.tried: dict[tuple[str, ...], dict[float, None]] = {}
-        self.error = LEAST_ERROR
+        self.error, self.degrees = LEAST_ERROR, 1
 
     def run(self) -> Search:
         taken: dict[str, float] = {}
@@ -304,6 +304,7 @@ class _Search:
                 degrees += len(values) - 1
         if degrees:
             self.error = max(LEAST_ERROR, (squares / degrees) ** 0.5)
+            self.degrees = degrees
 
     def _finding(self, candidate: Candidate, taken: Amounts) -> Finding:
         others = _without(taken, candidate.names)
@@ -321,6 +322,7 @@ class _Search:
             [first.log_evidence - second.log_evidence for first, second in pairs],
             np.mean([(first.blocks - second.blocks).tolist() for first, second in pairs], 0),
             self.error,
+            self.degrees,
         )
         found = posterior(profile, self.error)
         return Finding(candidate, profile, found, amount, gain, interval)

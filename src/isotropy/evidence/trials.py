@@ -115,11 +115,6 @@ class Trials:
         """The trial with these amounts if it was run."""
         return self._done.get((_key(amounts), 0))
 
-    @property
-    def rows(self) -> list[Trial]:
-        """All trials, in the order in which they were run."""
-        return list(self._done.values())
-
     def _run(self, amounts: dict[str, float], replicate: int) -> Trial:
         seed = self.config.seed + 1_000_003 * replicate
         trainer = self._trainer(amounts, seed)
