@@ -215,7 +215,7 @@ class _Search:
         if len(taken) > 1:
             for name in taken:
                 taken[name] = self._refined(self.singles[name], taken, taken[name])
-            taken = {name: amount for name, amount in taken.items() if amount}
+        taken = {name: amount for name, amount in taken.items() if amount}
         self._measure_error(taken)
         return Search(
             {name: self._finding(candidate, taken) for name, candidate in self.singles.items()},
