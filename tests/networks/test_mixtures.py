@@ -446,21 +446,6 @@ def test_law_is_json():
     assert json.loads(json.dumps(case_mixture("flip").law()))["ranges"] is None
 
 
-@pytest.mark.parametrize(
-    "names",
-    [(), ("rotation",), ("horizontal_flip",), ("turn_90", "turn_270"),
-     ("rotation", "turn_180")],
-)  # fmt: skip
-def test_switched_off(names: tuple[str, ...]):
-    augmentation, other = full_mixture(), full_mixture()
-    before = [p.detach().clone() for p in augmentation.parameters()]
-    other.load_state_dict(dict(augmentation.switched_off(names)))
-    for mine, theirs in zip(augmentation.symmetries(), other.symmetries(), strict=True):
-        assert theirs.high == (0.0 if mine.name in names else mine.high)
-    for parameter, kept in zip(augmentation.parameters(), before, strict=True):
-        assert torch.equal(parameter, kept)
-
-
 def test_state_round_trip():
     augmentation, other = full_mixture(), augmentation_over(
         [affine(("rotation",)), flip("horizontal"), quarter_turns()], dtype=torch.float64

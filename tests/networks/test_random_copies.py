@@ -61,8 +61,6 @@ def test_it_has_no_amount():
     (found,) = copies.symmetries()
     assert (found.name, found.kind, found.high) == ("brighter", "probability", 1.0)
     assert copies.coordinates(copies.noise(2, 3)).shape == (2, 3, 0)
-    with pytest.raises(CallerError, match="brighter cannot be switched off"):
-        copies.switched_off(["brighter"])
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (3, 2, 1), (4, 2, 2)])

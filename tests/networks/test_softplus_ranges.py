@@ -144,16 +144,6 @@ def test_no_width_is_rewarded_once_one_is_very_wide():
     assert float(beyond.reward().detach()) == 0 and not gradient.any()
 
 
-def test_a_range_that_is_switched_off_is_gone():
-    ranges = made(RAW)
-    before = {symmetry.name: symmetry.high for symmetry in ranges.symmetries()}
-    ranges.load_state_dict(dict(ranges.switched_off(["rotation"])))
-    after = {symmetry.name: symmetry.high for symmetry in ranges.symmetries()}
-    assert after == {**before, "rotation": 0.0} and not ranges.is_identity
-    ranges.load_state_dict(dict(ranges.switched_off(AUGERINO_GENERATORS)))
-    assert ranges.is_identity
-
-
 def test_the_law_is_one_of_independent_ranges():
     ranges, images = made(RAW), torch.rand(2, 1, 7, 7, dtype=torch.float64)
     again = augmentation_from_law(ranges.law(), (1, 7, 7)).double()

@@ -75,7 +75,6 @@ class AmountPosterior:
 
     grid: Array
     density: Array
-    mode: float
 
     def above(self, floor: float) -> float:
         """The probability of more than `floor`."""
@@ -84,10 +83,15 @@ class AmountPosterior:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % of highest density, from its lowest to its highest amount."""
-        order = np.argsort(self.density)[::-1]
-        needed = int(np.searchsorted(np.cumsum(self.density[order]), CREDIBLE)) + 1
-        inside = self.grid[order[:needed]]
-        return float(inside.min()), float(inside.max())
+        return highest_density(self.grid, self.density)
+
+
+def highest_density(grid: Array, density: Array) -> tuple[float, float]:
+    """Ends of the `CREDIBLE` part of a density (its values sum to one) where it is highest."""
+    order = np.argsort(density)[::-1]
+    needed = int(np.searchsorted(np.cumsum(density[order]), CREDIBLE)) + 1
+    inside = grid[order[:needed]]
+    return float(inside.min()), float(inside.max())
 
 
 def posterior(profile: Profile, seed_error: float, *, seed: int = 0) -> AmountPosterior:
@@ -102,8 +106,7 @@ def posterior(profile: Profile, seed_error: float, *, seed: int = 0) -> AmountPo
         drawn = values + profile.blocks @ weights
         drawn = drawn + seed_error * random.standard_normal(len(values))
         density += _normalised(_interpolated(profile, drawn, grid))
-    mode = grid[int(np.argmax(_interpolated(profile, values, grid)))]
-    return AmountPosterior(grid, density / DRAWS, float(mode))
+    return AmountPosterior(grid, density / DRAWS)
 
 
 def interpolated_peak(profile: Profile) -> float:

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
+from isotropy.evidence.amounts import highest_density
 
-CREDIBLE = 0.95
 GRID = 4001
 
 
@@ -57,7 +57,7 @@ def peak_of(amounts: Sequence[float], log_evidence: Sequence[float]) -> Peak:
     else:  # largest at an end, with no bend to speak of: straight lines between the points
         top = float(where[best])
         density = _straight(where, values, grid).softmax(0)
-    return Peak(top, _highest_density(grid, density))
+    return Peak(top, highest_density(grid.numpy(), density.numpy()))
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -83,14 +83,6 @@ def _straight(where: Tensor, values: Tensor, grid: Tensor) -> Tensor:
     right = torch.searchsorted(where, grid).clamp(1, len(where) - 1)
     share = (grid - where[right - 1]) / (where[right] - where[right - 1])
     return values[right - 1] + share * (values[right] - values[right - 1])
-
-
-def _highest_density(grid: Tensor, density: Tensor) -> tuple[float, float]:
-    """The shortest interval that holds `CREDIBLE` of a density with one peak."""
-    order = density.argsort(descending=True)
-    count = int((density[order].cumsum(0) < CREDIBLE).sum()) + 1
-    kept = grid[order[:count]]
-    return float(kept.min()), float(kept.max())
 
 
 def _ranks(values: Sequence[float]) -> Tensor:

@@ -19,7 +19,7 @@ cut off the gradient. `correlated` has ranges with a covariance, `mixtures` fini
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -112,10 +112,6 @@ class Augmentation(nn.Module):
     @abstractmethod
     def law(self) -> dict[str, Any]:
         """The distribution in JSON: all that is needed to draw from it elsewhere."""
-
-    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
-        """A state in which the named symmetries are absent and the rest is as it is."""
-        raise NotImplementedError
 
 
 class Ranges(Augmentation):
@@ -232,13 +228,6 @@ class UniformRanges(Ranges):
             "noise_factors": self.half_widths.detach().tolist(),
         }
 
-    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
-        keep = torch.tensor([name not in names for name in self.action.names])
-        return {
-            **self.state_dict(),
-            "half_widths": self.half_widths.detach() * keep.to(self.bounds),
-        }
-
 
 def uniform_noise(
     shape: tuple[int, int, int],
@@ -312,11 +301,7 @@ def action_records(action: Action) -> list[dict[str, Any]]:
     return [
         {
             "generators": list(part.names),
-            **{
-                name: value
-                for name in OPTIONS
-                if (value := getattr(part, name, None)) is not None
-            },
+            **{name: value for name in OPTIONS if (value := getattr(part, name, None)) is not None},
         }
         for part in parts
     ]

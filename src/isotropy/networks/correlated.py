@@ -15,7 +15,7 @@ coordinate that occurs, and the correlations of L Lᵀ.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -124,10 +124,6 @@ class CorrelatedRanges(Ranges):
             "factor": self.factor.detach().tolist(),
             "correlations": self.correlations().tolist(),
         }
-
-    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
-        keep = torch.tensor([name not in names for name in self.action.names]).to(self.bounds)
-        return {**self.state_dict(), "factor": self.factor.detach() * keep[:, None]}
 
 
 def principal_axes(factor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -248,15 +248,6 @@ class Mixture(Augmentation):
                 for action, p in zip(self.finite, self.probabilities, strict=True)
             ],
         }
-
-    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
-        state = dict(self.state_dict())
-        state |= {f"ranges.{k}": v for k, v in self.ranges.switched_off(names).items()}
-        for number, action in enumerate(self.finite):
-            keep = torch.tensor([name not in names for name in action.names])
-            key = f"probabilities.{number}"
-            state[key] = state[key] * keep.to(state[key])
-        return state
 
 
 def augmentation_over(

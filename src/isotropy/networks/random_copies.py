@@ -15,7 +15,7 @@ tests/networks/test_random_copies.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -100,14 +100,6 @@ class RandomCopies(Augmentation):
             "law": f"every copy is moved by one draw of {self.transform.name}",
             "transform": self.transform.name,
         }
-
-    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
-        if set(self.transform.names) & set(names):
-            raise CallerError(
-                f"{self.transform.name} cannot be switched off: it has no amount; train with the "
-                "objective none instead"
-            )
-        return self.state_dict()
 
 
 class EightBitTransform(RandomTransform):

@@ -18,7 +18,7 @@ out, and the law by its moments, in tests/networks/test_softplus_ranges.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -146,11 +146,6 @@ class SoftplusRanges(Ranges):
             "half_widths": halves,
             "noise_factors": halves,
         }
-
-    def switched_off(self, names: Collection[str]) -> Mapping[str, Tensor]:
-        off = torch.tensor([name in names for name in self.action.names], device=self.raw.device)
-        raw = self.raw.detach().masked_fill(off, float("-inf"))
-        return {**self.state_dict(), "raw": raw}
 
 
 def _raw(widths: Tensor) -> Tensor:
