@@ -42,10 +42,13 @@ from isotropy.symmetry.representations import Representation
 
 EXAMPLES = 1024
 """Normal inputs on which initial weights are scaled."""
-LINEAR_SPREAD, BILINEAR_SPREAD, OUTPUT_SPREAD = 0.5, 0.2, 0.2
-"""Initial standard deviations of L x, of B(L x) and of outputs. With larger ones a network starts
-as a less simple function, which takes more examples to forget; with a smaller second one it is slow
-to learn polynomials of a high degree."""
+LINEAR_SPREAD, OUTPUT_SPREAD = 0.5, 0.2
+"""Initial standard deviations of L x and of outputs."""
+BILINEAR_SPREAD, TELLING_SPREAD = 0.05, 0.2
+"""Initial standard deviation of B(L x). With a larger one a network starts as a polynomial of a
+higher degree, which takes more examples to forget. The second one is for layers that tell their
+group from a larger one by higher ranks or solved maps: with a smaller one there is next to nothing
+of these in the outputs, and polynomials of a high degree are learned slowly."""
 FEW_LAYERS = 3
 """Of more layers each squares less of its inputs, so that all together do not square too much."""
 
@@ -96,10 +99,10 @@ class EMLP(OfParts):
         """Scale the layers so that what each hands on varies as much, for normal inputs."""
         own = torch.Generator().manual_seed(0)
         parts = self.parts(torch.randn(EXAMPLES, self.in_features, generator=own))
-        bilinear_spread = BILINEAR_SPREAD * min(1, FEW_LAYERS / len(self.blocks))
         for block in self.blocks:
             assert isinstance(block, EquivariantBlock)
-            parts = block.rescale_(parts, bilinear_spread)
+            spread = TELLING_SPREAD if block.bilinear.tells else BILINEAR_SPREAD
+            parts = block.rescale_(parts, spread * min(1, FEW_LAYERS / len(self.blocks)))
         self.head.rescale_(parts, OUTPUT_SPREAD)
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
