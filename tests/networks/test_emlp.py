@@ -163,7 +163,24 @@ def test_outputs_vary_as_much_at_any_depth(name):
             source, V, group_named(name), channels=96, layers=layers, generator=generator
         ).double()
         outputs = network(random_inputs(500, network.source.size)).detach()
-        assert 0.1 < outputs.var(0).mean().sqrt() < 0.4
+        assert 0.025 < outputs.var(0).mean().sqrt() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "spread"),
+    [("O(3)", 0.05), ("SO(3)", 0.05), ("O(1,3)", 0.05), ("D(6)", 0.1), ("SO(5)", 0.1)],
+)
+def test_products_start_faint_where_they_tell_no_group_from_a_larger_one(name, spread):
+    generator = torch.Generator().manual_seed(0)
+    network = EMLP(4 * V + Scalar, V, group_named(name), channels=384, generator=generator)
+    block = network.blocks[0]
+    assert isinstance(block, EquivariantBlock)
+    with torch.no_grad():
+        inputs = random_inputs(500, network.source.size, torch.float32)
+        inner = block.linear.of_parts(network.parts(inputs))
+        found = [part.var(-1).mean().sqrt() for part in block.bilinear.of_parts(inner)]
+    assert all(each < 1.3 * spread for each in found)
+    assert max(found) > 0.7 * spread
 
 
 def test_equal_generators_give_equal_networks_and_leave_others_alone():

@@ -133,6 +133,13 @@ class EquivariantBilinear(OfParts):
         self.coefficients = nn.Parameter(torch.empty(sum(a * b for a, b in self._shapes)))
         self.reset_parameters(generator)
 
+    @property
+    def tells(self) -> bool:
+        """Whether contractions of ranks above two, or solved ones, tell the group from a larger
+        one."""
+        needed = _needed(self.source_kinds, self.source.group)
+        return needed.rank > 2 or bool(needed.solved)
+
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights anew."""
         with torch.no_grad():
