@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from calibration_tables import TABLES as CALIBRATION_TABLES
 from equivariant_tables import TABLES as EQUIVARIANT_TABLES
 from equivariant_tables import device_text
 from layer_figures import figure_link
@@ -282,6 +283,7 @@ TABLES = {
     "measured": measured,
     "culprits": culprits,
     **EQUIVARIANT_TABLES,
+    **CALIBRATION_TABLES,
 }
 PAGES: dict[str, Mapping[str, Callable[[Path], str]]] = {
     "results.md": TABLES,

@@ -51,6 +51,16 @@ def test_poses_are_one_texture_turned() -> None:
     assert (back - upright).square().mean() < 0.02 * upright.square().mean()
 
 
+def test_poses_of_a_kind_share_their_label() -> None:
+    law = {"textures": 1, "poses": 4, "turn": 60.0, "noise": 0.0}
+    (inputs, own), (again, labels) = (inputs_of(TextureLaw(kinds=k, **law)) for k in (None, 2))
+    assert torch.equal(inputs, again) and torch.equal(labels, own % 2)
+    first, third = (inputs[own == pose].mean(0) for pose in (0, 2))
+    back = affine(("rotation",)).act(torch.full((1, 1, 1), -2 * torch.pi / 3), third[None])[0, 0]
+    change = (back - first).square().mean() / (third - first).square().mean()
+    assert change < 0.1
+
+
 def test_random_labels_say_nothing() -> None:
     law = {"textures": 2, "poses": 1, "noise": 0.0}
     told = spread_within_classes(TextureLaw(**law))

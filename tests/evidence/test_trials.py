@@ -22,11 +22,12 @@ from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.schedule import resolve
 from isotropy.evidence.training import Trainer
-from isotropy.evidence.trials import BLOCKS, LEAST_SAMPLES, Trials, trial_config
+from isotropy.evidence.trials import BLOCKS, LEAST_SAMPLES, Trial, Trials, trial_config
 from isotropy.likelihoods import Categorical, Gaussian
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import augmentation_over
 from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
+from isotropy.symmetry.image_actions import affine
 
 EXAMPLES = 40
 
@@ -56,7 +57,8 @@ def test_each_trial_is_run_once() -> None:
     assert trials.at({"mirror_x": 0.0, "turn": 90}) is first
     assert trials.known({"turn": 90.0, "mirror_x": 0.0}) is first
     other = trials.at({"turn": 90.0}, 1)
-    assert told == [first, other] and trials.count == 2
+    plain = trials.known({})  # the first, by which the learning rate is chosen
+    assert told == [plain, first, other] and trials.count == 3
     assert first.amounts == {"turn": 90.0} and (first.replicate, other.replicate) == (0, 1)
     assert trials.examples == EXAMPLES
 
@@ -110,6 +112,7 @@ def test_no_part_of_the_data_is_empty(examples: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "Trainer", Watched)
+        patch.setattr(room, "RATES", (1.0,))
         found = trials_of(examples=examples, epochs=1, batch_size=None).at({})
     assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1 and sum(sizes) == examples
     assert len(found.blocks) == min(BLOCKS, examples) and bool(found.blocks.isfinite().all())
@@ -121,13 +124,13 @@ def test_no_part_of_the_data_is_empty(examples: int) -> None:
 def test_at_zero_it_is_the_plain_network() -> None:
     """As a run without augmentation with the same schedule, and whatever there could have been."""
     trials = trials_of()
+    found = trials.at({}).log_evidence
     config = replace(trials.config, objective="none", samples=1)
     identity = augmentation_over(Turn(), start={}, dtype=torch.float64)
     model = InvariantModel(copy.deepcopy(trials.network), identity, 1)
     plain = Trainer(model, Categorical(), config, *trials.data)
     for _ in range(config.epochs or 0):
         plain.run_epoch()
-    found = trials.at({}).log_evidence
     assert found == pytest.approx(plain.evidence_value("trial").nats, rel=1e-12)
     assert trials_of(Turn()).at({}).log_evidence == found
     assert trials_of([Turn(), mirror(0), mirror(1)]).at({"turn": 0.0}).log_evidence == found
@@ -145,7 +148,7 @@ OFF = {
 @pytest.mark.parametrize(("amounts", "copies"), OFF.values(), ids=OFF)
 def test_what_is_left_out_is_exactly_off(amounts: dict[str, float], copies: int) -> None:
     trials = trials_of([Turn(), mirror(0), mirror(1)])
-    model = trials._trainer(amounts, 0).model
+    model = trials._trainer(amounts).model
     found = {symmetry.name: symmetry.high for symmetry in model.symmetries()}
     expected = {"turn": 0.0, "mirror_x": 0.0, "mirror_y": 0.0, **amounts}
     assert found == pytest.approx(expected) and min(found.values()) >= 0
@@ -156,12 +159,12 @@ def test_what_is_left_out_is_exactly_off(amounts: dict[str, float], copies: int)
 def test_a_random_element_is_drawn_as_often_as_a_range() -> None:
     trials = trials_of([Turn(), PointPermutation()])
     for amounts, copies in (({"point_permutation": 0.5}, 2 * LEAST_SAMPLES), ({}, 1)):
-        assert trials._trainer(amounts, 0).model.noise(3).shape[1] == copies
+        assert trials._trainer(amounts).model.noise(3).shape[1] == copies
 
 
 def test_one_element_of_several() -> None:
     trials = trials_of([quarter_turns()])
-    augmentation = trials._trainer({"turn_180": 0.4}, 0).model.augmentation
+    augmentation = trials._trainer({"turn_180": 0.4}).model.augmentation
     assert augmentation.elements == 2
     assert_equal(
         augmentation.element_probabilities().detach(),
@@ -175,7 +178,7 @@ def test_copies_do_not_follow_small_numbers_of_samples() -> None:
     assert [t.config.samples for t in (few, default, many)] == [LEAST_SAMPLES, LEAST_SAMPLES, 24]
     amounts = {"turn": 60.0}
     assert few.at(amounts).log_evidence == default.at(amounts).log_evidence
-    assert many._trainer(amounts, 0).model.noise(1).shape[1] == 24
+    assert many._trainer(amounts).model.noise(1).shape[1] == 24
 
 
 @pytest.mark.parametrize("examples", [30, 300, 1000, 5000])
@@ -193,12 +196,44 @@ def test_settings_of_a_trial(examples: int, epochs: int) -> None:
     assert hyper <= room.HYPER_STEPS
 
 
+def test_the_largest_rate_that_costs_little_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """log Z of trials without a symmetry by rate; NaN-free, and the run's own if all fail."""
+
+    def chosen(values: dict[float, float]) -> float:
+        def run(self, amounts, replicate, config=None):
+            found = values[round(config.weight_rate / own, 6)]
+            return Trial(amounts, replicate, found, torch.zeros(BLOCKS), None)
+
+        trials = trials_of()
+        own = trials.config.weight_rate
+        with monkeypatch.context() as patch:
+            patch.setattr(Trials, "_run", run)
+            found = trials.at({}).log_evidence
+        factor = round(trials.config.weight_rate / own, 6)
+        assert found == values[factor]
+        return factor
+
+    first, second, third = room.RATES
+    assert chosen({first: -100.0, second: -90.0, third: -95.0}) == third
+    assert chosen({first: -100.0, second: -90.0, third: -120.0}) == second
+    assert chosen({first: -100.0, second: -300.0, third: -math.inf}) == first
+    assert chosen({first: -math.inf, second: -math.inf, third: -math.inf}) == first
+
+
+def test_motions_that_come_together_have_twice_the_copies() -> None:
+    trials = trials_of([affine(("rotation", "scale_x"))])
+    trials.network = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
+    trials.data = (torch.rand(40, 1, 6, 6, dtype=torch.float64), trials.data[1])
+    for amounts, copies in (({"rotation": 9.0}, 1), ({"rotation": 9.0, "scale_x": 0.1}, 2)):
+        assert trials._trainer(amounts).model.samples == copies * LEAST_SAMPLES
+
+
 # --- shares ---------------------------------------------------------------------------------------
 
 
 def test_batches_by_number_are_those_of_a_pass() -> None:
     """The same examples in the same order draw the same noise."""
-    trainer = trials_of()._trainer({"turn": 60.0, "mirror_x": 0.5}, 0)
+    trainer = trials_of()._trainer({"turn": 60.0, "mirror_x": 0.5})
     size = trainer.config.curvature_batch
     parts = torch.arange(EXAMPLES).split(size)
     whole = list(trainer.orbit_batches("some"))

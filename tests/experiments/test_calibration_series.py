@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from isotropy.experiments.calibration import SERIES, coverage, samples_lines, summary, within
+from isotropy.experiments.calibration import SERIES, by_copies, goals, shares_of, summary, within
 from isotropy.experiments.series import read_table
 
 TABLE = read_table("calibration")
@@ -15,7 +15,7 @@ WORDS = {"present", "partial", "absent", "already built in", "cannot tell"}
 
 def test_every_truth_has_its_data_sets() -> None:
     jobs = {job.row: job for job in SERIES.jobs(TABLE, False)}
-    wanted = {("mlp:50", 200): 20, ("mlp:50", 1000): 12, ("cnn", 1000): 5, ("mlp:50", 5000): 3}
+    wanted = {("mlp:50", 200): 20, ("mlp:50", 1000): 12, ("compact", 1000): 5, ("mlp:50", 5000): 3}
     for truth in TABLE["truths"]:
         for (network, examples), sets in wanted.items():
             assert len(set(jobs[f"{truth}/{network}/{examples}"].seeds)) == sets
@@ -41,24 +41,37 @@ def record(truth: str = "rotation 45", samples: int | None = None, **changes):
 
 def test_counts() -> None:
     records = [record(), record(amount=60.0, covers=False), record(verdict="absent", right=False)]
-    assert within(records) == 2 / 3 and coverage(records) == 2 / 3
-    (line,) = summary(records)
-    assert "3 sets, 66.7 % of verdicts right, 66.7 % right or cannot tell" in line
+    found = shares_of(records)
+    assert found["right"] == found["right or cannot tell"] == found["within"] == 2 / 3
+    assert found["covers"] == 2 / 3 and found["fooled"] == 0
+    assert shares_of([record(verdict="cannot tell", right=False)])["right or cannot tell"] == 1
     assert math.isnan(within([record(truth="none")]))
+    assert any("3 sets, right 0.667" in line for line in summary(records))
 
 
 def test_random_labels_count_when_something_was_claimed() -> None:
     fooled = record(truth="random labels") | {"nothing_learned": False}
-    assert "1 sets of random labels called learned" in summary([fooled])[0]
-    assert "0 sets of random labels called learned" in summary([record("random labels")])[0]
+    assert shares_of([fooled])["fooled"] == 1
+    assert shares_of([record("random labels")])["fooled"] == 0
 
 
 def test_copies_are_compared_by_data_set() -> None:
     records = [record(samples=4, amount=44.0), record(), record(samples=64, amount=46.0)]
-    amounts = "44.0° with 4 copies, 47.0° with 16 copies, 46.0° with 64 copies"
-    expected = f"rotation 45, seed 0: {amounts}"
-    assert samples_lines(records) == [expected]
-    assert samples_lines([record()]) == []
+    assert by_copies(records) == {0: {4: 44.0, 16: 47.0, 64: 46.0}}
+    assert by_copies([record()]) == {}
+    assert goals(records)["4, 16 and 64 copies give ranges within 10 % (largest 6.8%)"]
+    assert not goals([*records, record(samples=8, amount=40.0)])[
+        "4, 16 and 64 copies give ranges within 10 % (largest 17.5%)"
+    ]
+
+
+def test_goals_are_those_of_the_size() -> None:
+    unsure = [record(verdict="cannot tell", right=False)]
+    few, many = goals(unsure), goals([{**each, "examples": 1000} for each in unsure])
+    assert few["85% of verdicts are right or cannot tell at N = 200 (100.0%)"]
+    assert not many["95% of verdicts are right at N = 1,000 (0.0%)"]
+    assert not few["95 % intervals cover in 90 to 99 % at N = 200 (100.0%)"]
+    assert goals([{**each, "network": "compact"} for each in unsure]) == {}
 
 
 def test_a_data_set_is_learned() -> None:

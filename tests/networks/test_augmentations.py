@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import START, UniformRanges
+from isotropy.networks.augmentations import START, UniformRanges, lattice
 from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS, affine
 
 DTYPES = (torch.float32, torch.float64)
@@ -95,8 +96,33 @@ def test_the_copies_of_an_example_fall_one_into_each_part_of_the_range():
     every = torch.arange(8.0, dtype=torch.float64)[None, :, None].expand_as(parts)
     assert torch.equal(parts.sort(1).values, every)
     # The order differs from example to example and from generator to generator.
-    assert len(parts[:, :, 0].unique(dim=0)) > 40
+    assert len(parts[:, :, 0].unique(dim=0)) == 8 and len(parts[:, :, 2].unique(dim=0)) > 40
     assert not torch.equal(parts[:, :, 0], parts[:, :, 1])
+
+
+@pytest.mark.parametrize(("points", "numbers"), [(1, 3), (2, 2), (4, 6), (16, 3), (31, 6), (64, 6)])
+def test_lattices_are_permutations_with_well_filled_planes(points: int, numbers: int):
+    factors = lattice(points, numbers)
+    assert len(factors) == numbers and factors[0] == 1
+    places = [torch.arange(points) * factor % points for factor in factors if factor]
+    assert all(torch.equal(place.sort().values, torch.arange(points)) for place in places)
+    for one, other in itertools.combinations(places, 2):
+        steps = torch.stack([one, other], 1)[1:]
+        nearest = torch.minimum(steps, points - steps).square().sum(1).min()
+        assert nearest >= min(5, points / 2), "those of a diagonal line are 2"
+
+
+def test_copies_along_several_generators_vary_less_than_in_random_order():
+    """Means over 16 copies of a product of two generators' functions: a fifth of a random order."""
+    noise = ranges(dtype=torch.float64).noise(2000, 16, generator=torch.Generator().manual_seed(1))
+    order = torch.rand(2000, 16, generator=torch.Generator().manual_seed(2)).argsort(1)
+    shuffled = noise[..., 1].gather(1, order)
+    lattice_means, random_means = (
+        ((3 * noise[..., 0]).cos() * (2 * other).cos()).mean(1)
+        for other in (noise[..., 1], shuffled)
+    )
+    assert lattice_means.var() < 0.2 * random_means.var()
+    assert abs(lattice_means.mean() - random_means.mean()) < 5 * random_means.std() / 2000**0.5
 
 
 def test_stratified_means_vary_far_less_than_independent_ones():

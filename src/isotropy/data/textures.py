@@ -3,9 +3,15 @@
     x = g u_c + noise          g drawn from the truth's law, one motion for each picture
 
 u_c is a Gaussian random field of correlation length `smoothness` pixels inside a disc. The noise
-has the same spectrum, so that averaging over small motions does not pay for smoothing alone. Where
-a range is to be found, classes are textures at several poses, equally far apart, as 6 and 9 are:
-poses that are twice the range apart make every motion beyond it change the label.
+has the same spectrum, so that averaging over small motions does not pay for smoothing alone.
+
+Where a range is to be found, labels depend on the pose, as they do for 6 and 9, and take turns:
+with two kinds of poses A B A B … a distance S apart, an average of outputs over ±w leaves
+
+    sin(π w/S) / (π w/S)
+
+of what tells A from B, and nothing at w = S. (If all poses have labels of their own, a slow change
+round the circle tells them apart, which much wider averages leave as it is.)
 
 Textures are drawn and moved on a grid three times as fine and averaged down, so that moving them
 leaves no trace of interpolation. All numbers follow from the seed.
@@ -40,7 +46,9 @@ class TextureLaw:
     """How pictures are made.
 
     amounts:    half-width (or probability of the flip) by name, in reported units
-    textures, poses: classes are textures × poses, the poses 360°/poses apart
+    textures, poses: classes are textures × poses
+    turn:       degrees from one pose to the next; 360°/poses if None
+    kinds:      labels of poses: every kinds-th pose has the same; all differ if None
     noise:      standard deviation of the smooth noise, of textures that have 1
     smoothness: correlation length in pixels
     radius:     of the disc that holds the texture, in half-widths of the picture
@@ -49,6 +57,8 @@ class TextureLaw:
     amounts: Mapping[str, float] = field(default_factory=dict)
     textures: int = 2
     poses: int = 4
+    turn: float | None = None
+    kinds: int | None = None
     noise: float = 0.5
     smoothness: float = 1.2
     radius: float = 0.75
@@ -60,13 +70,11 @@ def moved_textures(
     law: TextureLaw, examples: int, *, test_examples: int = 1000, seed: int = 0
 ) -> Problem:
     """Pictures (examples, 1, size, size) by the law; truth is what was put into them."""
-    check_at_least(examples, law.textures * law.poses, what="number of pictures")
     generator = torch.Generator().manual_seed(seed)
     disc, smooth = _disc(law, law.radius), _smoothing(law)
     fields = _random_fields(law.textures, smooth, generator) * disc
-    turns = torch.arange(law.poses) * (2 * math.pi / law.poses)
-    poses = affine(("rotation",)).act(turns[None, :, None].expand(len(fields), -1, 1), fields)
-    classes = poses.flatten(0, 1)
+    classes = _at_poses(law, fields)
+    check_at_least(examples, len(classes), what="number of pictures")
     train, test = (
         _pictures(law, classes, smooth, count, name, generator)
         for count, name in ((examples, "textures"), (test_examples, "textures, test"))
@@ -80,6 +88,14 @@ def moved_textures(
     return Problem(Split(train, test), known, about)
 
 
+def _at_poses(law: TextureLaw, fields: Tensor) -> Tensor:
+    """Every texture at every pose, (textures · poses, 1, side, side)."""
+    turn = 360.0 / law.poses if law.turn is None else law.turn
+    angles = torch.arange(law.poses) * math.radians(turn)
+    each = angles[None, :, None].expand(len(fields), -1, 1)
+    return affine(("rotation",)).act(each, fields).flatten(0, 1)
+
+
 def _pictures(
     law: TextureLaw,
     classes: Tensor,
@@ -88,8 +104,8 @@ def _pictures(
     name: str,
     generator: torch.Generator,
 ) -> LabelledData:
-    labels = (torch.arange(count) % len(classes))[torch.randperm(count, generator=generator)]
-    pictures = classes[labels]
+    drawn = (torch.arange(count) % len(classes))[torch.randperm(count, generator=generator)]
+    pictures, labels = classes[drawn], _labels(law)[drawn]
     mirrored = torch.rand(count, generator=generator) < law.amounts.get(FLIP, 0.0)
     pictures = torch.where(mirrored[:, None, None, None], pictures.flip(-1), pictures)
     action = affine(MOTIONS)
@@ -103,7 +119,15 @@ def _pictures(
     grainy = coarse + GRAIN * torch.randn(coarse.shape, generator=generator)
     if law.random_labels:
         labels = labels[torch.randperm(count, generator=generator)]
-    return LabelledData(grainy, labels, tuple(f"{n}" for n in range(len(classes))), name)
+    names = tuple(f"{label}" for label in range(int(_labels(law).max()) + 1))
+    return LabelledData(grainy, labels, names, name)
+
+
+def _labels(law: TextureLaw) -> Tensor:
+    """The label of every texture at every pose."""
+    kinds = law.kinds or law.poses
+    textures, poses = torch.arange(law.textures), torch.arange(law.poses) % kinds
+    return (textures[:, None] * kinds + poses).flatten()
 
 
 def _smoothing(law: TextureLaw) -> Tensor:

@@ -8,8 +8,9 @@ that is reached, so that
     log Z(η)      η the amounts of all symmetries
 
 can be compared at any two points. All trials of one replicate share the order of batches and the
-noise, and differ in nothing but η. They have at least `LEAST_SAMPLES` copies, however few the run
-itself has, so that what is found does not depend on that number.
+noise, and differ in nothing but η. They have at least `LEAST_SAMPLES` copies, and twice as many
+where several motions come together, however few the run itself has, so that what is found does not
+depend on that number.
 
 The same examples in `BLOCKS` parts give the first-order share of each part in log Z (the
 derivative by the weight of its examples; weights and precisions are at their optimum),
@@ -43,9 +44,15 @@ from isotropy.symmetry.actions import Action
 from isotropy.symmetry.finite_actions import FiniteAction
 
 LEAST_SAMPLES = 16
-STEPS = 200
-"""Weight steps of a trial: with 800 profiles of 200 examples are the same within a nat."""
+STEPS = 300
+"""Weight steps of a trial, with small batches and a rate that suits them (`RATES`)."""
 LEAST_EPOCHS = 12
+LEAST_BATCH = 16
+RATES = (1.0, 3.0, 6.0)
+"""Times the run's learning rate: one of them is taken for all trials. Weights that are not at their
+optimum yet favour no symmetry, where they get there sooner."""
+LOST = 0.1
+"""Share of log Z that a higher rate may cost without any symmetry."""
 HYPER_STEPS = 8
 """Evidence passes of a trial, each followed by several steps on the precisions."""
 BLOCKS = 20
@@ -92,6 +99,7 @@ class Trials:
         self.config = trial_config(config, len(data[0]))
         self.tell = tell or (lambda _: None)
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
+        self._has_rate = False
 
     @property
     def examples(self) -> int:
@@ -105,6 +113,8 @@ class Trials:
 
     def at(self, amounts: Amounts, replicate: int = 0) -> Trial:
         """The trial with these amounts; replicates differ in their batches and noise."""
+        if not self._has_rate:
+            self._choose_rate()
         key = (_key(amounts), replicate)
         if key not in self._done:
             self._done[key] = self._run(dict(key[0]), replicate)
@@ -115,9 +125,30 @@ class Trials:
         """The trial with these amounts if it was run."""
         return self._done.get((_key(amounts), 0))
 
-    def _run(self, amounts: dict[str, float], replicate: int) -> Trial:
+    def _choose_rate(self) -> None:
+        """The largest rate with which not much less is learned than with others, by log Z.
+
+        Without any symmetry; averages over copies have less noise and bear a higher rate still.
+        """
+        self._has_rate = True
+        tried = []
+        for factor in RATES:
+            config = replace(self.config, weight_rate=factor * self.config.weight_rate)
+            tried.append((self._run({}, 0, config), config))
+        best = max(trial.log_evidence for trial, _ in tried)
+        least = best - LOST * abs(best)  # -inf if none could be trained: then the run's own rate
+        chosen, self.config = next(
+            (each for each in reversed(tried) if each[0].log_evidence >= least > -math.inf),
+            tried[0],
+        )
+        self._done[_key({}), 0] = chosen
+        self.tell(chosen)
+
+    def _run(
+        self, amounts: dict[str, float], replicate: int, config: LearnConfig | None = None
+    ) -> Trial:
         seed = self.config.seed + 1_000_003 * replicate
-        trainer = self._trainer(amounts, seed)
+        trainer = self._trainer(amounts, config, seed)
         try:
             while trainer.epoch < (trainer.config.epochs or 0):
                 trainer.run_epoch()
@@ -131,13 +162,19 @@ class Trials:
             ).log_likelihood
         return Trial(amounts, replicate, log_evidence, blocks, held_out)
 
-    def _trainer(self, amounts: dict[str, float], seed: int) -> Trainer:
+    def _trainer(
+        self, amounts: dict[str, float], config: LearnConfig | None = None, seed: int = 0
+    ) -> Trainer:
         inputs, targets = self.data
         off = {name: 0.0 for name in self._names() if name not in amounts}
-        config = replace(self.config, ranges={**off, **amounts}, caps=off, seed=seed)
+        config = replace(
+            config or self.config, ranges={**off, **amounts}, caps=off, seed=seed
+        )
         augmentation = augmentation_for(config, self.actions, dtype=inputs.dtype).to(inputs.device)
         assert config.samples is not None
         samples = config.samples if _draws(augmentation, amounts) else 1
+        if _motions(augmentation, amounts) > 1:
+            samples *= 2
         if isinstance(augmentation, Mixture):  # as many copies for each finite element
             samples *= augmentation.elements
         kind = config.likelihood if targets.ndim == 1 else "gaussian"
@@ -178,6 +215,12 @@ def _draws(augmentation: Augmentation, amounts: Amounts) -> bool:
     return moves or any(name in amounts for name in random)
 
 
+def _motions(augmentation: Augmentation, amounts: Amounts) -> int:
+    """Along how many generators copies are moved."""
+    names = [generator.name for generator in augmentation.action.generators]
+    return sum(1 for name in names if amounts.get(name))
+
+
 def _key(amounts: Amounts) -> tuple[tuple[str, float], ...]:
     return tuple(sorted((name, float(value)) for name, value in amounts.items() if value))
 
@@ -185,7 +228,7 @@ def _key(amounts: Amounts) -> tuple[tuple[str, float], ...]:
 def trial_config(config: LearnConfig, examples: int) -> LearnConfig:
     """The settings of a trial, from the resolved ones of a run."""
     assert config.epochs is not None and config.samples is not None
-    batch = min(default_batch(examples), config.batch_size or examples)
+    batch = max(LEAST_BATCH, min(default_batch(examples), config.batch_size or examples) // 2)
     steps = math.ceil(examples / batch)
     epochs = min(config.epochs, max(LEAST_EPOCHS, math.ceil(STEPS / steps)))
     burn_in = min(10, epochs // 6)

@@ -23,6 +23,10 @@ from isotropy.workflows.learning import learn
 
 NOTHING = "random labels"
 """The truth from which nothing can be learned."""
+MLP, MANY = "mlp:50", 1000
+"""The network that the goals are about, and from how many examples on there must be no doubt."""
+COPIES = (MLP, 200)
+"""Network and examples of the sets that are learned with several numbers of copies."""
 RANGES = ("rotation 45", "rotation 180")
 """Truths whose learned rotation is compared with the true one."""
 
@@ -48,7 +52,8 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
             if "samples" in size:
                 row += f"/{size['samples']} copies"
             seeds = tuple(range(table["first_seed"], table["first_seed"] + size["sets"]))
-            found.append(SeriesJob(row, seeds, settings, cost=_cost(size)))
+            rank = (size["network"] != MLP) + (size["examples"] >= MANY)
+            found.append(SeriesJob(row, seeds, settings, cost=_cost(size), rank=rank))
     return found
 
 
@@ -58,7 +63,7 @@ def _law(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cost(size: Mapping[str, Any]) -> float:
-    return float(size["examples"]) * (5.0 if size["network"] == "cnn" else 1.0)
+    return float(size["examples"]) * (5.0 if size["network"] == "compact" else 1.0)
 
 
 def run(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
@@ -140,49 +145,83 @@ def within(records: Iterable[Mapping[str, Any]], tolerance: float = 0.15) -> flo
     return share(abs(s["amount"] - s["truth"]) <= tolerance * s["truth"] for s in rotations)
 
 
-def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """By network and size: verdicts that are right, ranges near the truth, intervals that cover."""
-    plain = [record for record in records if record["samples"] is None]
-    sizes = sorted({(record["network"], record["examples"]) for record in plain})
-    lines = []
-    for network, examples in sizes:
-        own = [r for r in plain if (r["network"], r["examples"]) == (network, examples)]
-        judged = [symmetry for record in own for symmetry in record["symmetries"]]
-        unsure = [s["right"] or s["verdict"] == "cannot tell" for s in judged]
-        fooled = [r for r in own if r["truth"] == NOTHING and not r["nothing_learned"]]
-        lines.append(
-            f"{network}, N = {examples}: {len(own)} sets, "
-            f"{100 * share(s['right'] for s in judged):.1f} % of verdicts right, "
-            f"{100 * share(unsure):.1f} % right or cannot tell, ranges within 15 % in "
-            f"{100 * within(own):.0f} %, intervals cover in {100 * coverage(own):.1f} %, "
-            f"{len(fooled)} sets of random labels called learned"
-        )
-    return lines + samples_lines(records)
+def by_size(
+    records: Iterable[Mapping[str, Any]],
+) -> dict[tuple[str, int], list[Mapping[str, Any]]]:
+    """The records with the usual number of copies, by network and number of examples."""
+    found: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for record in records:
+        if record["samples"] is None:
+            found.setdefault((record["network"], record["examples"]), []).append(record)
+    return dict(sorted(found.items()))
 
 
-def coverage(records: Iterable[Mapping[str, Any]]) -> float:
-    """Share of intervals that hold the truth, over all symmetries where something was learned."""
-    return share(
-        symmetry["covers"]
-        for record in records
-        if not record["nothing_learned"]
-        for symmetry in record["symmetries"]
-    )
+def shares_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What one network and size comes to.
+
+    right, right or cannot tell: of all verdicts
+    within:  see `within`
+    covers:  of the intervals of all symmetries where something was learned, those with the truth
+    fooled:  how many sets of random labels were said to have been learned
+    """
+    judged = [symmetry for record in records for symmetry in record["symmetries"]]
+    learned = [record for record in records if not record["nothing_learned"]]
+    return {
+        "right": share(s["right"] for s in judged),
+        "right or cannot tell": share(
+            s["right"] or s["verdict"] == "cannot tell" for s in judged
+        ),
+        "within": within(records),
+        "covers": share(s["covers"] for record in learned for s in record["symmetries"]),
+        "fooled": float(sum(record["truth"] == NOTHING for record in learned)),
+    }
 
 
-def samples_lines(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """For each data set that was learned with several numbers of copies, the rotations."""
+def by_copies(records: Iterable[Mapping[str, Any]]) -> dict[int, dict[int, float]]:
+    """Rotations of the ±45° sets that were learned with several numbers of copies, by seed."""
     found: dict[int, dict[int, float]] = {}
-    known = [r for r in records if r["truth"] == "rotation 45" and r["examples"] == 200]
-    for record in known:
-        rotation = next(s for s in record["symmetries"] if s["name"] == "rotation")
-        found.setdefault(record["seed"], {})[record["samples"] or 16] = rotation["amount"]
-    return [
-        f"rotation 45, seed {seed}: "
-        + ", ".join(f"{amounts[count]:.1f}° with {count} copies" for count in sorted(amounts))
-        for seed, amounts in sorted(found.items())
-        if len(amounts) > 1
-    ]
+    for record in records:
+        if record["truth"] == "rotation 45" and (record["network"], record["examples"]) == COPIES:
+            rotation = next(s for s in record["symmetries"] if s["name"] == "rotation")
+            found.setdefault(record["seed"], {})[record["samples"] or 16] = rotation["amount"]
+    return {seed: amounts for seed, amounts in found.items() if len(amounts) > 1}
+
+
+def goals(records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """What the study was made to show, and whether these records do."""
+    found: dict[str, bool] = {}
+    for (network, examples), own in by_size(records).items():
+        if network != MLP:
+            continue
+        shares, few = shares_of(own), examples < MANY
+        verdicts = shares["right or cannot tell" if few else "right"]
+        least, near = (0.85, 0.75) if few else (0.95, 0.9)
+        doubt = " or cannot tell" if few else ""
+        at = f"at N = {examples:,}"
+        found |= {
+            f"{least:.0%} of verdicts are right{doubt} {at} ({verdicts:.1%})": verdicts >= least,
+            f"ranges are within 15 % of ±45° and ±180° in {near:.0%} of the sets {at} "
+            f"({shares['within']:.0%})": shares["within"] >= near,
+            f"95 % intervals cover in 90 to 99 % {at} ({shares['covers']:.1%})": 0.9
+            <= shares["covers"]
+            <= 0.99,
+            f"nothing is learned from random labels {at}": shares["fooled"] == 0,
+        }
+    spread = [max(a.values()) / min(a.values()) - 1 for a in by_copies(records).values()]
+    if spread:
+        found[f"4, 16 and 64 copies give ranges within 10 % (largest {max(spread):.1%})"] = (
+            max(spread) <= 0.1
+        )
+    return found
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Goals, and by network and size what share of verdicts, ranges and intervals is right."""
+    lines = [f"{'holds' if holds else 'FAILS'}: {what}" for what, holds in goals(records).items()]
+    for (network, examples), own in by_size(records).items():
+        told = ", ".join(f"{name} {value:.3g}" for name, value in shares_of(own).items())
+        lines.append(f"{network}, N = {examples}: {len(own)} sets, {told}")
+    return lines
 
 
 SERIES = Series(jobs, run, summary, apart=True)

@@ -18,9 +18,11 @@ cut off the gradient. `correlated` has ranges with a covariance, `mixtures` fini
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -239,25 +241,65 @@ def uniform_noise(
     """(batch, samples, numbers), each uniform on [−1, 1]; antithetic: second half minus the first.
 
     A Latin hypercube (McKay, Beckman and Conover 1979): the samples of one example fall one into
-    each of S equal parts of [−1, 1], in a random order for every number,
+    each of S equal parts of [−1, 1], for every number,
 
         ε_s = 2 (π(s) + u_s) / S − 1,      u_s uniform on [0, 1)
 
     Averages over S independent copies have the covariance Cov/S, which the curvature of the
     averaged network takes for curvature: E[ā āᵀ] = μμᵀ + Cov/S. The evidence then charges for
     width, and more so the fewer copies there are. Of stratified copies the covariance falls as
-    S⁻³ along each generator.
+    S⁻³ along each generator. For what several generators do together the orders π are those of a
+    lattice, moved at random: π_j(s) = z_j s + shift_j mod S (`lattice`).
     """
     batch, samples, numbers = shape
     if antithetic and samples % 2:
         raise CallerError(f"antithetic noise: expected even samples, got {samples}")
     drawn = samples // 2 if antithetic else samples
-    places, order = torch.rand(
-        (2, batch, drawn, numbers), generator=generator, device=like.device, dtype=like.dtype
-    )
+    draws: dict[str, Any] = {"generator": generator, "device": like.device, "dtype": like.dtype}
+    places, order = torch.rand((2, batch, drawn, numbers), **draws)
+    shifts = (torch.rand((batch, 1, numbers), **draws) * drawn).floor()
+    steps = torch.arange(drawn, device=like.device, dtype=like.dtype)
     strata = order.argsort(1).to(like.dtype)
+    for number, factor in enumerate(lattice(drawn, numbers)):
+        if factor:
+            strata[..., number] = (factor * steps + shifts[..., number]) % drawn
     epsilon = (strata + places) * (2 / drawn) - 1
     return torch.cat([epsilon, -epsilon], 1) if antithetic else epsilon
+
+
+@lru_cache
+def lattice(points: int, numbers: int) -> tuple[int, ...]:
+    """Factors z of a lattice of points (z_1 s, z_2 s, …) mod S whose planes are all well filled.
+
+    One after the other: the z_j, without a common divisor with S, for which the shortest distance
+    of two points (round the borders) in the planes of z_j with those before it is largest. Zero
+    where none is left that is not ± one of them; there a random order is better.
+    """
+    chosen = [1][:numbers]
+    while len(chosen) < numbers:
+        left = [
+            z
+            for z in range(2, points // 2 + 1)
+            if math.gcd(z, points) == 1 and z not in chosen and points - z not in chosen
+        ]
+        if not left:
+            break
+        chosen.append(
+            max(left, key=lambda z: min(_shortest(points, known, z) for known in chosen))
+        )
+    return (*chosen, *(0,) * (numbers - len(chosen)))
+
+
+def _shortest(points: int, first: int, second: int) -> int:
+    """The least squared distance from one lattice point of a plane to another."""
+
+    def along(factor: int, step: int) -> int:
+        place = factor * step % points
+        return min(place, points - place)
+
+    return min(
+        (along(first, step) ** 2 + along(second, step) ** 2 for step in range(1, points)), default=0
+    )
 
 
 def range_bounds(action: Action, caps: Mapping[str, float]) -> Tensor:

@@ -46,7 +46,7 @@ LINEAR_SPREAD, OUTPUT_SPREAD = 0.25, 0.05
 """Initial standard deviations of L x and of outputs. With 0.5 and 0.2, and B(L x) at 0.2, test
 errors on the moment of inertia (`experiments.data_efficiency`) are 1.7 times as large; on the other
 two problems there they are about the same."""
-BILINEAR_SPREAD, TELLING_SPREAD = 0.05, 0.1
+BILINEAR_SPREAD, TELLING_SPREAD = 0.05, 0.2
 """Initial standard deviation of B(L x): the second one in layers that tell their group from a
 larger one by higher ranks or solved maps. The smaller it is there, the less of these is in the
 outputs at first, and the more often training does not find Re z^k of D(k) at all: for k = 6 from
