@@ -172,7 +172,7 @@ def test_nothing_is_taken_where_it_is_flat() -> None:
         assert finding.gain == 0.0 and finding.gain_interval[0] < 0 < finding.gain_interval[1]
         # The prior itself: most amounts are more than the floor.
         assert finding.probability == pytest.approx(0.95, abs=0.02)
-        claimed = word_for(finding.probability, taken=False, whole=False, built_in=False)
+        claimed = word_for(finding.probability, gains=False, whole=False, built_in=False)
         assert claimed == "cannot tell"
 
 
@@ -303,7 +303,7 @@ def test_amounts_that_fail_are_passed_over() -> None:
     grow = found.findings["grow"]
     assert found.amounts["grow"] == 0.0 and grow.gain == -math.inf
     assert math.isfinite(found.log_evidence) and math.isfinite(grow.probability)
-    claimed = word_for(grow.probability, taken=False, whole=False, built_in=False)
+    claimed = word_for(grow.probability, gains=False, whole=False, built_in=False)
     assert claimed == "cannot tell"
 
 
@@ -337,7 +337,7 @@ def is_nothing(found: Search, trials: Trials) -> bool:
 def word(found: Search, name: str) -> str:
     finding = found.findings[name]
     return word_for(
-        finding.probability, taken=bool(finding.amount), whole=finding.is_whole, built_in=False
+        finding.probability, gains=bool(finding.amount), whole=finding.is_whole, built_in=False
     )
 
 

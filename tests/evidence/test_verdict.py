@@ -51,7 +51,7 @@ WORDS = {
     ("probability", "taken", "whole", "built_in", "word"), WORDS.values(), ids=WORDS
 )
 def test_words(probability: float, taken: bool, whole: bool, built_in: bool, word: str) -> None:
-    assert word_for(probability, taken=taken, whole=whole, built_in=built_in) == word
+    assert word_for(probability, gains=taken, whole=whole, built_in=built_in) == word
 
 
 @pytest.mark.parametrize(

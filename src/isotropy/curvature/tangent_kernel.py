@@ -39,6 +39,7 @@ from isotropy.curvature.recording import Call, record
 Directions = Callable[[Tensor], Tensor]
 """From averaged outputs (batch, outputs) to directions r (directions, batch, outputs)."""
 
+EXAMPLES_AT_ONCE = 25
 CACHE_BYTES = 4e6
 GPU_BYTES = 4e8
 
@@ -110,11 +111,39 @@ def _kernels(
     found = {name: kernels[name] for name in names if name in kernels}
     rest = [name for name in names if name not in kernels]
     if rest:
-        gradients = example_gradients(network, rest, rows, copies, chosen)
+        gradients = _gradients(network, rest, rows, copies, chosen, needs_graph)
         for name, gradient in gradients.items():
             # (batch·directions, entries), directions fastest there
             found[name] = gram(gradient.unflatten(0, (-1, len(chosen))).transpose(0, 1), joint)
     return outputs, found
+
+
+def is_two_layers(network: nn.Module) -> bool:
+    """Whether all weights are those of two Linear layers, for which no gradient is ever kept."""
+    layers = [m for m in network.modules() if next(m.parameters(recurse=False), None) is not None]
+    return len(layers) == 2 and all(type(layer) is nn.Linear for layer in layers)
+
+
+def _gradients(
+    network: nn.Module,
+    names: Sequence[str],
+    rows: Tensor,
+    copies: Copies,
+    chosen: Tensor,
+    needs_graph: bool,
+) -> dict[str, Tensor]:
+    """`example_gradients`, without a graph a few examples at a time: what is kept is the result."""
+    if needs_graph:
+        return example_gradients(network, names, rows, copies, chosen)
+    parts = [
+        example_gradients(network, names, some.flatten(0, 1), copies, directions)
+        for some, directions in zip(
+            copies.split(rows).split(EXAMPLES_AT_ONCE),
+            chosen.split(EXAMPLES_AT_ONCE, 1),
+            strict=True,
+        )
+    ]
+    return {name: torch.cat([part[name].detach() for part in parts]) for name in names}
 
 
 def gram(vectors: Tensor, joint: bool) -> Tensor:
@@ -194,9 +223,8 @@ def _behind_elementwise(
         weighted = weighted * copies.weights.to(weighted.dtype)[:, None]
     # (M_n M_mᵀ)_hh as (batch, batch, hidden)
     products: Tensor = _UnitProducts.apply(weighted, copies.split(inputs)).permute(1, 2, 0)
-    if not joint:
-        left = back[:, :, None, :] * products  # (directions, batch, batch, hidden)
-        return (left * back[:, None, :, :]).sum(-1)
+    if not joint:  # a direction at a time: (batch, batch, hidden) is large enough
+        return torch.stack([((v[:, None] * products) * v).sum(-1) for v in back])
     by_example = back.transpose(0, 1)  # (batch, directions, hidden)
     left = by_example[:, None] * products[:, :, None]  # (batch, batch, directions, hidden)
     kernel = left @ by_example.mT[None]  # (n, m, d, e)

@@ -12,12 +12,18 @@ noise, and differ in nothing but η. They have at least `LEAST_SAMPLES` copies, 
 where several motions come together, however few the run itself has, so that what is found does not
 depend on that number.
 
+Where it can be afforded log Z is that of the whole Gauss–Newton matrix, by the kernel of all
+outputs (`stochastic`). Kronecker factors of an averaged network are means over copies,
+
+    mean of a_s ⊗ g_s   is taken for   (mean of a_s) ⊗ (mean of g_s)
+
+and with wide motions, where inputs a_s and slopes g_s of the first layer change together, most of
+the curvature is lost: log Z then favours width that held-out data does not. The precisions still
+come from the run's own curvature.
+
 The same examples in `BLOCKS` parts give the first-order share of each part in log Z (the
-derivative by the weight of its examples; weights and precisions are at their optimum),
-
-    c_b = log p(y_b | f̂) − ½ ⟨V, factors of b⟩        V = ∂ log|H + P| / ∂ factors
-
-from which differences of evidences get an error over data (`Trial.blocks`).
+derivative by the weight of its examples; weights and precisions are at their optimum), from which
+differences of evidences get an error over data (`Trial.blocks`).
 """
 
 from __future__ import annotations
@@ -30,10 +36,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from isotropy.curvature.kinds import DEFAULT_KIND
+from isotropy.curvature.tangent_kernel import is_two_layers
 from isotropy.evidence.baselines import augmentation_for
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.schedule import LearnConfig, default_batch
 from isotropy.evidence.scoring import score
+from isotropy.evidence.stochastic import FunctionSpaceBound, Splitting
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
@@ -57,6 +66,11 @@ HYPER_STEPS = 8
 """Evidence passes of a trial, each followed by several steps on the precisions."""
 BLOCKS = 20
 TEST_COPIES = 31
+MOST_ROWS = 1500
+"""Outputs of all examples up to which one determinant is taken of all; else one a direction, which
+gives a bound that is a little lower."""
+MOST_ENTRIES = 3e7
+"""Gradients of all outputs by all parameters that are kept at once."""
 
 Amounts = Mapping[str, float]
 """Half-widths and probabilities by name, in the units that users read; what is left out is zero."""
@@ -198,12 +212,40 @@ class Trials:
     def _evidence(self, trainer: Trainer) -> tuple[float, Tensor]:
         """log Z, and its shares by parts of the data, which are the same in all trials."""
         evidence = trainer.evidence
-        with torch.no_grad():
-            fit = evidence.fit(trainer.orbit_batches("trial"))
-            value = float(evidence.value(fit))
         order = torch.randperm(self.examples, generator=stream(self.config.seed, "blocks"))
         parts = order.to(trainer.device).tensor_split(self._blocks)
-        return value, evidence.shares(fit, trainer.orbit_of(parts, "trial blocks"))
+        splitting = self._splitting(trainer)
+        if splitting is None:
+            with torch.no_grad():
+                fit = evidence.fit(trainer.orbit_batches("trial"))
+                value = float(evidence.value(fit))
+            return value, evidence.shares(fit, trainer.orbit_of(parts, "trial blocks"))
+        whole = FunctionSpaceBound(
+            trainer.network, trainer.likelihood, evidence.prior, splitting=splitting
+        )
+        everything = torch.arange(self.examples, device=trainer.device)
+        (batch,) = trainer.orbit_of([everything], "trial")
+        found, shares = whole.value_and_shares(batch, parts)
+        if not bool(torch.isfinite(found)):
+            raise NotFiniteError("the evidence of a trial is not finite")
+        return float(found), shares
+
+    def _splitting(self, trainer: Trainer) -> Splitting | None:
+        """How the whole matrix is taken: in one piece, by direction, or not at all.
+
+        Not where the run has a curvature of its own, or where gradients of every example are too
+        many to be kept.
+        """
+        if self.config.curvature != DEFAULT_KIND or self.config.fallback != "refuse":
+            return None
+        outputs = trainer.network(self.data[0][:1]).shape[-1]
+        directions = max(1, outputs - 1) if self.data[1].ndim == 1 else outputs
+        rows = self.examples * directions
+        if not is_two_layers(trainer.network):
+            entries = sum(parameter.numel() for parameter in trainer.network.parameters())
+            if rows * entries > MOST_ENTRIES:
+                return None
+        return "joint" if rows <= MOST_ROWS else "each"
 
 
 def _draws(augmentation: Augmentation, amounts: Amounts) -> bool:

@@ -3,9 +3,10 @@
 The search (`search`) leaves a density over the amount of each symmetry and the probability p that
 there is more of it than a floor. The verdicts:
 
-    present           taken, p ≥ 95 %, and what was found is all there can be: the whole period,
-                      probability ½, or for a motion without an end a range of at least `WHOLE`
-    partial           taken, p ≥ 95 %, but less
+    present           taken, p ≥ 95 %, the 95 % interval of its gain is above zero, and what was
+                      found is all there can be: the whole period, probability ½, or for a motion
+                      without an end a range of at least `WHOLE`
+    partial           the same, but less of it
     absent            p ≤ 5 %
     already built in  not taken, and the network does not react to it, nor would it with other
                       weights (they are shuffled to see that): its architecture has it
@@ -74,14 +75,14 @@ def nothing_learned(log_evidence: float, constant_log_likelihood: float) -> bool
     return not log_evidence > constant_log_likelihood + NOTHING_LEARNED
 
 
-def word_for(probability: float, *, taken: bool, whole: bool, built_in: bool) -> VerdictWord:
+def word_for(probability: float, *, gains: bool, whole: bool, built_in: bool) -> VerdictWord:
     """The verdict that follows.
 
-    taken:    by the search. Where log Z is flat most amounts are large, and so is p: that alone
-              claims nothing
+    gains:    taken by the search, with a gain whose interval is above zero. Where log Z is flat
+              most amounts are large, and so is p: that alone claims nothing
     built_in: by the architecture, whatever the weights are
     """
-    if taken and probability >= SURE:
+    if gains and probability >= SURE:
         return "present" if whole else "partial"
     if built_in:
         return "already built in"
@@ -104,15 +105,16 @@ def judge(trainer: Trainer, found: Mapping[str, Any]) -> list[Verdict]:
 def _verdict(
     trainer: Trainer, symmetry: Symmetry, own: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Verdict:
-    learned, taken = not found["nothing_learned"], bool(own["amount"])
-    is_claimed = taken and own["probability"] >= SURE
+    gain, (low, high) = own["gain_nats"], own["gain_interval"]
+    learned = not found["nothing_learned"]
+    gains = bool(own["amount"]) and low is not None and low > 0
+    is_claimed = gains and own["probability"] >= SURE
     word = word_for(
         own["probability"],
-        taken=taken,
+        gains=gains,
         whole=own["whole"],
         built_in=not is_claimed and is_built_in(trainer, symmetry),
     )
-    gain, (low, high) = own["gain_nats"], own["gain_interval"]
     return Verdict(
         symmetry.name,
         word if learned else "cannot tell",
