@@ -359,8 +359,8 @@ def by_twelfth(inputs: Tensor) -> Tensor:
 
 def test_labels_by_angle_do_not() -> None:
     found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=800)
-    assert found.amounts["turn"] == 0.0 and word(found, "turn") == "absent"
-    assert found.findings["turn"].gain < 0
+    assert found.amounts["turn"] == 0.0 and word(found, "turn") in ("absent", "cannot tell")
+    assert found.findings["turn"].posterior.interval[1] < 30, "a sector"
     assert not is_nothing(found, trials)
 
 

@@ -16,6 +16,8 @@ from planar_problems import CONFIG, Turn, by_radius, mirror, mlp, points
 from torch import nn
 
 from isotropy.curvature.copies import Copies
+from isotropy.curvature.jacobians import JacobianCurvature
+from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.kronecker import KroneckerSpectrum
 from isotropy.evidence import trials as room
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
@@ -113,7 +115,8 @@ def test_no_part_of_the_data_is_empty(examples: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "Trainer", Watched)
         patch.setattr(room, "RATES", (1.0,))
-        found = trials_of(examples=examples, epochs=1, batch_size=None).at({})
+        own = {"curvature": "diagonal-ggn", "epochs": 1, "batch_size": None}
+        found = trials_of(examples=examples, **own).at({})
     assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1 and sum(sizes) == examples
     assert len(found.blocks) == min(BLOCKS, examples) and bool(found.blocks.isfinite().all())
 
@@ -123,7 +126,8 @@ def test_no_part_of_the_data_is_empty(examples: int) -> None:
 
 def test_at_zero_it_is_the_plain_network() -> None:
     """As a run without augmentation with the same schedule, and whatever there could have been."""
-    trials = trials_of()
+    own = {"curvature": "diagonal-ggn"}
+    trials = trials_of(**own)
     found = trials.at({}).log_evidence
     config = replace(trials.config, objective="none", samples=1)
     identity = augmentation_over(Turn(), start={}, dtype=torch.float64)
@@ -132,8 +136,9 @@ def test_at_zero_it_is_the_plain_network() -> None:
     for _ in range(config.epochs or 0):
         plain.run_epoch()
     assert found == pytest.approx(plain.evidence_value("trial").nats, rel=1e-12)
-    assert trials_of(Turn()).at({}).log_evidence == found
-    assert trials_of([Turn(), mirror(0), mirror(1)]).at({"turn": 0.0}).log_evidence == found
+    assert trials_of(Turn(), **own).at({}).log_evidence == found
+    every = [Turn(), mirror(0), mirror(1)]
+    assert trials_of(every, **own).at({"turn": 0.0}).log_evidence == found
 
 
 OFF = {
@@ -226,6 +231,59 @@ def test_motions_that_come_together_have_twice_the_copies() -> None:
     trials.data = (torch.rand(40, 1, 6, 6, dtype=torch.float64), trials.data[1])
     for amounts, copies in (({"rotation": 9.0}, 1), ({"rotation": 9.0, "scale_x": 0.1}, 2)):
         assert trials._trainer(amounts).model.samples == copies * LEAST_SAMPLES
+
+
+@pytest.mark.parametrize("outputs", [2, 3])
+@pytest.mark.parametrize("most", [room.MOST_ROWS, 10])
+def test_log_z_is_that_of_the_whole_matrix(
+    outputs: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the dense Gauss-Newton matrix of all weights; a bound of it where there are many rows."""
+    monkeypatch.setattr(room, "MOST_ROWS", most)
+    trials = trials_of()
+    inputs, labels = trials.data
+    trials.network, trials.data = network(outputs), (inputs, labels % outputs)
+    kept: list[Trainer] = []
+    monkeypatch.setattr(Trainer, "__init__", _keeping(kept))
+    found = trials.at({"turn": 60.0})
+    trainer = kept[-1]
+    (batch,) = trainer.orbit_of([torch.arange(EXAMPLES)], "trial")
+    curvature = JacobianCurvature(
+        trainer.network, kind_named("full-ggn"), trainer.evidence.prior.names
+    )
+    dense = LaplaceEvidence(
+        trainer.network, trainer.likelihood, trainer.evidence.prior, curvature
+    )
+    expected = float(dense.value(dense.fit([batch])).detach())
+    if most == 10 and outputs > 2:
+        assert expected - 20 < found.log_evidence < expected
+    else:
+        assert found.log_evidence == pytest.approx(expected, rel=1e-8)
+
+
+def _keeping(kept: list[Trainer]):
+    make = Trainer.__init__
+
+    def remember(self, *arguments, **options) -> None:
+        make(self, *arguments, **options)
+        kept.append(self)
+
+    return remember
+
+
+def test_a_curvature_of_ones_own_is_kept() -> None:
+    trials = trials_of(curvature="diagonal-ggn")
+    assert trials._splitting(trials._trainer({})) is None
+    assert trials_of()._splitting(trials._trainer({})) == "joint"
+
+
+def test_gradients_that_are_too_many_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = trials_of()
+    trials.network = nn.Sequential(*network(), nn.Tanh(), nn.Linear(2, 2).double())
+    trainer = trials._trainer({})
+    assert trials._splitting(trainer) == "joint"
+    monkeypatch.setattr(room, "MOST_ENTRIES", 100)
+    assert trials._splitting(trainer) is None
 
 
 # --- shares ---------------------------------------------------------------------------------------

@@ -162,9 +162,7 @@ class FunctionSpaceBound(EvidenceBound):
 
         def directions(outputs: Tensor) -> Tensor:
             nonlocal drawn
-            if not batch.is_checked:
-                self.likelihood.check_targets(batch.targets, outputs)
-            root = self.likelihood.curvature_root(outputs)
+            root = self._root(batch, outputs)
             if self.splitting != "one":
                 return root
             drawn = len(root)
@@ -200,7 +198,7 @@ class FunctionSpaceBound(EvidenceBound):
         """
         assert self.splitting != "one"
         size = self._check_size(batch, len(batch.targets))
-        outputs, kernel, penalty = self._kernel(batch, self.likelihood.curvature_root)
+        outputs, kernel, penalty = self._kernel(batch, lambda outputs: self._root(batch, outputs))
         factor = _factor_above_one(kernel)
         inverse = torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1)
         known = (1 - inverse).reshape(-1, size).sum(0)  # directions slowest in either order
@@ -215,6 +213,12 @@ class FunctionSpaceBound(EvidenceBound):
             for part in parts
         ]
         return value, torch.stack(shares)
+
+    def _root(self, batch: Batch, outputs: Tensor) -> Tensor:
+        """All directions of the output curvature."""
+        if not batch.is_checked:
+            self.likelihood.check_targets(batch.targets, outputs)
+        return self.likelihood.curvature_root(outputs)
 
     def _kernel(
         self, batch: Batch, directions: Callable[[Tensor], Tensor]
