@@ -155,6 +155,13 @@ def test_the_maximum_of_a_hill(peak: float, height: float) -> None:
     assert found.trials == surface.count <= 16 and found.examples == 200
 
 
+def test_the_interval_holds_what_was_taken() -> None:
+    found, _ = found_on(lambda a: 4 * hill(a.get("turn", 0.0), 0.06, 0.7, width=0.2), "turn")
+    turn = found.findings["turn"]
+    assert turn.amount == 0.0 and turn.interval[0] == 0.0
+    assert turn.interval[1] == turn.posterior.interval[1]
+
+
 def test_higher_hills_are_known_better() -> None:
     spans = []
     for height in (20.0, 80.0, 320.0):

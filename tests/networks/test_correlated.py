@@ -212,16 +212,6 @@ def test_projection_leaves_nothing_undefined():
 # --- states and records -----------------------------------------------------------------------
 
 
-def test_switched_off():
-    augmentation = correlated()
-    state = augmentation.switched_off({"scale_x"})
-    other = correlated(0.0)
-    other.load_state_dict(dict(state))
-    assert [s.high > 0 for s in other.symmetries()] == [True, False, True]
-    torch.testing.assert_close(other.factor[[0, 2]], FACTOR[[0, 2]])
-    assert torch.equal(augmentation.factor.detach(), FACTOR)  # itself unchanged
-
-
 def test_law_is_json():
     law = json.loads(json.dumps(correlated().law()))
     assert law["kind"] == "correlated"

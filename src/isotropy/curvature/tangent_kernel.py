@@ -82,9 +82,9 @@ def _kernels(
     kernels: dict[str, Tensor] = {}
     if head is None:
         outputs = copies.mean(recording.outputs)
-        chosen = directions(outputs)
+        chosen = _kept(directions(outputs), needs_graph)
     else:
-        features = copies.mean(head.inputs)
+        features = _kept(copies.mean(head.inputs), needs_graph)
         assert isinstance(head.module, nn.Linear)
         weight, bias = head.module.weight.detach(), head.module.bias
         outputs = functional.linear(features, weight, None if bias is None else bias.detach())
@@ -103,9 +103,10 @@ def _kernels(
                 create_graph=needs_graph,
             )
             back = chosen @ weight
+            inputs = _kept(before.inputs, needs_graph)
             kernels |= _named(
                 before,
-                _behind_elementwise(back, slopes, before.inputs, copies, joint),
+                _behind_elementwise(back, slopes, inputs, copies, joint),
                 gram(back * copies.mean(slopes), joint),
             )
     found = {name: kernels[name] for name in names if name in kernels}
@@ -116,6 +117,10 @@ def _kernels(
             # (batch·directions, entries), directions fastest there
             found[name] = gram(gradient.unflatten(0, (-1, len(chosen))).transpose(0, 1), joint)
     return outputs, found
+
+
+def _kept(tensor: Tensor, needs_graph: bool) -> Tensor:
+    return tensor if needs_graph else tensor.detach()
 
 
 def is_two_layers(network: nn.Module) -> bool:
@@ -222,13 +227,28 @@ def _behind_elementwise(
     else:
         weighted = weighted * copies.weights.to(weighted.dtype)[:, None]
     # (M_n M_mᵀ)_hh as (batch, batch, hidden)
-    products: Tensor = _UnitProducts.apply(weighted, copies.split(inputs)).permute(1, 2, 0)
-    if not joint:  # a direction at a time: (batch, batch, hidden) is large enough
-        return torch.stack([((v[:, None] * products) * v).sum(-1) for v in back])
+    of_units: Tensor = _UnitProducts.apply(weighted, copies.split(inputs))
+    if not joint:
+        return _by_direction(back, of_units)
+    products = of_units.permute(1, 2, 0)
     by_example = back.transpose(0, 1)  # (batch, directions, hidden)
     left = by_example[:, None] * products[:, :, None]  # (batch, batch, directions, hidden)
     kernel = left @ by_example.mT[None]  # (n, m, d, e)
     return kernel.permute(2, 0, 3, 1).flatten(2).flatten(0, 1)[None]
+
+
+def _by_direction(back: Tensor, of_units: Tensor) -> Tensor:
+    """Σ_h v_dnh v_dmh P_hnm as (directions, batch, batch), P (hidden, batch, batch).
+
+    Without a graph a unit at a time, which stays in the cache.
+    """
+    if of_units.requires_grad or back.requires_grad:
+        products = of_units.permute(1, 2, 0)
+        return torch.stack([((v[:, None] * products) * v).sum(-1) for v in back])
+    total = of_units.new_zeros((len(back), *of_units.shape[1:]))
+    for products, v in zip(of_units, back.unbind(-1), strict=True):
+        total.addcmul_(v[:, :, None] * products, v[:, None])
+    return total
 
 
 def _named(call: Call, of_weight: Tensor, of_bias: Tensor) -> dict[str, Tensor]:

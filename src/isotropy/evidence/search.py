@@ -114,6 +114,12 @@ class Finding:
         return self.posterior.above(self.candidate.floor)
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """The posterior's, stretched to the amount that was taken: zero where it was not."""
+        low, high = self.posterior.interval
+        return min(low, self.amount), max(high, self.amount)
+
+    @property
     def is_whole(self) -> bool:
         """Whether all there can be of it was taken."""
         return self.amount >= self.candidate.whole

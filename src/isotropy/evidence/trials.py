@@ -8,9 +8,9 @@ that is reached, so that
     log Z(η)      η the amounts of all symmetries
 
 can be compared at any two points. All trials of one replicate share the order of batches and the
-noise, and differ in nothing but η. They have at least `LEAST_SAMPLES` copies, and twice as many
-where several motions come together, however few the run itself has, so that what is found does not
-depend on that number.
+noise, and differ in nothing but η. They have at least `LEAST_SAMPLES` copies in all, however few
+the run itself has, so that what is found does not depend on that number, and as many with a finite
+element as without it: more copies alone would be worth something.
 
 Where it can be afforded log Z is that of the whole Gauss–Newton matrix, by the kernel of all
 outputs (`stochastic`). Kronecker factors of an averaged network are means over copies,
@@ -52,7 +52,7 @@ from isotropy.networks.mixtures import Mixture
 from isotropy.symmetry.actions import Action
 from isotropy.symmetry.finite_actions import FiniteAction
 
-LEAST_SAMPLES = 16
+LEAST_SAMPLES = 32
 STEPS = 300
 """Weight steps of a trial, with small batches and a rate that suits them (`RATES`)."""
 LEAST_EPOCHS = 12
@@ -186,11 +186,9 @@ class Trials:
         )
         augmentation = augmentation_for(config, self.actions, dtype=inputs.dtype).to(inputs.device)
         assert config.samples is not None
-        samples = config.samples if _draws(augmentation, amounts) else 1
-        if _motions(augmentation, amounts) > 1:
-            samples *= 2
-        if isinstance(augmentation, Mixture):  # as many copies for each finite element
-            samples *= augmentation.elements
+        elements = augmentation.elements if isinstance(augmentation, Mixture) else 1
+        each = math.ceil(config.samples / elements) if _draws(augmentation, amounts) else 1
+        samples = each * elements
         kind = config.likelihood if targets.ndim == 1 else "gaussian"
         return Trainer(
             InvariantModel(copy.deepcopy(self.network), augmentation, samples),
@@ -255,12 +253,6 @@ def _draws(augmentation: Augmentation, amounts: Amounts) -> bool:
     random = (name for each in augmentation.finite if each.is_random for name in each.names)
     moves = bool(augmentation.action.generators) and not augmentation.ranges.is_identity
     return moves or any(name in amounts for name in random)
-
-
-def _motions(augmentation: Augmentation, amounts: Amounts) -> int:
-    """Along how many generators copies are moved."""
-    names = [generator.name for generator in augmentation.action.generators]
-    return sum(1 for name in names if amounts.get(name))
 
 
 def _key(amounts: Amounts) -> tuple[tuple[str, float], ...]:

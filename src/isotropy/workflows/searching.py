@@ -86,7 +86,7 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
     for name, finding in found.findings.items():
         symmetries[name] = {
             "amount": finding.amount,
-            "interval": list(finding.posterior.interval),
+            "interval": list(finding.interval),
             "probability": finding.probability,
             "floor": finding.candidate.floor,
             "whole": finding.is_whole,
