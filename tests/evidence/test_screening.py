@@ -127,7 +127,10 @@ def drawn(inputs: Tensor, numbers: int, *, batch_size: int, draw: int = 0) -> Te
     for batch in inputs.split(batch_size):
         shape = (2, len(batch), 4, numbers)
         places, order = torch.rand(shape, generator=generator, dtype=torch.float64)
-        half = 2 * (order.argsort(1) + places) / 4 - 1
+        shifts = torch.rand(len(batch), 1, numbers, generator=generator, dtype=torch.float64)
+        strata = order.argsort(1)
+        strata[..., 0] = (torch.arange(4) + (4 * shifts[..., 0]).long()) % 4
+        half = 2 * (strata + places) / 4 - 1
         parts.append(torch.cat([half, -half], 1))
     return torch.cat(parts)
 
