@@ -226,29 +226,34 @@ def _behind_elementwise(
         weighted = weighted * (1 / copies.count)
     else:
         weighted = weighted * copies.weights.to(weighted.dtype)[:, None]
+    split = copies.split(inputs)
+    if not any(tensor.requires_grad for tensor in (back, weighted, split)):
+        return _unit_by_unit(back, weighted, split, joint)
     # (M_n M_mᵀ)_hh as (batch, batch, hidden)
-    of_units: Tensor = _UnitProducts.apply(weighted, copies.split(inputs))
+    products: Tensor = _UnitProducts.apply(weighted, split).permute(1, 2, 0)
     if not joint:
-        return _by_direction(back, of_units)
-    products = of_units.permute(1, 2, 0)
+        left = back[:, :, None, :] * products  # (directions, batch, batch, hidden)
+        return (left * back[:, None, :, :]).sum(-1)
     by_example = back.transpose(0, 1)  # (batch, directions, hidden)
     left = by_example[:, None] * products[:, :, None]  # (batch, batch, directions, hidden)
     kernel = left @ by_example.mT[None]  # (n, m, d, e)
     return kernel.permute(2, 0, 3, 1).flatten(2).flatten(0, 1)[None]
 
 
-def _by_direction(back: Tensor, of_units: Tensor) -> Tensor:
-    """Σ_h v_dnh v_dmh P_hnm as (directions, batch, batch), P (hidden, batch, batch).
-
-    Without a graph a unit at a time, which stays in the cache.
-    """
-    if of_units.requires_grad or back.requires_grad:
-        products = of_units.permute(1, 2, 0)
-        return torch.stack([((v[:, None] * products) * v).sum(-1) for v in back])
-    total = of_units.new_zeros((len(back), *of_units.shape[1:]))
-    for products, v in zip(of_units, back.unbind(-1), strict=True):
-        total.addcmul_(v[:, :, None] * products, v[:, None])
-    return total
+def _unit_by_unit(back: Tensor, weighted: Tensor, inputs: Tensor, joint: bool) -> Tensor:
+    """The same without a graph: what is kept is the result, and a few units at a time."""
+    directions, batch, _ = back.shape
+    shape = (directions, batch, directions if joint else 1, batch)
+    total = back.new_zeros(shape)
+    units = _units_at_once(inputs)
+    for some, values in zip(weighted.split(units, 2), back.split(units, 2), strict=True):
+        by_unit = (some.mT @ inputs).transpose(0, 1)
+        for products, v in zip(by_unit @ by_unit.mT, values.unbind(2), strict=True):
+            left = v[:, :, None, None] * products[:, None]  # (directions, batch, 1, batch)
+            total.addcmul_(left, v if joint else v[:, None, None])
+    if joint:
+        return total.flatten(2).flatten(0, 1)[None]
+    return total[:, :, 0]
 
 
 def _named(call: Call, of_weight: Tensor, of_bias: Tensor) -> dict[str, Tensor]:

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.curvature.kinds import DEFAULT_KIND
+from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.tangent_kernel import is_two_layers
 from isotropy.evidence.baselines import augmentation_for
 from isotropy.evidence.laplace import NotFiniteError
@@ -236,7 +237,8 @@ class Trials:
         """
         if self.config.curvature != DEFAULT_KIND or self.config.fallback != "refuse":
             return None
-        outputs = trainer.network(self.data[0][:1]).shape[-1]
+        with torch.no_grad(), evaluation_mode(trainer.network):
+            outputs = trainer.network(self.data[0][:1]).shape[-1]
         directions = max(1, outputs - 1) if self.data[1].ndim == 1 else outputs
         rows = self.examples * directions
         if not is_two_layers(trainer.network):
