@@ -75,7 +75,7 @@ def test_nothing_learned(log_evidence: float, constant: float, nothing: bool) ->
 
 def finding(**changes: Any) -> dict[str, Any]:
     return {
-        "amount": 0.0, "probability": 0.5, "whole": False, "gain_nats": -4.0,
+        "amount": 0.0, "probability": 0.5, "floor": 0.0, "whole": False, "gain_nats": -4.0,
         "gain_interval": [-6.0, -2.0], **changes,
     }  # fmt: skip
 
@@ -101,6 +101,20 @@ def test_a_verdict_has_its_numbers(plain: Trainer) -> None:
     assert (turn.verdict, turn.probability) == ("present", 0.99)
     assert (turn.gain, turn.gain_nats, turn.gain_interval) == (0.25, 20.0, (12.0, 28.0))
     assert found["mirror_x"].verdict == "absent" and found["mirror_x"].gain == -0.05
+
+
+CLAIMED = {"amount": 170.0, "probability": 0.99, "gain_nats": 20.0, "gain_interval": [12.0, 28.0]}
+UNSURE = {
+    "a gain that may be none": {"gain_interval": [-1.0, 41.0]},
+    "too little left by a run on more data": {"floor": 100.0},
+    "too little of it": {"probability": 0.9},
+}
+
+
+@pytest.mark.parametrize("changes", UNSURE.values(), ids=UNSURE)
+def test_what_is_not_sure_is_not_claimed(plain: Trainer, changes: dict[str, Any]) -> None:
+    assert judged(plain, turn=finding(**CLAIMED))["turn"].verdict == "partial"
+    assert judged(plain, turn=finding(**CLAIMED | changes))["turn"].verdict == "cannot tell"
 
 
 def test_where_nothing_was_learned_nothing_is_claimed(plain: Trainer) -> None:

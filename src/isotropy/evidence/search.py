@@ -8,19 +8,15 @@ Trials (`trials`) give log Z at any amounts. The search goes forwards, one symme
     3. again with those that are left, until none is worth taking
 
 Two directions of one motion (translation along x and y) are tried together as well: each alone may
-be worth nothing. Where together they gain half as much as the best single one or more, the search
-goes forwards from there too, and the end with the larger log Z counts: a very wide motion in one
-direction can stand in for several that belong together. (On that way amounts are refined last: the
-best amount of the family alone may leave nothing to others.) Where several were taken, each amount
-is refined once more beside the others. What is not taken is exactly zero. The grid covers the whole
-range of each candidate, so that a symmetry that pays only when it is complete is found as well as a
-small one.
+be worth nothing. Where several were taken, each amount is refined once more beside the others. What
+is not taken is exactly zero. The grid covers the whole range of each candidate, so that a symmetry
+that pays only when it is complete is found as well as a small one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,8 +55,6 @@ HOPELESS = 30.0
 """The same in the first round."""
 LEAST_GAIN = math.log(20)
 """Nats that a symmetry must gain to be taken."""
-RIVAL = 0.5
-"""Share of the best single one's gain from which a family is a start of its own."""
 LEAST_ERROR = 0.5
 """Nats: standard deviation between replicates that is assumed at least."""
 
@@ -221,11 +215,13 @@ class _Search:
         self.error, self.degrees = LEAST_ERROR, 1
 
     def run(self) -> Search:
-        ends = [self._forwards(self._best({}))]
-        rival = self._rival(ends[0])
-        if rival is not None:
-            ends.append(self._forwards(rival, refine_last=True))
-        taken = max(ends, key=lambda end: self.trials.at(end).log_evidence)
+        taken: dict[str, float] = {}
+        while (best := self._best(taken)) is not None:
+            taken |= best.of(self._refined(best, taken))
+        if len(taken) > 1:
+            for name in taken:
+                taken[name] = self._refined(self.singles[name], taken, taken[name])
+        taken = {name: amount for name, amount in taken.items() if amount}
         self._measure_error(taken)
         return Search(
             {name: self._finding(candidate, taken) for name, candidate in self.singles.items()},
@@ -235,54 +231,25 @@ class _Search:
             self.error,
         )
 
-    def _forwards(self, best: Candidate | None, *, refine_last: bool = False) -> dict[str, float]:
-        """What is taken, starting with one candidate; zeros left out."""
-        taken: dict[str, float] = {}
-        while best is not None:
-            profile = self._profile(best, taken)
-            coarse = profile.amounts[profile.best]
-            taken |= best.of(coarse if refine_last else self._refined(best, taken))
-            best = self._best(taken)
-        if len(taken) > 1:
-            for name in taken:
-                taken[name] = self._refined(self.singles[name], taken, taken[name])
-        return {name: amount for name, amount in taken.items() if amount}
-
     def _best(self, taken: Amounts) -> Candidate | None:
         """The candidate with the largest gain on top of those taken; None if none is worth it.
 
         Families are tried where no single one is worth it.
         """
         for candidates in (self.singles.values(), self.families):
-            gains = self._worth(candidates, taken)
+            gains: list[tuple[float, Candidate]] = []
+            for candidate in candidates:
+                if any(name in taken for name in candidate.names):
+                    continue
+                self._scan(candidate, taken, GIVE_UP if taken else HOPELESS)
+                profile = self._profile(candidate, taken)
+                likely = posterior(profile, self.error).above(candidate.floor) > 0.5
+                enough = max(profile.log_evidence) > self.at_least
+                if likely and enough and profile.gain > LEAST_GAIN:
+                    gains.append((profile.gain, candidate))
             if gains:
                 return max(gains, key=lambda each: each[0])[1]
         return None
-
-    def _rival(self, taken: Amounts) -> Candidate | None:
-        """The best family, if it has about the gain of the best single one and was not taken."""
-        if not taken:
-            return None
-        best = max(self._profile(each, {}).gain for each in self.singles.values())
-        open_ones = [each for each in self.families if not set(each.names) <= set(taken)]
-        gains = [(gain, each) for gain, each in self._worth(open_ones, {}) if gain >= RIVAL * best]
-        return max(gains, key=lambda each: each[0])[1] if gains else None
-
-    def _worth(
-        self, candidates: Iterable[Candidate], taken: Amounts
-    ) -> list[tuple[float, Candidate]]:
-        """Gains of those that are worth taking on top of others."""
-        gains: list[tuple[float, Candidate]] = []
-        for candidate in candidates:
-            if any(name in taken for name in candidate.names):
-                continue
-            self._scan(candidate, taken, GIVE_UP if taken else HOPELESS)
-            profile = self._profile(candidate, taken)
-            likely = posterior(profile, self.error).above(candidate.floor) > 0.5
-            enough = max(profile.log_evidence) > self.at_least
-            if likely and enough and profile.gain > LEAST_GAIN:
-                gains.append((profile.gain, candidate))
-        return gains
 
     def _scan(self, candidate: Candidate, taken: Amounts, limit: float) -> None:
         """Trials over the grid, until they fall `limit` nats below the best."""

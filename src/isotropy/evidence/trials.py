@@ -10,7 +10,8 @@ that is reached, so that
 can be compared at any two points. All trials of one replicate share the order of batches and the
 noise, and differ in nothing but η. They have at least `LEAST_SAMPLES` copies in all, however few
 the run itself has, so that what is found does not depend on that number, and as many with a finite
-element as without it: more copies alone would be worth something.
+element as without it: more copies alone would be worth something. The evidence at the end is
+computed with twice as many.
 
 Where it can be afforded log Z is that of the whole Gauss–Newton matrix, by the kernel of all
 outputs (`stochastic`). Kronecker factors of an averaged network are means over copies,
@@ -53,7 +54,7 @@ from isotropy.networks.mixtures import Mixture
 from isotropy.symmetry.actions import Action
 from isotropy.symmetry.finite_actions import FiniteAction
 
-LEAST_SAMPLES = 32
+LEAST_SAMPLES = 16
 STEPS = 300
 """Weight steps of a trial, with small batches and a rate that suits them (`RATES`)."""
 LEAST_EPOCHS = 12
@@ -167,6 +168,8 @@ class Trials:
         try:
             while trainer.epoch < (trainer.config.epochs or 0):
                 trainer.run_epoch()
+            if trainer.model.samples > 1:
+                trainer.model.samples *= 2
             log_evidence, blocks = self._evidence(trainer)
         except NotFiniteError:  # amounts that no network can be trained with
             return Trial(amounts, replicate, -math.inf, torch.zeros(self._blocks), None)

@@ -3,9 +3,10 @@
 The search (`search`) leaves a density over the amount of each symmetry and the probability p that
 there is more of it than a floor. The verdicts:
 
-    present           taken, p ≥ 95 %, the 95 % interval of its gain is above zero, and what was
-                      found is all there can be: the whole period, probability ½, or for a motion
-                      without an end a range of at least `WHOLE`
+    present           taken (and more than the floor is left of it where the run refined amounts), p
+                      ≥ 95 %, the 95 % interval of its gain is above zero, and what was found is all
+                      there can be: the whole period, probability ½, or for a motion without an end
+                      a range of at least `WHOLE`
     partial           the same, but less of it
     absent            p ≤ 5 %
     already built in  not taken, and the network does not react to it, nor would it with other
@@ -107,7 +108,8 @@ def _verdict(
 ) -> Verdict:
     gain, (low, high) = own["gain_nats"], own["gain_interval"]
     learned = not found["nothing_learned"]
-    gains = bool(own["amount"]) and low is not None and low > 0
+    taken = own["amount"] > 0 and symmetry.high >= own["floor"]  # a run on more data may leave it
+    gains = taken and low is not None and low > 0
     is_claimed = gains and own["probability"] >= SURE
     word = word_for(
         own["probability"],
