@@ -75,7 +75,7 @@ def test_nothing_learned(log_evidence: float, constant: float, nothing: bool) ->
 
 def finding(**changes: Any) -> dict[str, Any]:
     return {
-        "amount": 0.0, "probability": 0.5, "floor": 0.0, "whole": False, "gain_nats": -4.0,
+        "amount": 0.0, "probability": 0.5, "floor": 0.0, "whole": 1e9, "gain_nats": -4.0,
         "gain_interval": [-6.0, -2.0], **changes,
     }  # fmt: skip
 
@@ -93,7 +93,7 @@ def plain() -> Trainer:
 
 
 def test_a_verdict_has_its_numbers(plain: Trainer) -> None:
-    taken = finding(amount=170.0, probability=0.99, whole=True, gain_nats=20.0,
+    taken = finding(amount=170.0, probability=0.99, whole=0.0, gain_nats=20.0,
                     gain_interval=[12.0, 28.0])  # fmt: skip
     found = judged(plain, turn=taken, mirror_x=finding(probability=0.01))
     assert list(found) == ["turn", "mirror_x"], "what was not searched for has no verdict"
@@ -118,7 +118,7 @@ def test_what_is_not_sure_is_not_claimed(plain: Trainer, changes: dict[str, Any]
 
 
 def test_where_nothing_was_learned_nothing_is_claimed(plain: Trainer) -> None:
-    taken = finding(amount=170.0, probability=0.99, whole=True)
+    taken = finding(amount=170.0, probability=0.99, whole=0.0)
     found = judged(plain, nothing=True, turn=taken, mirror_x=finding(probability=0.01))
     assert {each.verdict for each in found.values()} == {"cannot tell"}
     assert {each.probability for each in found.values()} == {None}

@@ -245,7 +245,7 @@ def _unit_by_unit(back: Tensor, weighted: Tensor, inputs: Tensor, joint: bool) -
     directions, batch, _ = back.shape
     shape = (directions, batch, directions if joint else 1, batch)
     total = back.new_zeros(shape)
-    units = _units_at_once(inputs)
+    units = 4 * _units_at_once(inputs)
     for some, values in zip(weighted.split(units, 2), back.split(units, 2), strict=True):
         by_unit = (some.mT @ inputs).transpose(0, 1)
         for products, v in zip(by_unit @ by_unit.mT, values.unbind(2), strict=True):

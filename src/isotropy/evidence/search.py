@@ -3,8 +3,9 @@
 Trials (`trials`) give log Z at any amounts. The search goes forwards, one symmetry after the other:
 
     1. for each candidate, log Z over a coarse grid of its amounts, on top of what was taken before
-    2. the candidate with the largest gain is taken, if that is at least `LEAST_GAIN` and it is more
-       probable than not that there is more of it than the floor (`amounts`); its amount is refined
+    2. the candidate with the largest gain is taken, if that is at least `LEAST_GAIN` and twice what
+       replicates differ by, and if it is more probable than not that there is more of it than the
+       floor (`amounts`); its amount is refined
     3. again with those that are left, until none is worth taking
 
 Two directions of one motion (translation along x and y) are tried together as well: each alone may
@@ -55,6 +56,8 @@ HOPELESS = 30.0
 """The same in the first round."""
 LEAST_GAIN = math.log(20)
 """Nats that a symmetry must gain to be taken."""
+ERRORS = 2.0
+"""And standard deviations between replicates."""
 LEAST_ERROR = 0.5
 """Nats: standard deviation between replicates that is assumed at least."""
 
@@ -216,6 +219,7 @@ class _Search:
 
     def run(self) -> Search:
         taken: dict[str, float] = {}
+        self._measure_error(taken)
         while (best := self._best(taken)) is not None:
             taken |= best.of(self._refined(best, taken))
         if len(taken) > 1:
@@ -245,7 +249,7 @@ class _Search:
                 profile = self._profile(candidate, taken)
                 likely = posterior(profile, self.error).above(candidate.floor) > 0.5
                 enough = max(profile.log_evidence) > self.at_least
-                if likely and enough and profile.gain > LEAST_GAIN:
+                if likely and enough and profile.gain > max(LEAST_GAIN, ERRORS * self.error):
                     gains.append((profile.gain, candidate))
             if gains:
                 return max(gains, key=lambda each: each[0])[1]

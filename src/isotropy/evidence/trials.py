@@ -57,7 +57,7 @@ from isotropy.symmetry.finite_actions import FiniteAction
 LEAST_SAMPLES = 16
 STEPS = 300
 """Weight steps of a trial, with small batches and a rate that suits them (`RATES`)."""
-LEAST_EPOCHS = 12
+LEAST_EPOCHS = 10
 LEAST_BATCH = 16
 RATES = (1.0, 3.0, 6.0)
 """Times the run's learning rate: one of them is taken for all trials. Weights that are not at their

@@ -94,7 +94,8 @@ def judge(trainer: Trainer, found: Mapping[str, Any]) -> list[Verdict]:
     """A verdict for every symmetry of a trained run, from what its search left behind.
 
     found: as `workflows.searching` keeps it: `examples`, `nothing_learned`, and by name in
-    `symmetries` the amount, the probability, the gain, and whether all there can be was taken
+    `symmetries` the amount, the probability, the gain, the floor, and the amount from which it is
+    whole. What was taken and whether it is whole is seen from the run's own amounts
     """
     return [
         _verdict(trainer, symmetry, found["symmetries"][symmetry.name], found)
@@ -114,7 +115,7 @@ def _verdict(
     word = word_for(
         own["probability"],
         gains=gains,
-        whole=own["whole"],
+        whole=symmetry.high >= own["whole"],
         built_in=not is_claimed and is_built_in(trainer, symmetry),
     )
     return Verdict(

@@ -89,7 +89,7 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
             "interval": list(finding.interval),
             "probability": finding.probability,
             "floor": finding.candidate.floor,
-            "whole": finding.is_whole,
+            "whole": finding.candidate.whole,
             "gain_nats": finding.gain,
             "gain_interval": list(finding.gain_interval),
             "profile": [
