@@ -17,7 +17,6 @@ from isotropy.experiments import calibration
 from isotropy.experiments.series import ROWS, read_rows, read_table
 
 Record = Mapping[str, Any]
-VERDICTS = ("present", "partial", "absent", "cannot tell", "already built in")
 
 
 def calibration_table(results: Path) -> str:

@@ -150,7 +150,7 @@ def test_the_maximum_of_a_hill(peak: float, height: float) -> None:
     assert turn.gain == pytest.approx(height, rel=0.01)
     assert turn.gain_interval[0] < height < turn.gain_interval[1]
     assert turn.probability > 0.95
-    assert turn.is_whole == (peak == 1.0)
+    assert (turn.amount >= turn.candidate.whole) == (peak == 1.0)
     assert found.log_evidence == pytest.approx(-50 + height, abs=0.01 * height)
     assert found.trials == surface.count <= 16 and found.examples == 200
 
@@ -209,7 +209,7 @@ def test_a_gain_that_comes_only_with_all_of_it() -> None:
         return -20 * turn if turn < 0.5 else -10 + 100 * (turn - 0.5)
 
     found, _ = found_on(cliff, "turn")
-    assert found.amounts["turn"] == pytest.approx(1.0) and found.findings["turn"].is_whole
+    assert found.amounts["turn"] == pytest.approx(1.0)
 
 
 def test_two_that_do_not_depend_on_each_other() -> None:
@@ -325,7 +325,10 @@ def is_nothing(found: Search, trials: Trials) -> bool:
 def word(found: Search, name: str) -> str:
     finding = found.findings[name]
     return word_for(
-        finding.probability, gains=bool(finding.amount), whole=finding.is_whole, built_in=False
+        finding.probability,
+        gains=bool(finding.amount),
+        whole=finding.amount >= finding.candidate.whole,
+        built_in=False,
     )
 
 

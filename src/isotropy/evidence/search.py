@@ -116,11 +116,6 @@ class Finding:
         low, high = self.posterior.interval
         return min(low, self.amount), max(high, self.amount)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all there can be of it was taken."""
-        return self.amount >= self.candidate.whole
-
 
 @dataclass(frozen=True, eq=False)
 class Search:
