@@ -50,6 +50,7 @@ def cells(table: str, *begin: str) -> list[str]:
 def claims(table: str) -> list[str]:
     return [line for line in table.splitlines() if line.startswith("- ")]
 
+
 def grouped(problem: str, shares: list[float | None], known: float) -> dict[str, Any]:
     """MNIST with three pathways: the share of gconv by layer, ffc has a tenth of the rest."""
     layers = []

@@ -128,10 +128,7 @@ def own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path
-        for path in GALLERY
-    ],
+    [pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path for path in GALLERY],
     ids=lambda path: path.stem,
 )
 def test_gallery_runs(

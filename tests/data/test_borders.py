@@ -41,9 +41,7 @@ def test_digits_end_in_zeros_in_every_variant():
 def test_coloured_pictures_get_their_own_border():
     border = chosen_border(coloured())
     assert border.padding == "border" and border.fill is None
-    assert border.notes == (
-        "padding border chosen: 0 % of the outermost pixels are near zero",
-    )
+    assert border.notes == ("padding border chosen: 0 % of the outermost pixels are near zero",)
 
 
 def test_standardised_digits_do_not_end_in_zeros():

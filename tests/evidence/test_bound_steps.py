@@ -19,7 +19,6 @@ from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.laplace import LaplaceEvidence, NotFiniteError
 from isotropy.evidence.schedule import BOUNDS, NOISY_TRAVEL, LearnConfig, resolve, too_short
 from isotropy.evidence.training import EpochRecord, Trainer
-from isotropy.evidence.trials import Trials
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.augmentations import START, UniformRanges
 from isotropy.networks.invariant_model import InvariantModel
@@ -239,16 +238,6 @@ def test_trying_a_run_out_leaves_it_as_it_was() -> None:
     run(trainer)
     run(plain)
     assert all(torch.equal(a, b) for a, b in zip(state(trainer), state(plain), strict=True))
-
-
-def test_trials_follow_the_evidence_of_all_data() -> None:
-    """Of a run with a bound too: what is compared must not be a bound."""
-    trainer = made()
-    trials = Trials(
-        trainer.network, affine(GENERATORS), trainer.config, (trainer.inputs, trainer.targets)
-    )
-    assert trials.config.bound == "none" and trials.config.bound_fits == 0
-    assert trials._trainer({"rotation": 60.0}, 0).bound_steps is None
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -34,7 +33,6 @@ from isotropy.evidence.search import (
 )
 from isotropy.evidence.trials import BLOCKS, Amounts, Trial, Trials
 from isotropy.evidence.verdict import nothing_learned, word_for
-from isotropy.likelihoods import Categorical
 from isotropy.networks.mixtures import augmentation_over
 from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
 from isotropy.symmetry.image_actions import affine
@@ -42,14 +40,16 @@ from isotropy.symmetry.image_actions import affine
 # --- candidates -----------------------------------------------------------------------------------
 
 ROTATION = affine(("rotation",))
+TURNS = (3.6, 9.0, 18.0, 36.0, 54.0, 81.0, 117.0, 180.0)
+THIRDS = tuple(amount / 3 for amount in TURNS)
+FACTORS = (0.05, 0.1, 0.2, 0.4, 1.0)
+HALVES = tuple(amount / 2 for amount in FACTORS)
 CANDIDATES = {
-    "a period": (ROTATION, {}, "rotation", 180.0, (9.0, 27.0, 72.0, 180.0), 162.0),
-    "a period, capped": (ROTATION, {"rotation": 60.0}, "rotation", 60.0, (3, 9, 24, 60), 162.0),
-    "no period": (affine(("scale_x",)), {}, "scale_x", 1.0, (0.1, 0.3, 1.0), 0.4),
-    "no period, capped": (
-        affine(("scale_x",)), {"scale_x": 0.5}, "scale_x", 0.5, (0.05, 0.15, 0.5), 0.4),
-    "of the width": (
-        affine(("translation_x",)), {}, "translation_x", 0.5, (0.05, 0.15, 0.5), 0.2),
+    "a period": (ROTATION, {}, "rotation", 180.0, TURNS, 162.0),
+    "a period, capped": (ROTATION, {"rotation": 60.0}, "rotation", 60.0, THIRDS, 162.0),
+    "no period": (affine(("scale_x",)), {}, "scale_x", 1.0, FACTORS, 0.4),
+    "no period, capped": (affine(("scale_x",)), {"scale_x": 0.5}, "scale_x", 0.5, HALVES, 0.4),
+    "of the width": (affine(("translation_x",)), {}, "translation_x", 0.5, HALVES, 0.2),
     "a mirror": (mirror(0), {}, "mirror_x", 0.5, (0.1, 0.25, 0.5), 0.45),
     "a mirror, capped": (mirror(0), {"mirror_x": 0.3}, "mirror_x", 0.3, (0.06, 0.15, 0.3), 0.45),
     "one of four": (quarter_turns(), {}, "turn_90", 0.25, (0.05, 0.125, 0.25), 0.225),
@@ -118,7 +118,7 @@ class Surface:
         value = self.log_z({n: v for n, v in amounts.items() if v})
         value += self.noise[replicate % len(self.noise)]
         blocks = torch.full((BLOCKS,), value / BLOCKS if math.isfinite(value) else 0.0)
-        trial = Trial(dict(amounts), replicate, value, blocks, None)
+        trial = Trial(dict(amounts), replicate, value, blocks)
         return self.done.setdefault(self._key(amounts, replicate), trial)
 
     def known(self, amounts: Amounts) -> Trial | None:
@@ -146,20 +146,20 @@ def test_the_maximum_of_a_hill(peak: float, height: float) -> None:
     turn = found.findings["turn"]
     assert turn.amount == found.amounts["turn"] == pytest.approx(peak, rel=0.05)
     low, high = turn.posterior.interval
-    assert low <= peak <= high
+    assert turn.interval[0] <= low <= peak <= high <= turn.interval[1]
     assert turn.gain == pytest.approx(height, rel=0.01)
     assert turn.gain_interval[0] < height < turn.gain_interval[1]
     assert turn.probability > 0.95
     assert (turn.amount >= turn.candidate.whole) == (peak == 1.0)
     assert found.log_evidence == pytest.approx(-50 + height, abs=0.01 * height)
-    assert found.trials == surface.count <= 16 and found.examples == 200
+    assert found.trials == surface.count <= 20 and found.examples == 200
 
 
 def test_the_interval_holds_what_was_taken() -> None:
     found, _ = found_on(lambda a: 4 * hill(a.get("turn", 0.0), 0.06, 0.7, width=0.2), "turn")
     turn = found.findings["turn"]
     assert turn.amount == 0.0 and turn.interval[0] == 0.0
-    assert turn.interval[1] == turn.posterior.interval[1]
+    assert turn.interval[1] == turn.coarse.interval[1] > turn.posterior.interval[1]
 
 
 def test_higher_hills_are_known_better() -> None:
@@ -191,14 +191,14 @@ def test_a_gain_must_be_large_enough(height: float, is_taken: bool) -> None:
     assert bool(found.amounts["turn"]) is is_taken
 
 
-def test_a_loss_is_absent_and_given_up_early() -> None:
+def test_a_loss_is_absent() -> None:
     found, surface = found_on(lambda a: -110 * a.get("turn", 0.0), "turn")
     turn = found.findings["turn"]
     assert turn.amount == 0.0 and turn.probability < 0.05
     assert turn.gain == pytest.approx(-11.0), "at the best amount above zero"
     assert turn.gain_interval[1] < 0
     tried = {dict(key[:-1])["turn"] for key in surface.done if len(key) > 1}
-    assert tried == {0.1, 0.3}, "more than thirty nats below, the rest is not tried"
+    assert tried == {0.1, 0.3, 1.0}, "the first round tries the whole grid"
 
 
 def test_a_gain_that_comes_only_with_all_of_it() -> None:
@@ -306,8 +306,7 @@ def searched(
     examples: int = 120,
 ) -> tuple[Search, Trials]:
     inputs = points(examples)
-    config = replace(CONFIG, epochs=60, batch_size=32, curvature_batch=examples)
-    config = resolve(config, examples=examples, on_gpu=False)
+    config = resolve(CONFIG, examples=examples, on_gpu=False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = network().double()
@@ -317,9 +316,7 @@ def searched(
 
 
 def is_nothing(found: Search, trials: Trials) -> bool:
-    return nothing_learned(
-        found.log_evidence, Categorical().constant_log_likelihood(trials.data[1])
-    )
+    return nothing_learned(found.log_evidence, trials.null_log_evidence)
 
 
 def word(found: Search, name: str) -> str:
@@ -332,7 +329,6 @@ def word(found: Search, name: str) -> str:
     )
 
 
-@pytest.mark.slow
 def test_labels_by_radius_turn() -> None:
     found, trials = searched(by_radius, Turn())
     assert found.amounts["turn"] > 162 and word(found, "turn") == "present"
@@ -355,7 +351,6 @@ def test_labels_by_angle_do_not() -> None:
     assert not is_nothing(found, trials)
 
 
-@pytest.mark.slow
 def test_a_mirror() -> None:
     """Labels by the distance from the y axis."""
     found, trials = searched(lambda inputs: (inputs[:, 0].abs() > 0.7).long(), mirror(0))

@@ -162,35 +162,6 @@ def test_agrees_with_the_library_s_own_evidence(likelihood: str) -> None:
     assert_equal(found, expected.detach(), "log evidence")
 
 
-@pytest.mark.parametrize("splitting", ["joint", "each"])
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-@pytest.mark.parametrize("network", ["mlp", "cnn"])
-def test_shares_are_derivatives_by_the_weight_of_examples(
-    network: str, likelihood: str, splitting: Splitting
-) -> None:
-    """Rows of the kernel times the root of their example's weight, by central differences."""
-    setting = Setting(network, likelihood)
-    whole = setting.batch(PARTITIONS["all"][0])
-    bound = setting.bound(splitting)
-    parts = [torch.tensor([0, 2]), torch.tensor([1]), torch.arange(3, COUNT)]
-    value, shares = bound.value_and_shares(whole, parts)
-    assert_equal(value, bound.value([whole]), "value")
-    outputs, kernel, _ = bound._kernel(whole, setting.likelihood.curvature_root)
-
-    def weighted(part: torch.Tensor, weight: float) -> float:
-        weights = torch.ones(COUNT, dtype=torch.float64)
-        weights[part] = weight
-        roots = weights.sqrt().repeat(kernel.shape[-1] // COUNT)
-        determinant = log_determinant_above_one(roots[:, None] * kernel.detach() * roots)
-        statistic = setting.likelihood.statistic(outputs[part], whole.targets[part]).double()
-        fit = setting.likelihood.log_likelihood(statistic, len(part)).detach()
-        return float(weight * fit - determinant / 2)
-
-    step = 1e-5
-    slopes = [(weighted(p, 1 + step) - weighted(p, 1 - step)) / (2 * step) for p in parts]
-    assert_equal(shares, torch.tensor(slopes, dtype=torch.float64), "shares", 1e-7)
-
-
 def test_scale_invariant_weights_have_the_precision_of_their_shell() -> None:
     setting = Setting("layer norm")
     names = setting.prior.names

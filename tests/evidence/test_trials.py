@@ -1,56 +1,103 @@
-"""Trials: what they share, what is off in them, and the shares of parts of the data in log Z."""
+"""Trials: kernels against Jacobians, the coding of targets, what is off, what they find."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from evidence_problems import dense_blocks, image_problem, log_likelihood_of, precisions_of
 from network_cases import assert_equal
-from oracles.dense_ggn import average_over_samples
-from planar_problems import CONFIG, Turn, by_radius, mirror, mlp, points
-from torch import nn
+from planar_problems import CONFIG, Stretch, Turn, by_angle, by_radius, mirror, mlp, points
+from scipy.stats import multivariate_normal, norm
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
 
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.jacobians import JacobianCurvature
-from isotropy.curvature.kinds import kind_named
-from isotropy.curvature.kronecker import KroneckerSpectrum
+from isotropy.curvature.tangent_kernel import tangent_kernels
 from isotropy.evidence import trials as room
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
-from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.kernel_evidence import fit_kernel
 from isotropy.evidence.schedule import resolve
-from isotropy.evidence.training import Trainer
-from isotropy.evidence.trials import BLOCKS, LEAST_SAMPLES, Trial, Trials, trial_config
-from isotropy.likelihoods import Categorical, Gaussian
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import augmentation_over
+from isotropy.evidence.streams import stream
+from isotropy.evidence.trials import (
+    BLOCKS,
+    COPIES,
+    EXAMPLES_AT_ONCE,
+    LEAST_NOISE,
+    Coding,
+    Trials,
+    is_linear,
+    last_parameters,
+    output_gradients,
+)
 from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
 
 EXAMPLES = 40
+MANY = COPIES[1]
+Labels = Callable[[Tensor], Tensor]
 
 
-def network(outputs: int = 2) -> nn.Module:
+def made(network: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return mlp(outputs).double()
+        return network().double()
 
 
-def trials_of(actions=None, *, examples: int = EXAMPLES, test=None, tell=None, **changes) -> Trials:
-    config = replace(CONFIG, **{"epochs": 6, **changes})
-    resolved = resolve(config, examples=examples, on_gpu=False)
-    inputs = points(examples)
+def trials_of(
+    actions=None,
+    *,
+    labels: Labels = by_radius,
+    outputs: int = 2,
+    examples: int = EXAMPLES,
+    held_out: int = 0,
+    tell=None,
+    **changes,
+) -> Trials:
+    """Of a small network on points of the plane; changes: of the run's settings."""
+    config = resolve(replace(CONFIG, **changes), examples=examples, on_gpu=False)
+    inputs, others = points(examples), points(held_out, seed=1)
     given = [Turn(), mirror(0)] if actions is None else actions
-    return Trials(network(), given, resolved, (inputs, by_radius(inputs)), test, tell)
+    test = (others, labels(others)) if held_out else None
+    return Trials(made(lambda: mlp(outputs)), given, config, (inputs, labels(inputs)), test, tell)
+
+
+def rows_of(trials: Trials, amounts: dict[str, float]) -> tuple[Tensor, Copies]:
+    """Copies of all examples as a trial draws them."""
+    augmentation = trials._augmentation(amounts)
+    samples = trials.copies(augmentation, amounts)
+    generator = stream(trials.config.seed, "trial")
+    rows = []
+    for some in trials.inputs.split(EXAMPLES_AT_ONCE):
+        noise = augmentation.noise(len(some), samples, generator=generator)
+        rows.append(augmentation(some, noise).detach().flatten(0, 1))
+    weights = augmentation.copies(samples).weights
+    return torch.cat(rows), Copies(samples, None if weights is None else weights.detach())
+
+
+def gradients_by_jacrev(
+    network: nn.Module, rows: Tensor, copies: Copies, direction: Tensor
+) -> Tensor:
+    """∂ r·f̂/∂θ (examples, parameters) of the network in its evaluation mode."""
+    network = copy.deepcopy(network).eval()
+    parameters = {name: p.detach() for name, p in network.named_parameters()}
+    equal = rows.new_full((copies.count,), 1 / copies.count)
+    weights = equal if copies.weights is None else copies.weights.to(rows)
+
+    def outputs(given: dict[str, Tensor]) -> Tensor:
+        found = functional_call(network, given, (rows,)) @ direction
+        return found.reshape(-1, copies.count) @ weights
+
+    jacobian = jacrev(outputs)(parameters)
+    return torch.cat([jacobian[name].flatten(1) for name in parameters], 1)
 
 
 # --- one trial ------------------------------------------------------------------------------------
 
 
-def test_each_trial_is_run_once() -> None:
+def test_each_trial_is_made_once() -> None:
     told = []
     trials = trials_of(tell=told.append)
     assert trials.known({"turn": 90.0}) is None and trials.count == 0
@@ -58,8 +105,7 @@ def test_each_trial_is_run_once() -> None:
     assert trials.at({"mirror_x": 0.0, "turn": 90}) is first
     assert trials.known({"turn": 90.0, "mirror_x": 0.0}) is first
     other = trials.at({"turn": 90.0}, 1)
-    plain = trials.known({})  # the first, by which the learning rate is chosen
-    assert told == [plain, first, other] and trials.count == 3
+    assert told == [first, other] and trials.count == 2
     assert first.amounts == {"turn": 90.0} and (first.replicate, other.replicate) == (0, 1)
     assert trials.examples == EXAMPLES
 
@@ -73,299 +119,330 @@ def test_trials_are_the_same_again_and_replicates_differ() -> None:
     assert len({first.log_evidence, other.log_evidence, seed.log_evidence}) == 3
 
 
-def test_the_network_is_left_as_it_was() -> None:
+@pytest.mark.parametrize("amounts", [{}, {"mirror_x": 0.5}])
+def test_replicates_agree_where_nothing_is_drawn(amounts: dict[str, float]) -> None:
     trials = trials_of()
-    before = copy.deepcopy(trials.network.state_dict())
-    trials.at({"turn": 60.0})
-    after = trials.network.state_dict()
-    assert all(torch.equal(after[name], before[name]) for name in before)
+    first, other = trials.at(amounts), trials.at(amounts, 1)
+    assert first.log_evidence == other.log_evidence and torch.equal(first.blocks, other.blocks)
 
 
-def test_held_out_data_is_only_scored() -> None:
-    inputs = points(30, seed=1)
-    without, scored = trials_of(), trials_of(test=(inputs, by_radius(inputs)))
-    plain, found = without.at({"turn": 90.0}), scored.at({"turn": 90.0})
-    assert plain.test_log_likelihood is None
-    assert found.test_log_likelihood is not None and -3 < found.test_log_likelihood < 0
-    assert found.log_evidence == plain.log_evidence
+def test_the_network_and_the_generator_are_left_as_they_were() -> None:
+    trials = trials_of(held_out=10)
+    network = trials.network.train()
+    network[1].eval()
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before, drawn = copy.deepcopy(network), torch.get_rng_state()
+    trials.at({"turn": 60.0, "mirror_x": 0.3})
+    trials.held_out({"turn": 60.0})
+    for own, kept in zip(network.parameters(), before.parameters(), strict=True):
+        assert torch.equal(own, kept)
+        assert own.grad is not None and torch.equal(own.grad, torch.ones_like(own))
+    modes = [module.training for module in network.modules()]
+    assert modes == [module.training for module in before.modules()]
+    assert torch.equal(torch.get_rng_state(), drawn)
 
 
-def test_amounts_that_cannot_be_trained_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self) -> None:
-        raise NotFiniteError("the loss is not finite")
-
-    monkeypatch.setattr(room.Trainer, "run_epoch", fail)
-    inputs = points(9)
-    found = trials_of(examples=9, test=(inputs, by_radius(inputs))).at({"turn": 60.0})
-    assert found.log_evidence == -math.inf and found.test_log_likelihood is None
-    assert torch.equal(found.blocks, torch.zeros(9))
+def test_amounts_where_the_network_is_not_finite() -> None:
+    trials = trials_of(Stretch(), examples=9, held_out=5)
+    amounts = {"stretch_x": 1e5}  # a factor beyond what float64 holds
+    found = trials.at(amounts)
+    assert found.log_evidence == -math.inf and torch.equal(found.blocks, torch.zeros(9))
+    assert math.isnan(trials.held_out(amounts))
+    assert math.isfinite(trials.at({}).log_evidence)
 
 
 @pytest.mark.parametrize("examples", [1, 3, 19, 20, 41])
-def test_no_part_of_the_data_is_empty(examples: int) -> None:
-    sizes: list[int] = []
+def test_no_part_of_the_data_is_empty(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are sums over examples: those of ones are their sizes."""
 
-    class Watched(Trainer):
-        def orbit_of(self, batches, purpose, *, graph=0):
-            if purpose == "trial blocks":
-                sizes.extend(map(len, batches))
-            return super().orbit_of(batches, purpose, graph=graph)
+    def ones(kernel: Tensor, targets: Tensor, least_noise: float):
+        fit = fit_kernel(kernel, torch.linspace(-1, 1, len(kernel))[:, None], 0.1)
+        return replace(fit, shares=torch.ones_like(fit.shares))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "Trainer", Watched)
-        patch.setattr(room, "RATES", (1.0,))
-        own = {"curvature": "diagonal-ggn", "epochs": 1, "batch_size": None}
-        found = trials_of(examples=examples, **own).at({})
-    assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1 and sum(sizes) == examples
-    assert len(found.blocks) == min(BLOCKS, examples) and bool(found.blocks.isfinite().all())
+    monkeypatch.setattr(room, "fit_kernel", ones)
+    sizes = trials_of(examples=examples).at({}).blocks
+    assert len(sizes) == min(BLOCKS, examples) and float(sizes.sum()) == examples
+    assert float(sizes.min()) >= 1 and float(sizes.max() - sizes.min()) <= 1
+
+
+def test_blocks_add_up_to_the_shares() -> None:
+    trials = trials_of()
+    found = trials.at({"turn": 60.0})
+    fit = fit_kernel(kernel_of(trials, {"turn": 60.0}), trials.targets, trials.least_noise)
+    assert found.log_evidence == fit.log_evidence
+    assert_equal(found.blocks.sum(), fit.shares.sum(), "sum of shares")
+    assert float(found.blocks.std()) > 0
+
+
+def test_nothing_depends_on_the_settings_of_training() -> None:
+    amounts = {"turn": 60.0, "mirror_x": 0.5}
+    expected = trials_of().at(amounts).log_evidence
+    for changes in (
+        {"samples": 2}, {"samples": 40}, {"epochs": 3}, {"batch_size": 7}, {"weight_rate": 0.9},
+        {"curvature": "diagonal-ggn"}, {"bound": "parametric"},
+    ):  # fmt: skip
+        assert trials_of(**changes).at(amounts).log_evidence == expected, changes
 
 
 # --- what is off ----------------------------------------------------------------------------------
 
 
 def test_at_zero_it_is_the_plain_network() -> None:
-    """As a run without augmentation with the same schedule, and whatever there could have been."""
-    own = {"curvature": "diagonal-ggn"}
-    trials = trials_of(**own)
+    trials = trials_of()
+    plain = gradients_by_jacrev(trials.network, trials.inputs, Copies(1), trials.direction)
+    assert_equal(kernel_of(trials, {}), plain @ plain.T, "kernel")
     found = trials.at({}).log_evidence
-    config = replace(trials.config, objective="none", samples=1)
-    identity = augmentation_over(Turn(), start={}, dtype=torch.float64)
-    model = InvariantModel(copy.deepcopy(trials.network), identity, 1)
-    plain = Trainer(model, Categorical(), config, *trials.data)
-    for _ in range(config.epochs or 0):
-        plain.run_epoch()
-    assert found == pytest.approx(plain.evidence_value("trial").nats, rel=1e-12)
-    assert trials_of(Turn(), **own).at({}).log_evidence == found
-    every = [Turn(), mirror(0), mirror(1)]
-    assert trials_of(every, **own).at({"turn": 0.0}).log_evidence == found
+    for actions in (Turn(), [Turn(), mirror(0), mirror(1)], [mirror(1), Stretch()]):
+        assert trials_of(actions).at({}).log_evidence == pytest.approx(found, rel=1e-9)
 
 
 OFF = {
     "nothing": ({}, 1),
-    "a range": ({"turn": 90.0}, LEAST_SAMPLES),
+    "a range": ({"turn": 90.0}, MANY),
     "one element": ({"mirror_x": 0.5}, 2),
     "both elements": ({"mirror_x": 0.5, "mirror_y": 0.2}, 4),
-    "a range and an element": ({"turn": 20.0, "mirror_y": 0.5}, LEAST_SAMPLES),
+    "a range and an element": ({"turn": 20.0, "mirror_y": 0.5}, MANY),
 }
 
 
 @pytest.mark.parametrize(("amounts", "copies"), OFF.values(), ids=OFF)
 def test_what_is_left_out_is_exactly_off(amounts: dict[str, float], copies: int) -> None:
     trials = trials_of([Turn(), mirror(0), mirror(1)])
-    model = trials._trainer(amounts).model
-    found = {symmetry.name: symmetry.high for symmetry in model.symmetries()}
-    expected = {"turn": 0.0, "mirror_x": 0.0, "mirror_y": 0.0, **amounts}
-    assert found == pytest.approx(expected) and min(found.values()) >= 0
-    assert model.noise(3).shape[1] == copies
-    assert model.orbit(trials.data[0][:3], model.noise(3)).shape[0] == 3 * copies
+    augmentation = trials._augmentation(amounts)
+    found = {symmetry.name: symmetry.high for symmetry in augmentation.symmetries()}
+    assert found == pytest.approx({"turn": 0.0, "mirror_x": 0.0, "mirror_y": 0.0, **amounts})
+    assert trials.copies(augmentation, amounts) == copies
+    assert augmentation.noise(3, copies).shape[:2] == (3, copies)
 
 
 def test_a_random_element_is_drawn_as_often_as_a_range() -> None:
     trials = trials_of([Turn(), PointPermutation()])
-    for amounts, copies in (({"point_permutation": 0.5}, LEAST_SAMPLES), ({}, 1)):
-        assert trials._trainer(amounts).model.noise(3).shape[1] == copies
+    for amounts, copies in (({"point_permutation": 0.5}, MANY), ({}, 1)):
+        assert trials.copies(trials._augmentation(amounts), amounts) == copies
 
 
-def test_one_element_of_several() -> None:
-    trials = trials_of([quarter_turns()])
-    augmentation = trials._trainer({"turn_180": 0.4}).model.augmentation
-    assert augmentation.elements == 2
-    assert_equal(
-        augmentation.element_probabilities().detach(),
-        torch.tensor([0.6, 0.4], dtype=torch.float64),
-        "probabilities",
-    )
+def test_some_elements_of_several() -> None:
+    trials = trials_of([Turn(), quarter_turns()])
+    amounts = {"turn_90": 0.2, "turn_180": 0.3}
+    augmentation = trials._augmentation(amounts)
+    expected = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+    assert_equal(augmentation.element_probabilities().detach(), expected, "probabilities")
+    assert trials.copies(augmentation, amounts) == 3
+    both = {"turn": 30.0, **amounts}
+    assert trials.copies(trials._augmentation(both), both) == math.ceil(MANY / 3) * 3
 
 
-def test_copies_do_not_follow_small_numbers_of_samples() -> None:
-    few, default, many = (trials_of(samples=count) for count in (2, LEAST_SAMPLES, 40))
-    assert [t.config.samples for t in (few, default, many)] == [LEAST_SAMPLES, LEAST_SAMPLES, 40]
-    amounts = {"turn": 60.0}
-    assert few.at(amounts).log_evidence == default.at(amounts).log_evidence
-    assert many._trainer(amounts).model.noise(1).shape[1] == 40
+NUMBERS = {
+    "linear layers, 1,000 examples": (1000, False, 64),
+    "linear layers, 5,000 examples": (5000, False, 16),
+    "other layers, 300 examples": (300, True, 32),
+    "more examples than rows": (100_000, True, 16),
+}
 
 
-@pytest.mark.parametrize("examples", [30, 300, 1000, 5000])
-@pytest.mark.parametrize("epochs", [2, 80])
-def test_settings_of_a_trial(examples: int, epochs: int) -> None:
-    given = replace(CONFIG, epochs=epochs, batch_size=None, bound="parametric", start={"a": 1.0})
-    found = trial_config(resolve(given, examples=examples, on_gpu=False), examples)
-    steps = math.ceil(examples / (found.batch_size or 0))
-    assert found.objective == "fixed" and found.bound == "none" and found.start is None
-    assert found.epochs == epochs if epochs == 2 else room.LEAST_EPOCHS <= found.epochs <= epochs
-    if epochs == 80:
-        wanted = max(room.STEPS, room.LEAST_EPOCHS * steps)
-        assert min(wanted, 80 * steps) <= found.epochs * steps < wanted + steps
-    hyper = (found.epochs - found.burn_in) / found.update_every
-    assert hyper <= room.HYPER_STEPS
-
-
-def test_the_largest_rate_that_costs_little_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """log Z of trials without a symmetry by rate; NaN-free, and the run's own if all fail."""
-
-    def chosen(values: dict[float, float]) -> float:
-        def run(self, amounts, replicate, config=None):
-            found = values[round(config.weight_rate / own, 6)]
-            return Trial(amounts, replicate, found, torch.zeros(BLOCKS), None)
-
-        trials = trials_of()
-        own = trials.config.weight_rate
-        with monkeypatch.context() as patch:
-            patch.setattr(Trials, "_run", run)
-            found = trials.at({}).log_evidence
-        factor = round(trials.config.weight_rate / own, 6)
-        assert found == values[factor]
-        return factor
-
-    first, second, third = room.RATES
-    assert chosen({first: -100.0, second: -90.0, third: -95.0}) == third
-    assert chosen({first: -100.0, second: -90.0, third: -120.0}) == second
-    assert chosen({first: -100.0, second: -300.0, third: -math.inf}) == first
-    assert chosen({first: -math.inf, second: -math.inf, third: -math.inf}) == first
-
-
-@pytest.mark.parametrize("outputs", [2, 3])
-@pytest.mark.parametrize("most", [room.MOST_ROWS, 10])
-def test_log_z_is_that_of_the_whole_matrix(
-    outputs: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the dense Gauss-Newton matrix of all weights; a bound of it where there are many rows."""
-    monkeypatch.setattr(room, "MOST_ROWS", most)
+@pytest.mark.parametrize(("examples", "other", "copies"), NUMBERS.values(), ids=NUMBERS)
+def test_as_many_copies_as_can_be_afforded(examples: int, other: bool, copies: int) -> None:
     trials = trials_of()
-    inputs, labels = trials.data
-    trials.network, trials.data = network(outputs), (inputs, labels % outputs)
-    kept: list[Trainer] = []
-    monkeypatch.setattr(Trainer, "__init__", _keeping(kept))
-    found = trials.at({"turn": 60.0})
-    trainer = kept[-1]
-    (batch,) = trainer.orbit_of([torch.arange(EXAMPLES)], "trial")
-    curvature = JacobianCurvature(
-        trainer.network, kind_named("full-ggn"), trainer.evidence.prior.names
-    )
-    dense = LaplaceEvidence(
-        trainer.network, trainer.likelihood, trainer.evidence.prior, curvature
-    )
-    expected = float(dense.value(dense.fit([batch])).detach())
-    if most == 10 and outputs > 2:
-        assert expected - 20 < found.log_evidence < expected
-    else:
-        assert found.log_evidence == pytest.approx(expected, rel=1e-8)
+    trials.inputs = torch.zeros(examples, 2)
+    if other:
+        trials.network = nn.Sequential(nn.LayerNorm(2), *trials.network)
+    amounts = {"turn": 90.0}
+    assert trials.copies(trials._augmentation(amounts), amounts) == copies
 
 
-def _keeping(kept: list[Trainer]):
-    make = Trainer.__init__
-
-    def remember(self, *arguments, **options) -> None:
-        make(self, *arguments, **options)
-        kept.append(self)
-
-    return remember
+# --- the kernel -----------------------------------------------------------------------------------
 
 
-def test_a_curvature_of_ones_own_is_kept() -> None:
-    trials = trials_of(curvature="diagonal-ggn")
-    assert trials._splitting(trials._trainer({})) is None
-    assert trials_of()._splitting(trials._trainer({})) == "joint"
+class Spare(nn.Linear):
+    """With a parameter that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 3)
+        self.unused = nn.Parameter(torch.ones(3))
+
+
+NETWORKS = {
+    "mlp": lambda: mlp(3),
+    "a convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 4, 2, padding=1), nn.Tanh(), nn.Flatten(),
+        nn.Linear(12, 3),
+    ),
+    "dropout": lambda: nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.5), nn.Linear(5, 3)),
+    "normalised": lambda: nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
+    "an unused parameter": Spare,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 0.2, 0.3)])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_are_those_of_the_average(name: str, weights: tuple[float, ...] | None) -> None:
+    network, rows = made(NETWORKS[name]), points(12)
+    own = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    copies, direction = Copies(3, own), torch.tensor([0.6, -0.8, 0.3], dtype=torch.float64)
+    with torch.no_grad():
+        found = output_gradients(network, list(network.parameters()), rows, copies, direction)
+    assert_equal(found, gradients_by_jacrev(network, rows, copies, direction), name)
+    assert found.shape == (4, sum(p.numel() for p in network.parameters()))
+    assert not found.requires_grad
+
+
+@pytest.mark.parametrize(
+    "amounts", [{"turn": 60.0}, {"mirror_x": 0.3}, {"turn": 9, "mirror_x": 0.5}]
+)
+def test_the_kernel_is_the_sum_over_parameters(amounts: dict[str, float]) -> None:
+    trials = trials_of(outputs=3)
+    rows, copies = rows_of(trials, amounts)
+    names = [name for name, _ in trials.network.named_parameters()]
+    _, kernels = tangent_kernels(
+        trials.network, names, rows, copies,
+        lambda outputs: trials.direction.expand(1, *outputs.shape), joint=True,
+    )  # fmt: skip
+    expected = torch.stack(list(kernels.values())).sum(0)[0]
+    assert_equal(kernel_of(trials, amounts), expected, "kernel", 1e-9)
+    fit = fit_kernel(expected, trials.targets, trials.least_noise)
+    normal = multivariate_normal(cov=fit.noise * (np.eye(EXAMPLES) + fit.ratio * expected.numpy()))
+    densities = [normal.logpdf(column) for column in trials.targets.T.numpy()]
+    assert trials.at(amounts).log_evidence == pytest.approx(sum(densities), rel=1e-6)
+
+
+def test_the_direction_is_a_sign_for_each_output() -> None:
+    trials = trials_of(outputs=4, labels=by_angle)
+    assert trials.direction.abs().tolist() == [0.5] * 4 and trials.direction.dtype == torch.float64
+    assert torch.equal(trials.direction, trials_of(outputs=4, samples=3).direction)
+
+
+def test_float32_gives_the_same() -> None:
+    trials = trials_of()
+    data = (trials.inputs.float(), by_radius(trials.inputs))
+    single = Trials(copy.deepcopy(trials.network).float(), Turn(), trials.config, data)
+    assert single.at({}).log_evidence == pytest.approx(trials.at({}).log_evidence, rel=1e-4)
+
+
+def test_parameters_from_the_end_on() -> None:
+    network = mlp(3, width=10)  # 20, 10, 30 and 3 entries
+    every = list(network.parameters())
+
+    def chosen(most: int) -> list[int]:
+        found = last_parameters(network, most)
+        return [next(i for i, p in enumerate(every) if p is each) for each in found]
+
+    assert chosen(63) == chosen(10**9) == [0, 1, 2, 3]
+    assert chosen(62) == chosen(43) == [1, 2, 3] and chosen(42) == chosen(33) == [2, 3]
+    assert chosen(32) == chosen(3) == chosen(1) == [3], "one at least"
+    every[2].requires_grad_(False)
+    assert chosen(10**9) == [0, 1, 3]
 
 
 def test_gradients_that_are_too_many_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MOST_ENTRIES", 25 * EXAMPLES)
     trials = trials_of()
-    trials.network = nn.Sequential(*network(), nn.Tanh(), nn.Linear(2, 2).double())
-    trainer = trials._trainer({})
-    assert trials._splitting(trainer) == "joint"
-    monkeypatch.setattr(room, "MOST_ENTRIES", 100)
-    assert trials._splitting(trainer) is None
+    assert [tuple(p.shape) for p in trials.parameters] == [(2, 10), (2,)]
+    assert math.isfinite(trials.at({"turn": 60.0}).log_evidence)
 
 
-# --- shares ---------------------------------------------------------------------------------------
+LINEAR = {
+    "mlp": (mlp, True),
+    "a convolution": (NETWORKS["a convolution"], False),
+    "a norm": (NETWORKS["normalised"], False),
+    "a parameter of its own": (Spare, False),
+}
 
 
-def test_batches_by_number_are_those_of_a_pass() -> None:
-    """The same examples in the same order draw the same noise."""
-    trainer = trials_of()._trainer({"turn": 60.0, "mirror_x": 0.5})
-    size = trainer.config.curvature_batch
-    parts = torch.arange(EXAMPLES).split(size)
-    whole = list(trainer.orbit_batches("some"))
-    named = list(trainer.orbit_of(parts, "some"))
-    assert len(whole) == len(named) == 2
-    for one, other in zip(whole, named, strict=True):
-        assert torch.equal(one.rows, other.rows) and torch.equal(one.targets, other.targets)
-        assert torch.equal(one.copies.weights, other.copies.weights)
-        assert not one.rows.requires_grad and not other.rows.requires_grad
-    changed = list(trainer.orbit_of(parts, "other"))
-    assert not torch.equal(changed[0].rows, whole[0].rows)
-    for parameter in trainer.model.augmentation.parameters():
-        parameter.requires_grad_(True)
-    assert [b.has_graph for b in trainer.orbit_of(parts, "some", graph=1)] == [True, False]
+@pytest.mark.parametrize(("network", "expected"), LINEAR.values(), ids=LINEAR)
+def test_whether_all_weights_are_of_linear_layers(network, expected: bool) -> None:
+    assert is_linear(network()) is expected
 
 
-@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
-@pytest.mark.parametrize("name", ["linear", "mlp", "cnn", "fixup block"])
-def test_shares_add_up(name: str, likelihood: str) -> None:
-    """Σ_b c_b = log p − ½ Σ m γ: every factor grows by ε, a Kronecker block has m = 2 of them.
+# --- how targets are coded ------------------------------------------------------------------------
 
-    γ = p − δ tr (H + δ)⁻¹ from dense blocks.
-    """
-    problem = image_problem(name, likelihood, ("rotation",))
-    evidence = problem.evidence
-    fit = evidence.fit(problem.batches())
-    shares = evidence.shares(fit, problem.batches(1, 2, 1))
-    assert shares.shape == (3,) and shares.dtype == torch.float64
-    rows = problem.model.orbit(problem.inputs, problem.noise)
-    outputs = average_over_samples(problem.model.network.eval()(rows), problem.noise.shape[1])
-    expected = log_likelihood_of(problem, outputs)
-    precisions = precisions_of(problem)
-    for block_name, block in dense_blocks(problem, rows).items():
-        precision = precisions[block_name]
-        identity = torch.eye(block.shape[-1], dtype=block.dtype)
-        inverse = torch.linalg.inv(block + precision * identity)
-        traces = inverse.diagonal(dim1=-2, dim2=-1).sum()
-        known = block[..., 0].numel() - precision * traces
-        is_product = isinstance(fit.spectra[block_name], KroneckerSpectrum)
-        expected = expected - (2 if is_product else 1) * known / 2
-    assert_equal(shares.sum(), expected.detach(), "sum of shares", 1e-8)
-    one, two, three, four = evidence.shares(fit, problem.batches(1, 1, 1, 1))
-    assert_equal(shares, torch.stack([one, two + three, four]), "by batch", 1e-9)
+LABELS = torch.tensor([0, 2, 1, 2, 2, 0, 4])
+OTHERS = torch.tensor([3, 0, 1, 2, 4])
+UNSEEN = 3
 
 
-@pytest.mark.parametrize("copies", [1, 3])
-def test_shares_are_derivatives_by_the_weights_of_examples(copies: int) -> None:
-    """A linear layer with noise: log Z with weighted sums written out, by central differences."""
-    count, inputs, outputs, noise, precision = 6, 3, 2, 0.7, 0.5
-    random = np.random.default_rng(0)
-    rows = random.standard_normal((count, copies, inputs))
-    targets = random.standard_normal((count, outputs))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layer = nn.Linear(inputs, outputs).double()
-    likelihood = Gaussian(noise)
-    prior = GaussianPrior(layer, ("weight", "bias"), "tensor", precision)
-    evidence = LaplaceEvidence(layer, likelihood, prior)
-    own = Copies(copies)
-    batches = [
-        Batch(torch.tensor(rows[n]), torch.tensor(targets[n : n + 1]), own) for n in range(count)
-    ]
-    whole = Batch(torch.tensor(rows).flatten(0, 1), torch.tensor(targets), own)
-    fit = evidence.fit([whole])
-    means = rows.mean(1)
-    weight, bias = (p.detach().numpy() for p in (layer.weight, layer.bias))
-    residuals = targets - means @ weight.T - bias
+def test_classes_are_equally_far_apart() -> None:
+    coding = Coding(LABELS, 5)
+    columns = coding(LABELS)
+    assert columns.shape == (len(LABELS), 4) and columns.dtype == torch.float64
+    assert_equal(columns.mean(0) + 1, torch.ones(4, dtype=torch.float64), "means")
+    codes = coding(torch.arange(5))
+    squares = torch.cdist(codes, codes).square()
+    assert_equal(squares, 2 * (1 - torch.eye(5, dtype=torch.float64)), "distances", 1e-12)
 
-    def log_z(weights: np.ndarray) -> float:
-        """Both factors are weighted, the 1/N of their product is not."""
-        log_p = -(residuals**2) / (2 * noise**2) - np.log(noise) - np.log(2 * np.pi) / 2
-        of_inputs = np.einsum("n,ni,nj->ij", weights, means, means) / count
-        of_outputs = weights.sum() * np.eye(outputs)
-        total = (weights[:, None] * log_p).sum()
-        for block in (np.kron(of_outputs, of_inputs), of_outputs):
-            total -= np.linalg.slogdet(block / noise**2 + precision * np.eye(len(block)))[1] / 2
-            total += len(block) * np.log(precision) / 2
-        return total - precision * ((weight**2).sum() + (bias**2).sum()) / 2
 
-    assert float(evidence.value(fit).detach()) == pytest.approx(log_z(np.ones(count)), rel=1e-10)
-    step = 1e-5
-    slopes = [
-        (log_z(np.ones(count) + step * e) - log_z(np.ones(count) - step * e)) / (2 * step)
-        for e in np.eye(count)
-    ]
-    np.testing.assert_allclose(evidence.shares(fit, batches).numpy(), slopes, rtol=1e-7)
+def test_numbers_have_variance_one() -> None:
+    targets = torch.stack([torch.arange(7.0) ** 2, 3 - torch.arange(7.0)], 1)
+    coding = Coding(targets, 2)
+    columns, given = coding(targets).numpy(), targets.numpy()
+    np.testing.assert_allclose(columns, (given - given.mean(0)) / given.std(0), atol=1e-6)
+    np.testing.assert_allclose(columns.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(columns.var(0), 1)
+    constant = torch.ones(4)
+    assert torch.equal(Coding(constant, 1)(constant), torch.zeros(4, 1))
+    assert Coding(targets[:, 0], 1)(targets[:, 0]).shape == (7, 1)
+    assert Coding(targets.reshape(7, 2, 1), 2)(targets.reshape(7, 2, 1)).shape == (7, 2)
+
+
+def test_others_are_coded_as_the_training_data_are() -> None:
+    targets, others = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([3.0, 5.0])
+    expected = (others.numpy() - 3) / np.std([1.0, 2.0, 6.0])
+    np.testing.assert_allclose(Coding(targets, 1)(others)[:, 0], expected)
+    coding = Coding(LABELS, 5)
+    by_class = {int(c): row for c, row in zip(LABELS, coding(LABELS), strict=True)}
+    found = coding(OTHERS)
+    for label, row in zip(OTHERS.tolist(), found, strict=True):
+        assert label == UNSEEN or torch.equal(row, by_class[label])
+    assert bool(found.isfinite().all())
+    assert float(found.mean(0).abs().max()) > 0.05, "their own mean is another"
+
+
+# --- what they find -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", [by_radius, by_angle])
+def test_a_constant_prediction(labels: Labels) -> None:
+    """The density of targets that have nothing but their variance."""
+    trials = trials_of(labels=labels, outputs=4)
+    targets = trials.targets.numpy()
+    expected = norm.logpdf(targets, 0, np.sqrt((targets**2).mean())).sum()
+    assert trials.null_log_evidence == pytest.approx(expected, rel=1e-12)
+    assert trials.least_noise == pytest.approx(LEAST_NOISE * (targets**2).mean(), rel=1e-12)
+    assert trials.at({}).log_evidence > trials.null_log_evidence
+
+
+def test_held_out_data_are_only_scored() -> None:
+    """By p(y* | y), and log Z does not know of them."""
+    trials = trials_of(held_out=20)
+    amounts = {"mirror_x": 0.5}
+    assert trials.at(amounts).log_evidence == trials_of().at(amounts).log_evidence
+    inputs, labels = trials.test
+    kernel = trials._kernel(amounts, 0, torch.cat([trials.inputs, inputs]))
+    fit = fit_kernel(kernel[:EXAMPLES, :EXAMPLES], trials.targets, trials.least_noise)
+    rest, own = kernel[EXAMPLES:, :EXAMPLES], kernel.diagonal()[EXAMPLES:]
+    expected = fit.log_density(rest, own, trials.coding(labels))
+    assert trials.held_out(amounts) == pytest.approx(expected, rel=1e-12)
+    assert trials.count == 1
+
+
+PROBLEMS = {
+    "labels by radius": (by_radius, 2, True),
+    "labels by angle": (by_angle, 4, False),
+    "the radius": (lambda inputs: inputs.norm(dim=1), 1, True),
+    "two powers of it": (lambda inputs: inputs.norm(dim=1)[:, None] ** torch.arange(1, 3), 2, True),
+    "the first coordinate": (lambda inputs: inputs[:, 0], 1, False),
+}
+
+
+@pytest.mark.parametrize(("labels", "outputs", "turns"), PROBLEMS.values(), ids=PROBLEMS)
+def test_turns_are_worth_something_where_targets_do_not_change(
+    labels: Labels, outputs: int, turns: bool
+) -> None:
+    """In the evidence and on held-out data."""
+    trials = trials_of(Turn(), labels=labels, outputs=outputs, held_out=100)
+    whole = {"turn": 180.0}
+    gain = trials.at(whole).log_evidence - trials.at({}).log_evidence
+    scores = trials.held_out({}), trials.held_out(whole)
+    assert all(map(math.isfinite, scores))
+    assert (gain > math.log(20), gain < -math.log(20)) == (turns, not turns)
+    assert (scores[1] > scores[0]) is turns

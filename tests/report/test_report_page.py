@@ -248,6 +248,9 @@ def test_richer_page_is_whole(richer_page: str) -> None:
         "95 % interval 0 to 0.040 absent gain −5.7 nats (−31 to 19) under 1 %",
         "class frequencies alone −4,605.2",
         "45 trials on 500 examples took 1 min 51 s",
+        "it is of the linearised network",
+        "Both columns are of the linearised network",
+        "Held-out log density per example",
         "Evidence beside held-out data",
         "Rotation none 0 −1,183.1 −1.746 ½ ±89° −925.9 −1.450 1, learned ±179° −900.0 −1.427 the "
         "largest ±180° −901.2 −1.426",

@@ -165,22 +165,28 @@ def test_a_run_that_still_moves_keeps_its_verdicts_and_says_so() -> None:
 # --- nothing learned ------------------------------------------------------------------------------
 
 
-def nothing(log_evidence: float | None, **changes: Any) -> dict[str, Any]:
+def nothing(searched: float | None, **changes: Any) -> dict[str, Any]:
     search = {
         **SEARCH,
         "nothing_learned": True,
-        "log_evidence": log_evidence,
+        "log_evidence": searched,
         "null_log_evidence": -277.3,
     }
     told = judged({name: ("cannot tell", 12.0) for name in GENERATOR_UNITS})
     return {**told, "search": search, "train_examples": 500, **changes}
 
 
-NOTHING = "Nothing was learned from these data: the log evidence"
+NOTHING = (
+    "Nothing was learned by the search: the log evidence of the network linearised at its start"
+)
+CANNOT_TELL = (
+    "The search cannot tell: the network linearised at its start predicts no better than a constant"
+)
+TRAINED = {"log_evidence": -200.0, "null_log_evidence": -230.0}
 NOTHING_LEARNED = {
     "below": (
         nothing(-278.5),
-        f"{NOTHING}, −278.5 nats, does not exceed that of class frequencies alone, −277.3; no "
+        f"{NOTHING}, −278.5 nats, does not exceed that of a constant, −277.3; no "
         "symmetry is claimed.",
     ),
     "hardly above, in a regression, on a part": (
@@ -190,7 +196,30 @@ NOTHING_LEARNED = {
     ),
     "numbers missing": (
         nothing(None),
-        f"{NOTHING} does not exceed that of class frequencies alone; no symmetry is claimed.",
+        f"{NOTHING} does not exceed that of a constant; no symmetry is claimed.",
+    ),
+    "the trained network learned": (
+        nothing(-278.5, **TRAINED),
+        f"{CANNOT_TELL} (log evidence −278.5 nats, of a constant −277.3), although the trained "
+        "network does, so no symmetry is claimed; give more examples, or learn amounts by gradient "
+        "with --no-search.",
+    ),
+    "the trained network learned, on a part": (
+        nothing(-278.5, **TRAINED, train_examples=2000),
+        f"{CANNOT_TELL} (log evidence −278.5 nats, of a constant −277.3 over the 500 examples of "
+        "the search), although the trained network does, so no symmetry is claimed; let the search "
+        "take more examples (--set search_examples=N), or learn amounts by gradient with "
+        "--no-search.",
+    ),
+    "the trained network learned, numbers missing": (
+        nothing(None, **TRAINED),
+        f"{CANNOT_TELL}, although the trained network does, so no symmetry is claimed; give more "
+        "examples, or learn amounts by gradient with --no-search.",
+    ),
+    "the trained network learned hardly anything": (
+        nothing(-278.5, log_evidence=-228.0, null_log_evidence=-230.0),
+        f"{NOTHING}, −278.5 nats, does not exceed that of a constant, −277.3; no symmetry is "
+        "claimed.",
     ),
 }
 

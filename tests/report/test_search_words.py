@@ -50,9 +50,9 @@ def test_both_must_differ(evidence: float, held_out: float, expected: bool) -> N
 
 def test_the_sentence_is_among_the_findings() -> None:
     assert finding_sentences(with_half(-24.9, 0.1), {})[-1] == (
-        "Evidence and held-out data disagree on rotation: the held-out log likelihood per example "
-        "is −1.400 at ±50° and −1.500 at ±100°, while the log evidence at ±50° is lower by 24.9 "
-        "nats."
+        "Evidence and held-out data disagree on rotation: of the linearised network, the held-out "
+        "log density per example is −1.400 at ±50° and −1.500 at ±100°, while the log evidence at "
+        "±50° is lower by 24.9 nats."
     )
 
 
@@ -90,9 +90,13 @@ def test_where_nothing_was_learned_no_range_is_claimed(light: LearnRecord) -> No
         {**each, "verdict": "cannot tell", "probability": None} for each in light.result["verdicts"]
     ]
     search = {**SEARCH, "nothing_learned": True, "log_evidence": -1150.0}
-    text = Page(learn_page(changed(light, verdicts=verdicts, search=search))).text
-    assert "Nothing was learned from these data: the log evidence, −1,150.0 nats" in text
+    record = changed(light, verdicts=verdicts, search=search, log_evidence=-4700.0)
+    text = Page(learn_page(record)).text
+    assert "the network linearised at its start, −1,150.0 nats" in text
     assert "The labels do not change" not in text and "143° to" not in text.split("Bars are")[0]
+    trained = Page(learn_page(changed(record, log_evidence=-1272.0))).text
+    assert "The search cannot tell: the network linearised" in trained
+    assert "The labels do not change" not in trained
 
 
 def changed(record: LearnRecord, **changes: Any) -> LearnRecord:

@@ -70,10 +70,11 @@ def test_the_search_is_in_the_record(full) -> None:
     found = result.record["search"]
     assert json.loads((folder / "search.json").read_text()) == found
     assert found["examples"] == 60 and found["trials"] >= 10
-    # Three equal classes: 60 log ⅓.
-    constant = 60 * math.log(1 / 3)
+    # Three equal classes. Of the trained network: 60 log ⅓. Of the linearised one: two contrasts of
+    # indicators, each of variance ⅓.
+    assert result.record["null_log_evidence"] == pytest.approx(60 * math.log(1 / 3))
+    constant = -0.5 * 120 * (1 + math.log(2 * math.pi / 3))
     assert found["null_log_evidence"] == pytest.approx(constant)
-    assert result.record["null_log_evidence"] == pytest.approx(constant)
     worth = found["log_evidence"] - constant
     assert found["nothing_learned"] is (not worth > math.log(20))
     for symmetry in result.record["symmetries"]:

@@ -89,7 +89,7 @@ from isotropy.workflows.screening import ScreenResult, screen
     "--search/--no-search",
     default=True,
     show_default=True,
-    help="Find amounts by trials from scratch first, or learn them by gradient from a small start.",
+    help="Find amounts by a search before training, or learn them by gradient from a small start.",
 )
 @click.option(
     "--set",

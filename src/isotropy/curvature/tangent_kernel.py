@@ -123,12 +123,6 @@ def _kept(tensor: Tensor, needs_graph: bool) -> Tensor:
     return tensor if needs_graph else tensor.detach()
 
 
-def is_two_layers(network: nn.Module) -> bool:
-    """Whether all weights are those of two Linear layers, for which no gradient is ever kept."""
-    layers = [m for m in network.modules() if next(m.parameters(recurse=False), None) is not None]
-    return len(layers) == 2 and all(type(layer) is nn.Linear for layer in layers)
-
-
 def _gradients(
     network: nn.Module,
     names: Sequence[str],

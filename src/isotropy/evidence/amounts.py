@@ -5,9 +5,9 @@
 log Z is known at a few amounts and interpolated between them (Akima's piecewise cubics, modified so
 that they do not overshoot) in  t = log(η + scale),  where profiles are smoothest. It has errors:
 
-    seeds   trials with other batches and noise end elsewhere, by a standard deviation σ
+    copies  trials (`trials`) with other copies of the examples differ, by a standard deviation σ
     data    another sample of as many examples; parts of the data are drawn anew with replacement
-            (bootstrap), each with its first-order share in log Z (`trials`)
+            (bootstrap), each with its first-order share in log Z
 
 The density is the mean over such draws. It gives the most probable amount, the interval of highest
 density, and the probability that there is more of the symmetry than the floor below which it is
@@ -30,6 +30,8 @@ from isotropy.checks import CallerError
 GRID = 1001
 DRAWS = 200
 CREDIBLE = 0.95
+COARSE_EXAMPLES = 30.0
+"""Examples that all data count as at most in an interval: then about ±10 % for a range of 45°."""
 
 Array = NDArray[np.float64]
 
@@ -94,8 +96,14 @@ def highest_density(grid: Array, density: Array) -> tuple[float, float]:
     return float(inside.min()), float(inside.max())
 
 
-def posterior(profile: Profile, seed_error: float, *, seed: int = 0) -> AmountPosterior:
-    """The density over amounts; seed_error: standard deviation of log Z between replicates."""
+def posterior(
+    profile: Profile, seed_error: float, *, power: float = 1.0, seed: int = 0
+) -> AmountPosterior:
+    """The density over amounts.
+
+    seed_error: standard deviation of log Z between replicates
+    power:      of the likelihood, see `coarse_power`
+    """
     grid = np.linspace(0.0, profile.largest, GRID)
     values = np.array(profile.log_evidence)
     random = np.random.default_rng(seed)
@@ -105,8 +113,19 @@ def posterior(profile: Profile, seed_error: float, *, seed: int = 0) -> AmountPo
         weights = random.multinomial(count, np.full(count, 1 / count)) - 1.0
         drawn = values + profile.blocks @ weights
         drawn = drawn + seed_error * random.standard_normal(len(values))
-        density += _normalised(_interpolated(profile, drawn, grid))
+        density += _normalised(power * _interpolated(profile, drawn, grid))
     return AmountPosterior(grid, density / DRAWS)
+
+
+def coarse_power(examples: int) -> float:
+    """Power of the likelihood for a model that is not exact: 1/(1 + N/α), α = `COARSE_EXAMPLES`.
+
+    No model is exact, and with many examples an exact model's interval would be narrower than what
+    the model is wrong by. Conditioning on data *near* those that were seen gives, to first order, a
+    power of the likelihood with which N examples count as at most α.
+    Miller and Dunson (2019), "Robust Bayesian inference via coarsening".
+    """
+    return 1 / (1 + examples / COARSE_EXAMPLES)
 
 
 def interpolated_peak(profile: Profile) -> float:
@@ -144,12 +163,12 @@ def _normalised(values: Array) -> Array:
 def gain_interval(
     gains: Sequence[float], by_block: Array, seed_error: float, seed_degrees: int
 ) -> tuple[float, tuple[float, float]]:
-    """Mean and 95 % interval of a gain in nats, over seeds and over data.
+    """Mean and 95 % interval of a gain in nats, over draws of copies and over data.
 
         variance = 2 σ²/R  (replicates)  +  B/(B − 1) Σ_b (d_b − mean d)²  (delete-a-part jackknife)
 
     with Student's quantile at the degrees of freedom of Welch and Satterthwaite.
-    gains      (replicates,) differences of log evidences
+    gains      (replicates,) differences of log evidences, each with its own copies
     by_block   (blocks,) their first-order shares by parts of the data
     seed_error σ, standard deviation of one log evidence between replicates
     seed_degrees  degrees of freedom that σ was estimated with

@@ -271,26 +271,6 @@ class LaplaceEvidence:
             outputs, inputs, cotangents, allow_unused=True, materialize_grads=True
         )
 
-    @torch.no_grad()
-    def shares(self, fit: LaplaceFit, batches: Iterable[Batch]) -> Tensor:
-        """The derivative of log Z by the weight of each batch's examples, (batches,), in nats.
-
-            c_b = log p(y_b | f̂) − ½ ⟨V, factors(b)⟩
-
-        Weights and precisions are held fixed: they are at their optimum. A constant that is the
-        same for every example (the 1/N of the blocks) is left out.
-        """
-        pullbacks, found = self._pullbacks(fit), []
-        for batch in batches:
-            curvature = self._curvature_of(batch, graph=False).detach()
-            statistic = self.likelihood.statistic(curvature.outputs, batch.targets).double()
-            share = self.likelihood.log_likelihood(statistic, len(batch.targets))
-            for name, parts in _joined(curvature.roots, pullbacks).items():
-                for tensor, pullback in zip(curvature.roots[name].tensors(), parts, strict=True):
-                    share = share - (tensor * _times(tensor, pullback)).sum() / 2
-            found.append(share)
-        return torch.stack(found)
-
     def effective_parameters(self, fit: LaplaceFit) -> dict[str, float]:
         """γ per block: how many of its parameters the data determines."""
         precisions = self.precisions(fit)

@@ -91,9 +91,9 @@ class LearnConfig:
     prior_structure  one precision: scalar, or one per layer, or one per tensor
     ranges, caps     half-widths by generator name in reported units: given, largest allowed
     start            half-widths by name that learning starts from (others start at zero)
-    search           find amounts by trials from scratch before the run (`search`); with a `start`,
-                     for objectives that do not learn by the evidence and for transforms with
-                     parameters of their own, there is none
+    search           find amounts by the evidence of the linearised network before the run
+                     (`search`, `trials`); with a `start`, for objectives that do not learn by the
+                     evidence and for transforms with parameters of their own, there is none
     search_examples  examples of a trial, drawn at random. None: all up to 1,000, else 500
     refine           move ranges along the gradient of the evidence during the run. None: unless a
                      search over all examples has found them

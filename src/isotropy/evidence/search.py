@@ -1,4 +1,4 @@
-"""Which symmetries there are and how much of each: a search over trials from scratch.
+"""Which symmetries there are and how much of each: a search over trials.
 
 Trials (`trials`) give log Z at any amounts. The search goes forwards, one symmetry after the other:
 
@@ -26,6 +26,7 @@ from isotropy.evidence.amounts import (
     AmountPosterior,
     Profile,
     between,
+    coarse_power,
     gain_interval,
     interpolated_peak,
     posterior,
@@ -45,15 +46,15 @@ WHOLE_SHARE = 0.9
 LARGEST = 1.0
 """Half-width, in coordinates, up to which a motion without a period is searched: for pictures half
 their size, for factors e."""
-PERIODIC_GRID = (0.05, 0.15, 0.4, 1.0)
+PERIODIC_GRID = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.65, 1.0)
 """Shares of the period."""
-OPEN_GRID = (0.1, 0.3, 1.0)
+OPEN_GRID = (0.05, 0.1, 0.2, 0.4, 1.0)
 PROBABILITY_GRID = (0.2, 0.5, 1.0)
 """Shares of the largest probability."""
-GIVE_UP = 10.0
-"""Nats below the best at which larger amounts are no longer tried, after the first round."""
-HOPELESS = 30.0
-"""The same in the first round."""
+AROUND = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.2)
+"""Times the amount that was found: where its posterior is computed from."""
+SAME = 1e-3
+"""Share of the largest amount by which two amounts must differ to be told apart."""
 LEAST_GAIN = math.log(20)
 """Nats that a symmetry must gain to be taken."""
 ERRORS = 2.0
@@ -93,6 +94,8 @@ class Finding:
     """What the search says of one symmetry.
 
     profile: log Z over its amounts beside everything else that was taken
+    posterior, coarse: density over its amount, as if the model were exact, and allowing for a model
+             that is not (`coarse_power`)
     amount:  what was taken; zero if it was not
     gain:    log Z with it minus log Z without it, in nats over all examples of the trials, and its
              95 % interval; at its best amount above zero where it was not taken
@@ -101,6 +104,7 @@ class Finding:
     candidate: Candidate
     profile: Profile
     posterior: AmountPosterior
+    coarse: AmountPosterior
     amount: float
     gain: float
     gain_interval: tuple[float, float]
@@ -112,8 +116,8 @@ class Finding:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The posterior's, stretched to the amount that was taken: zero where it was not."""
-        low, high = self.posterior.interval
+        """The coarse posterior's, stretched to the amount that was taken: zero where it was not."""
+        low, high = self.coarse.interval
         return min(low, self.amount), max(high, self.amount)
 
 
@@ -191,7 +195,7 @@ def search(
 ) -> Search:
     """Find amounts.
 
-    replicates: trials with other batches and noise behind each gain
+    replicates: trials with other copies behind each gain
     at_least:   log evidence that must be reached with a symmetry for it to be taken; what a
                 constant prediction reaches, say: below it amounts only smooth noise
     """
@@ -240,7 +244,7 @@ class _Search:
             for candidate in candidates:
                 if any(name in taken for name in candidate.names):
                     continue
-                self._scan(candidate, taken, GIVE_UP if taken else HOPELESS)
+                self._scan(candidate, taken)
                 profile = self._profile(candidate, taken)
                 likely = posterior(profile, self.error).above(candidate.floor) > 0.5
                 enough = max(profile.log_evidence) > self.at_least
@@ -250,17 +254,17 @@ class _Search:
                 return max(gains, key=lambda each: each[0])[1]
         return None
 
-    def _scan(self, candidate: Candidate, taken: Amounts, limit: float) -> None:
-        """Trials over the grid, until they fall `limit` nats below the best."""
-        best = self.trials.at(taken).log_evidence
+    def _scan(self, candidate: Candidate, taken: Amounts) -> None:
+        """Trials over the grid."""
         for amount in candidate.grid:
-            value = self._at(candidate, amount, taken).log_evidence
-            best = max(best, value)
-            if value < best - limit:
-                break
+            self._at(candidate, amount, taken)
 
     def _at(self, candidate: Candidate, amount: float, taken: Amounts) -> Trial:
-        self.tried.setdefault(candidate.names, {})[amount] = None
+        tried = self.tried.setdefault(candidate.names, {})
+        # Amounts that differ by less than matters are one.
+        near = (each for each in tried if abs(each - amount) < SAME * candidate.largest)
+        amount = next(near, amount)
+        tried[amount] = None
         return self.trials.at({**taken, **candidate.of(amount)})
 
     def _profile(self, candidate: Candidate, taken: Amounts) -> Profile:
@@ -297,7 +301,8 @@ class _Search:
                     self._at(candidate, near, taken)
         peak = interpolated_peak(self._profile(candidate, taken))
         self._at(candidate, peak, taken)
-        return peak
+        profile = self._profile(candidate, taken)
+        return profile.amounts[profile.best]
 
     def _measure_error(self, taken: Amounts) -> None:
         """Standard deviation of log Z between replicates, pooled over models that are compared."""
@@ -313,10 +318,14 @@ class _Search:
 
     def _finding(self, candidate: Candidate, taken: Amounts) -> Finding:
         others = _without(taken, candidate.names)
-        if candidate.name not in taken:  # the amounts of the others may have changed since
-            self._scan(candidate, others, GIVE_UP)
-        profile = self._profile(candidate, taken)
         amount = taken.get(candidate.name, 0.0)
+        # The amounts of the others may have changed since it was tried.
+        if amount:
+            for factor in AROUND:
+                self._at(candidate, min(candidate.largest, factor * amount), others)
+        else:
+            self._scan(candidate, others)
+        profile = self._profile(candidate, taken)
         best = amount or profile.amounts[1 + int(np.argmax(profile.log_evidence[1:]))]
         count = self.replicates if amount else 1
         pairs = [
@@ -329,8 +338,9 @@ class _Search:
             self.error,
             self.degrees,
         )
-        found = posterior(profile, self.error)
-        return Finding(candidate, profile, found, amount, gain, interval)
+        exact = posterior(profile, self.error)
+        coarse = posterior(profile, self.error, power=coarse_power(self.trials.examples))
+        return Finding(candidate, profile, exact, coarse, amount, gain, interval)
 
 
 def _without(amounts: Amounts, names: Sequence[str]) -> dict[str, float]:

@@ -38,7 +38,7 @@ over the parameters is `parametric_bound`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -162,7 +162,9 @@ class FunctionSpaceBound(EvidenceBound):
 
         def directions(outputs: Tensor) -> Tensor:
             nonlocal drawn
-            root = self._root(batch, outputs)
+            if not batch.is_checked:
+                self.likelihood.check_targets(batch.targets, outputs)
+            root = self.likelihood.curvature_root(outputs)
             if self.splitting != "one":
                 return root
             drawn = len(root)
@@ -171,8 +173,21 @@ class FunctionSpaceBound(EvidenceBound):
             index = int(torch.randint(len(root), (), generator=generator, device=device))
             return root[index : index + 1]
 
-        outputs, kernel, penalty = self._kernel(batch, directions)
+        outputs, kernels = tangent_kernels(
+            self.network,
+            self.prior.names,
+            batch.rows,
+            batch.copies,
+            directions,
+            joint=self.splitting == "joint",
+        )
         statistic = self.likelihood.statistic(outputs, batch.targets).double()
+        precisions, penalty = self._prior_terms()
+        first = next(iter(kernels.values()))
+        scale = self.likelihood.curvature_scale()  # a number, wherever it is
+        kernel = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
+        for name, own in kernels.items():
+            kernel = kernel + own.double() * (scale / precisions[name])
         batches = (count - conditioned) / (size - conditioned)
         determinant = batches * log_determinant_above_one(kernel)
         if conditioned:  # rows are ordered by direction, then example
@@ -186,88 +201,24 @@ class FunctionSpaceBound(EvidenceBound):
             log_determinant=drawn * determinant,
         )
 
-    @torch.no_grad()
-    def value_and_shares(self, batch: Batch, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The bound by all examples in one batch, and the derivative by the weight of each part.
-
-            c_b = log p(y_b | f̂) − ½ Σ_(n in b) Σ_d (1 − [(I + K)⁻¹]_(dn)(dn))
-
-        Weights and precisions are held fixed: they are at their optimum. `joint` or `each`; the
-        first is log Z itself.
-        parts: numbers of examples; (parts,) in nats
-        """
-        assert self.splitting != "one"
-        size = self._check_size(batch, len(batch.targets))
-        outputs, kernel, penalty = self._kernel(batch, lambda outputs: self._root(batch, outputs))
-        factor = _factor_above_one(kernel)
-        inverse = torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1)
-        known = (1 - inverse).reshape(-1, size).sum(0)  # directions slowest in either order
-
-        def log_likelihood(outputs: Tensor, targets: Tensor) -> Tensor:
-            statistic = self.likelihood.statistic(outputs, targets).double()
-            return self.likelihood.log_likelihood(statistic, len(targets))
-
-        value = log_likelihood(outputs, batch.targets) - (penalty + _log_determinant(factor)) / 2
-        shares = [
-            log_likelihood(outputs[part], batch.targets[part]) - known[part].sum() / 2
-            for part in parts
-        ]
-        return value, torch.stack(shares)
-
-    def _root(self, batch: Batch, outputs: Tensor) -> Tensor:
-        """All directions of the output curvature."""
-        if not batch.is_checked:
-            self.likelihood.check_targets(batch.targets, outputs)
-        return self.likelihood.curvature_root(outputs)
-
-    def _kernel(
-        self, batch: Batch, directions: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Averaged outputs, K (blocks, rows, rows) in float64, and Σ_l δ_l ‖θ_l‖²."""
-        outputs, kernels = tangent_kernels(
-            self.network,
-            self.prior.names,
-            batch.rows,
-            batch.copies,
-            directions,
-            joint=self.splitting == "joint",
-        )
-        precisions, penalty = self._prior_terms()
-        first = next(iter(kernels.values()))
-        scale = self.likelihood.curvature_scale()  # a number, wherever it is
-        kernel = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
-        for name, own in kernels.items():
-            kernel = kernel + own.double() * (scale / precisions[name])
-        return outputs, kernel, penalty
-
 
 def log_determinant_above_one(kernel: Tensor) -> Tensor:
     """Σ over blocks of log|I + K|, K (blocks, rows, rows) positive semi-definite, in float64.
 
     Raises NotFiniteError where it cannot be told; NaN while a CUDA graph is recorded.
     """
-    factor = _factor_above_one(kernel)
-    total = _log_determinant(factor)
+    matrix = (kernel + kernel.mT) / 2 + torch.eye(
+        kernel.shape[-1], dtype=kernel.dtype, device=kernel.device
+    )
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    total = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
+    is_bad = failed.any() | ~torch.isfinite(total)
     if is_capturing(kernel):
-        return total
-    if not bool(torch.isfinite(total)):
+        return torch.where(is_bad, torch.nan, total)
+    if bool(is_bad):
         raise NotFiniteError(
             "the tangent kernel of a batch is not finite, or too large to be told from a singular "
             "one in the network's precision; lower the learning rate, rescale the inputs, or use "
             "float64"
         )
-    return total
-
-
-def _factor_above_one(kernel: Tensor) -> Tensor:
-    """Cholesky factors of I + K; NaN where there are none."""
-    matrix = (kernel + kernel.mT) / 2 + torch.eye(
-        kernel.shape[-1], dtype=kernel.dtype, device=kernel.device
-    )
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    return torch.where((failed != 0)[:, None, None], torch.nan, factor)
-
-
-def _log_determinant(factor: Tensor) -> Tensor:
-    total: Tensor = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
     return total

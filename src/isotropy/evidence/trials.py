@@ -1,78 +1,64 @@
-"""Trials: short runs from scratch with the amounts of all symmetries held fixed.
+"""Trials: the evidence at given amounts of all symmetries, without training anything.
 
 Learning amounts and weights together follows one path, and on few examples the path ends early:
-weights that have come to fit small motions leave no gradient towards larger ones. A trial has no
-path. It trains the same network from the same start with given amounts and returns the evidence
-that is reached, so that
+weights that have come to fit small motions leave no gradient towards larger ones. Training from
+scratch at every amount has no path, but ends in another optimum each time, and evidences of two
+amounts differ by less than those of two seeds. A trial does not train. It takes the network to
+first order in its weights, where it starts: with equal Gaussian priors on all weights the averaged
+outputs are a Gaussian process with the network's tangent kernel,
 
-    log Z(η)      η the amounts of all symmetries
+    k(x, x′) = ⟨∂ r·f̂(x), ∂ r·f̂(x′)⟩ ,     f̂(x) = Σ_s w_s f(x_s) ,     r a direction of outputs
 
-can be compared at any two points. All trials of one replicate share the order of batches and the
-noise, and differ in nothing but η. They have at least `LEAST_SAMPLES` copies in all, however few
-the run itself has, so that what is found does not depend on that number, and as many with a finite
-element as without it: more copies alone would be worth something. The evidence at the end is
-computed with twice as many.
+and its evidence log Z(η) is known exactly (`kernel_evidence`). Copies x_s move with the amounts η;
+everything else is the same in all trials. Classes are told apart by least squares: targets are
+orthonormal contrasts of the classes' indicators.
 
-Where it can be afforded log Z is that of the whole Gauss–Newton matrix, by the kernel of all
-outputs (`stochastic`). Kronecker factors of an averaged network are means over copies,
+    Jacot, Gabriel, Hongler (2018), "Neural tangent kernel"
+    van der Wilk, Bauer, John, Hensman (2018), "Learning invariances using the marginal likelihood":
+    evidences of averaged kernels find symmetries
 
-    mean of a_s ⊗ g_s   is taken for   (mean of a_s) ⊗ (mean of g_s)
+More copies than a run has are needed, and affordable: with S of them two pictures of the same thing
+in different poses have copies that are spaced as 1/S, and too few of them look alike. Nothing
+depends on how many copies the run has.
 
-and with wide motions, where inputs a_s and slopes g_s of the first layer change together, most of
-the curvature is lost: log Z then favours width that held-out data does not. The precisions still
-come from the run's own curvature.
-
-The same examples in `BLOCKS` parts give the first-order share of each part in log Z (the
-derivative by the weight of its examples; weights and precisions are at their optimum), from which
+The same examples in `BLOCKS` parts give the first-order share of each part in log Z, from which
 differences of evidences get an error over data (`Trial.blocks`).
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from isotropy.curvature.kinds import DEFAULT_KIND
+from isotropy.checks import CallerError
+from isotropy.curvature.copies import Copies
 from isotropy.curvature.recording import evaluation_mode
-from isotropy.curvature.tangent_kernel import is_two_layers
 from isotropy.evidence.baselines import augmentation_for
+from isotropy.evidence.kernel_evidence import constant_log_evidence, fit_kernel
 from isotropy.evidence.laplace import NotFiniteError
-from isotropy.evidence.schedule import LearnConfig, default_batch
-from isotropy.evidence.scoring import score
-from isotropy.evidence.stochastic import FunctionSpaceBound, Splitting
+from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.streams import stream
-from isotropy.evidence.training import Trainer
-from isotropy.likelihoods import likelihood_named
 from isotropy.networks.augmentations import Augmentation
-from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import Mixture
 from isotropy.symmetry.actions import Action
 from isotropy.symmetry.finite_actions import FiniteAction
 
-LEAST_SAMPLES = 16
-STEPS = 300
-"""Weight steps of a trial, with small batches and a rate that suits them (`RATES`)."""
-LEAST_EPOCHS = 10
-LEAST_BATCH = 16
-RATES = (1.0, 3.0, 6.0)
-"""Times the run's learning rate: one of them is taken for all trials. Weights that are not at their
-optimum yet favour no symmetry, where they get there sooner."""
-LOST = 0.1
-"""Share of log Z that a higher rate may cost without any symmetry."""
-HYPER_STEPS = 8
-"""Evidence passes of a trial, each followed by several steps on the precisions."""
+COPIES = (16, 128)
+"""Fewest and most copies of an example."""
+MOST_ROWS = {"linear": 2**16, "other": 2**14}
+"""Copies of all examples together, where all weights are of linear layers, and else."""
+MOST_ENTRIES = 2e8
+"""Gradients of all examples by all weights that are kept at once; of the last layers, if more."""
+LEAST_NOISE = 0.15
+"""Share of the variance of labels' codes below which noise cannot be. Labels are no numbers:
+without it log Z would reward how exactly codes are met, long after classes are told apart."""
 BLOCKS = 20
-TEST_COPIES = 31
-MOST_ROWS = 1500
-"""Outputs of all examples up to which one determinant is taken of all; else one a direction, which
-gives a bound that is a little lower."""
-MOST_ENTRIES = 3e7
-"""Gradients of all outputs by all parameters that are kept at once."""
+EXAMPLES_AT_ONCE = 32
 
 Amounts = Mapping[str, float]
 """Half-widths and probabilities by name, in the units that users read; what is left out is zero."""
@@ -84,22 +70,20 @@ class Trial:
 
     blocks: (BLOCKS,) first-order shares of parts of the data, see the module; fewer where there
             are fewer examples
-    test_log_likelihood: mean over held-out examples, in nats; None without any
     """
 
     amounts: dict[str, float]
     replicate: int
     log_evidence: float
     blocks: Tensor
-    test_log_likelihood: float | None
 
 
 class Trials:
-    """Trials of one network on one data set; each is run once and remembered.
+    """Trials of one network on one data set; each is made once and remembered.
 
     network: as it is before training; it is not changed
     config:  resolved settings of the run that the trials are for
-    data, test: inputs and targets on the network's device; test is only scored
+    data, test: inputs and targets on the network's device
     """
 
     def __init__(
@@ -111,144 +95,192 @@ class Trials:
         test: tuple[Tensor, Tensor] | None = None,
         tell: Callable[[Trial], None] | None = None,
     ) -> None:
-        self.network, self.actions, self.data, self.test = network, actions, data, test
-        self.config = trial_config(config, len(data[0]))
+        self.network, self.actions, self.config = network, actions, config
+        self.inputs, self.test = data[0], test
         self.tell = tell or (lambda _: None)
+        with torch.no_grad(), evaluation_mode(network):
+            outputs = network(self.inputs[:1]).shape[-1]
+        self.coding = Coding(data[1], outputs)
+        self.targets = self.coding(data[1])
+        noise = LEAST_NOISE if self.coding.classes else 0.0
+        self.least_noise = noise * float(self.targets.square().mean())
+        signs = torch.randint(2, (outputs,), generator=stream(config.seed, "direction")) * 2 - 1
+        self.direction = (signs / math.sqrt(outputs)).to(self.inputs)
+        self.parameters = last_parameters(network, int(MOST_ENTRIES / self.examples))
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
-        self._has_rate = False
 
     @property
     def examples(self) -> int:
-        """How many examples a trial trains on."""
-        return len(self.data[0])
+        """How many examples a trial has."""
+        return len(self.inputs)
 
     @property
     def count(self) -> int:
-        """How many trials were run."""
+        """How many trials were made."""
         return len(self._done)
 
+    @property
+    def null_log_evidence(self) -> float:
+        """What a constant prediction reaches, in nats."""
+        return constant_log_evidence(self.targets)
+
     def at(self, amounts: Amounts, replicate: int = 0) -> Trial:
-        """The trial with these amounts; replicates differ in their batches and noise."""
-        if not self._has_rate:
-            self._choose_rate()
+        """The trial with these amounts; replicates differ in their copies."""
         key = (_key(amounts), replicate)
         if key not in self._done:
-            self._done[key] = self._run(dict(key[0]), replicate)
+            self._done[key] = self._made(dict(key[0]), replicate)
             self.tell(self._done[key])
         return self._done[key]
 
     def known(self, amounts: Amounts) -> Trial | None:
-        """The trial with these amounts if it was run."""
+        """The trial with these amounts if it was made."""
         return self._done.get((_key(amounts), 0))
 
-    def _choose_rate(self) -> None:
-        """The largest rate with which not much less is learned than with others, by log Z.
-
-        Without any symmetry; averages over copies have less noise and bear a higher rate still.
-        """
-        self._has_rate = True
-        tried = []
-        for factor in RATES:
-            config = replace(self.config, weight_rate=factor * self.config.weight_rate)
-            tried.append((self._run({}, 0, config), config))
-        best = max(trial.log_evidence for trial, _ in tried)
-        least = best - LOST * abs(best)  # -inf if none could be trained: then the run's own rate
-        chosen, self.config = next(
-            (each for each in reversed(tried) if each[0].log_evidence >= least > -math.inf),
-            tried[0],
-        )
-        self._done[_key({}), 0] = chosen
-        self.tell(chosen)
-
-    def _run(
-        self, amounts: dict[str, float], replicate: int, config: LearnConfig | None = None
-    ) -> Trial:
-        seed = self.config.seed + 1_000_003 * replicate
-        trainer = self._trainer(amounts, config, seed)
+    def held_out(self, amounts: Amounts) -> float:
+        """Mean log density of the test examples' targets, in nats; NaN where there is none."""
+        assert self.test is not None
+        inputs, targets = self.test
         try:
-            while trainer.epoch < (trainer.config.epochs or 0):
-                trainer.run_epoch()
-            if trainer.model.samples > 1:
-                trainer.model.samples *= 2
-            log_evidence, blocks = self._evidence(trainer)
-        except NotFiniteError:  # amounts that no network can be trained with
-            return Trial(amounts, replicate, -math.inf, torch.zeros(self._blocks), None)
-        held_out = None
-        if self.test is not None:
-            held_out = score(
-                trainer.model, trainer.likelihood, *self.test, copies=TEST_COPIES, seed=seed
-            ).log_likelihood
-        return Trial(amounts, replicate, log_evidence, blocks, held_out)
+            own = self._gradients(dict(_key(amounts)), 0, self.inputs)
+            fit = fit_kernel(_products(own, own), self.targets, self.least_noise)
+        except NotFiniteError:
+            return math.nan
+        others = self._gradients(dict(_key(amounts)), 0, inputs)
+        squares = others.double().square().sum(1)
+        return fit.log_density(_products(others, own), squares, self.coding(targets))
 
-    def _trainer(
-        self, amounts: dict[str, float], config: LearnConfig | None = None, seed: int = 0
-    ) -> Trainer:
-        inputs, targets = self.data
-        off = {name: 0.0 for name in self._names() if name not in amounts}
-        config = replace(
-            config or self.config, ranges={**off, **amounts}, caps=off, seed=seed
-        )
-        augmentation = augmentation_for(config, self.actions, dtype=inputs.dtype).to(inputs.device)
-        assert config.samples is not None
-        elements = augmentation.elements if isinstance(augmentation, Mixture) else 1
-        each = math.ceil(config.samples / elements) if _draws(augmentation, amounts) else 1
-        samples = each * elements
-        kind = config.likelihood if targets.ndim == 1 else "gaussian"
-        return Trainer(
-            InvariantModel(copy.deepcopy(self.network), augmentation, samples),
-            likelihood_named(kind).to(inputs.device),
-            config,
-            inputs,
-            targets,
-        )
-
-    def _names(self) -> list[str]:
-        given = self.actions if isinstance(self.actions, Sequence) else [self.actions]
-        return [name for action in given for name in action.names]
-
-    @property
-    def _blocks(self) -> int:
-        """Parts of the data, none of them empty."""
-        return min(BLOCKS, self.examples)
-
-    def _evidence(self, trainer: Trainer) -> tuple[float, Tensor]:
-        """log Z, and its shares by parts of the data, which are the same in all trials."""
-        evidence = trainer.evidence
+    def _made(self, amounts: dict[str, float], replicate: int) -> Trial:
         order = torch.randperm(self.examples, generator=stream(self.config.seed, "blocks"))
-        parts = order.to(trainer.device).tensor_split(self._blocks)
-        splitting = self._splitting(trainer)
-        if splitting is None:
+        parts = order.to(self.inputs.device).tensor_split(min(BLOCKS, self.examples))
+        gradients = self._gradients(amounts, replicate, self.inputs)
+        try:
+            fit = fit_kernel(_products(gradients, gradients), self.targets, self.least_noise)
+        except NotFiniteError:  # amounts at which the network is not finite
+            return Trial(amounts, replicate, -math.inf, torch.zeros(len(parts)))
+        blocks = torch.stack([fit.shares[part].sum() for part in parts]).cpu()
+        return Trial(amounts, replicate, fit.log_evidence, blocks)
+
+    def _gradients(self, amounts: dict[str, float], replicate: int, inputs: Tensor) -> Tensor:
+        """`output_gradients` of all inputs, each with copies of its own."""
+        augmentation = self._augmentation(amounts)
+        samples = self.copies(augmentation, amounts)
+        generator = stream(self.config.seed, "trial", replicate, inputs.device)
+        found = []
+        for some in inputs.split(EXAMPLES_AT_ONCE):
+            noise = augmentation.noise(len(some), samples, generator=generator)
             with torch.no_grad():
-                fit = evidence.fit(trainer.orbit_batches("trial"))
-                value = float(evidence.value(fit))
-            return value, evidence.shares(fit, trainer.orbit_of(parts, "trial blocks"))
-        whole = FunctionSpaceBound(
-            trainer.network, trainer.likelihood, evidence.prior, splitting=splitting
+                rows = augmentation(some, noise).flatten(0, 1)
+                copies = augmentation.copies(noise.shape[1])
+            found.append(
+                output_gradients(self.network, self.parameters, rows, copies, self.direction)
+            )
+        return torch.cat(found)
+
+    def _augmentation(self, amounts: dict[str, float]) -> Augmentation:
+        given = self.actions if isinstance(self.actions, Sequence) else [self.actions]
+        off = {name: 0.0 for action in given for name in action.names if name not in amounts}
+        config = replace(
+            self.config, objective="fixed", ranges={**off, **amounts}, start=None, caps=off
         )
-        everything = torch.arange(self.examples, device=trainer.device)
-        (batch,) = trainer.orbit_of([everything], "trial")
-        found, shares = whole.value_and_shares(batch, parts)
-        if not bool(torch.isfinite(found)):
-            raise NotFiniteError("the evidence of a trial is not finite")
-        return float(found), shares
+        dtype, device = self.inputs.dtype, self.inputs.device
+        return augmentation_for(config, self.actions, dtype=dtype).to(device)
 
-    def _splitting(self, trainer: Trainer) -> Splitting | None:
-        """How the whole matrix is taken: in one piece, by direction, or not at all.
+    def copies(self, augmentation: Augmentation, amounts: Amounts) -> int:
+        """How many copies of each example there are in a trial.
 
-        Not where the run has a curvature of its own, or where gradients of every example are too
-        many to be kept.
+        As many as can be afforded, in powers of two; one for each finite element where nothing is
+        drawn.
         """
-        if self.config.curvature != DEFAULT_KIND or self.config.fallback != "refuse":
-            return None
-        with torch.no_grad(), evaluation_mode(trainer.network):
-            outputs = trainer.network(self.data[0][:1]).shape[-1]
-        directions = max(1, outputs - 1) if self.data[1].ndim == 1 else outputs
-        rows = self.examples * directions
-        if not is_two_layers(trainer.network):
-            entries = sum(parameter.numel() for parameter in trainer.network.parameters())
-            if rows * entries > MOST_ENTRIES:
-                return None
-        return "joint" if rows <= MOST_ROWS else "each"
+        elements = augmentation.elements if isinstance(augmentation, Mixture) else 1
+        if not _draws(augmentation, amounts):
+            return elements
+        kind = "linear" if is_linear(self.network) else "other"
+        few, most = COPIES
+        affordable = max(1, MOST_ROWS[kind] // self.examples)
+        number = min(most, max(few, 2 ** int(math.log2(affordable))))
+        return math.ceil(number / elements) * elements
+
+
+class Coding:
+    """Targets as columns of mean zero, (examples, outputs) in float64.
+
+    Labels: orthonormal contrasts of the classes' indicators, one less than there are classes.
+    Numbers: of variance one.
+    """
+
+    def __init__(self, targets: Tensor, outputs: int) -> None:
+        self.classes = 0 if targets.is_floating_point() else outputs
+        columns = self._columns(targets)
+        self.mean = columns.mean(0)
+        self.scale = torch.ones_like(self.mean)
+        if not self.classes:
+            spread = columns.std(0, correction=0)
+            self.scale = torch.where(spread > 0, spread, 1.0)
+
+    def __call__(self, targets: Tensor) -> Tensor:
+        return (self._columns(targets) - self.mean) / self.scale
+
+    def _columns(self, targets: Tensor) -> Tensor:
+        if not self.classes:
+            return targets.double().flatten(1) if targets.ndim > 1 else targets.double()[:, None]
+        indicators = functional.one_hot(targets, self.classes).double()
+        contrasts = torch.eye(self.classes, dtype=torch.float64)
+        contrasts[:, 0] = 1
+        return indicators @ torch.linalg.qr(contrasts).Q[:, 1:].to(indicators)
+
+
+@torch.enable_grad()
+def output_gradients(
+    network: nn.Module,
+    parameters: Sequence[Tensor],
+    rows: Tensor,
+    copies: Copies,
+    direction: Tensor,
+) -> Tensor:
+    """∂ r·f̂(x_n)/∂θ for each example n, (examples, entries of all parameters).
+
+    rows (examples·copies, …), copies fastest. One pass for each example: any network will do.
+    """
+    found = []
+    with evaluation_mode(network):
+        for own in copies.split(rows):
+            output = copies.mean(network(own))[0] @ direction
+            gradients = torch.autograd.grad(output, parameters, allow_unused=True)
+            found.append(
+                torch.cat(
+                    [
+                        torch.zeros_like(p).flatten() if g is None else g.flatten()
+                        for p, g in zip(parameters, gradients, strict=True)
+                    ]
+                )
+            )
+    return torch.stack(found)
+
+
+def last_parameters(network: nn.Module, most: int) -> list[Tensor]:
+    """The trainable parameters from the end on that have at most so many entries, one at least."""
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise CallerError("network: expected at least one trainable parameter, got none")
+    chosen: list[Tensor] = []
+    entries = 0
+    for parameter in reversed(trainable):
+        entries += parameter.numel()
+        if chosen and entries > most:
+            break
+        chosen.append(parameter)
+    return chosen[::-1]
+
+
+def _products(first: Tensor, second: Tensor) -> Tensor:
+    """Inner products of all pairs, (first, second) in float64."""
+    return (first @ second.mT).double()
+
+
+def is_linear(network: nn.Module) -> bool:
+    """Whether all weights are those of linear layers, whose copies are cheap."""
+    layers = [m for m in network.modules() if next(m.parameters(recurse=False), None) is not None]
+    return all(type(layer) is nn.Linear for layer in layers)
 
 
 def _draws(augmentation: Augmentation, amounts: Amounts) -> bool:
@@ -262,30 +294,3 @@ def _draws(augmentation: Augmentation, amounts: Amounts) -> bool:
 
 def _key(amounts: Amounts) -> tuple[tuple[str, float], ...]:
     return tuple(sorted((name, float(value)) for name, value in amounts.items() if value))
-
-
-def trial_config(config: LearnConfig, examples: int) -> LearnConfig:
-    """The settings of a trial, from the resolved ones of a run."""
-    assert config.epochs is not None and config.samples is not None
-    batch = max(LEAST_BATCH, min(default_batch(examples), config.batch_size or examples) // 2)
-    steps = math.ceil(examples / batch)
-    epochs = min(config.epochs, max(LEAST_EPOCHS, math.ceil(STEPS / steps)))
-    burn_in = min(10, epochs // 6)
-    every = math.ceil((epochs - burn_in) / HYPER_STEPS)
-    return replace(
-        config,
-        objective="fixed",
-        ranges=None,
-        start=None,
-        caps=None,
-        bound="none",
-        bound_fits=0,
-        samples=max(LEAST_SAMPLES, config.samples),
-        epochs=epochs,
-        batch_size=batch,
-        burn_in=burn_in,
-        update_every=every,
-        prior_rate=0.15,
-        prior_steps=5,
-        evaluate_every=epochs,
-    )

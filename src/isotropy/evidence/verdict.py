@@ -1,7 +1,9 @@
 """A verdict per symmetry, from the search and from what the network itself does.
 
 The search (`search`) leaves a density over the amount of each symmetry and the probability p that
-there is more of it than a floor. The verdicts:
+there is more of it than a floor, by the evidence of the linearised network (`trials`).
+
+The verdicts:
 
     present           taken (and more than the floor is left of it where the run refined amounts), p
                       ≥ 95 %, the 95 % interval of its gain is above zero, and what was found is all
@@ -11,11 +13,11 @@ there is more of it than a floor. The verdicts:
     absent            p ≤ 5 %
     already built in  not taken, and the network does not react to it, nor would it with other
                       weights (they are shuffled to see that): its architecture has it
-    cannot tell       anything else; and every symmetry where nothing was learned at all
+    cannot tell       anything else; and every symmetry where the search learned nothing at all
 
-Nothing was learned where the evidence does not exceed what a constant prediction reaches at its
-best (`Likelihood.constant_log_likelihood`) by more than log 20: then amounts say only how noise is
-smoothed, and none is claimed.
+The search learned nothing where its evidence does not exceed what a constant prediction reaches
+under the same Gaussian model (`Trials.null_log_evidence`) by more than log 20: then amounts say
+only how noise is smoothed, and none is claimed.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ VerdictWord = Literal["present", "partial", "absent", "already built in", "canno
 
 SURE = 0.95
 NOTHING_LEARNED = math.log(20)
-"""Nats by which an evidence must exceed a constant prediction's log likelihood."""
+"""Nats by which an evidence must exceed that of a constant prediction."""
 BUILT_IN = 0.05
 """Reaction below which a network is said not to react."""
 SETTLED_NATS = 0.05
@@ -53,11 +55,11 @@ PROBE = 0.15
 class Verdict:
     """What is concluded of one symmetry.
 
-    probability:   that there is more of it than the floor; None where nothing was learned
+    probability:   that there is more of it than the floor; None where the search learned nothing
     gain:          what the evidence gains by it, nats per example
     gain_nats:     the same in total, over the examples of the search
-    gain_interval: its 95 % interval, in nats, over seeds and data
-    Gains are None where no amount of it could be trained with.
+    gain_interval: its 95 % interval, in nats, over draws of copies and data
+    Gains are of the linearised network, and None where no amount of it has a finite evidence.
     """
 
     name: str

@@ -47,6 +47,7 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
                 "examples": size["examples"],
                 "test_examples": own["test_examples"],
                 "samples": size.get("samples"),
+                "epochs": size.get("epochs"),
             }
             row = f"{truth}/{size['network']}/{size['examples']}"
             if "samples" in size:
@@ -81,7 +82,7 @@ def _learned(own: Mapping[str, Any], seed: int, device: torch.device) -> dict[st
         torch.manual_seed(seed)
         network = parse_network(own["network"]).build(shape, train.num_outputs)
     started = time.perf_counter()
-    config = LearnConfig(seed=seed, samples=own["samples"])
+    config = LearnConfig(seed=seed, samples=own["samples"], epochs=own["epochs"])
     actions = actions_named(own["candidates"], shape)
     result = learn(network, problem.split, actions=actions, config=config, device=device)
     record = result.record
@@ -168,9 +169,7 @@ def shares_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     learned = [record for record in records if not record["nothing_learned"]]
     return {
         "right": share(s["right"] for s in judged),
-        "right or cannot tell": share(
-            s["right"] or s["verdict"] == "cannot tell" for s in judged
-        ),
+        "right or cannot tell": share(s["right"] or s["verdict"] == "cannot tell" for s in judged),
         "within": within(records),
         "covers": share(s["covers"] for record in learned for s in record["symmetries"]),
         "fooled": float(sum(record["truth"] == NOTHING for record in learned)),

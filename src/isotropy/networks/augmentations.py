@@ -284,9 +284,7 @@ def lattice(points: int, numbers: int) -> tuple[int, ...]:
         ]
         if not left:
             break
-        chosen.append(
-            max(left, key=lambda z: min(_shortest(points, known, z) for known in chosen))
-        )
+        chosen.append(max(left, key=lambda z: min(_shortest(points, known, z) for known in chosen)))
     return (*chosen, *(0,) * (numbers - len(chosen)))
 
 

@@ -202,7 +202,6 @@ def search_facts(result: Mapping[str, Any]) -> dict[str, str]:
         "examples": number_text(search.get("examples"), 0),
         "seconds": duration_text(search.get("seconds")),
         "seed_error": number_text(search.get("seed_error"), 1),
-        "null_words": null_words(result),
     }
 
 

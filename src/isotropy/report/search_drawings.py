@@ -1,8 +1,9 @@
 """The search before a run on the page: profiles over amounts, and evidence beside held-out data.
 
 Every symmetry has a panel of the log evidence over its amounts, relative to none of it; one that
-was taken has a second panel and a table of the held-out log likelihood. Panels of one unit share
-the axis of amounts. What a record does not hold gives no drawing and no row.
+was taken has a second panel and a table of the held-out log density. Both are of the linearised
+network. Panels of one unit share the axis of amounts. What a record does not hold gives no drawing
+and no row.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ def search_drawings(record: LearnRecord) -> list[Drawing]:
                 f"{number_text(p.test_log_likelihood, 3)} at {signed_amount(p.amount, unit)}"
                 for p in points
             )
-            label = f"{title_of(name)}: held-out log likelihood per example, {ends}"
+            label = f"{title_of(name)}: held-out log density per example, {ends}"
             svg = profile_figure(beside, key=f"search-{index}-held-out", label=label)
             drawings.append(
-                Drawing(f"{title_of(name)}, held-out", "log likelihood per example", Markup(svg))
+                Drawing(f"{title_of(name)}, held-out", "log density per example", Markup(svg))
             )
     return drawings
 

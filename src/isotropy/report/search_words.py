@@ -1,10 +1,12 @@
 """What the search before a run says: nothing learned, and evidence against held-out data.
 
 A record's `search` holds, for every symmetry, log evidences of trials at some amounts, and for one
-that was taken the evidence and the held-out log likelihood at 0, ½, 1 and 2 times its amount. The
-two disagree where held-out data prefer another of these amounts and the evidence does not:
+that was taken the evidence and the held-out log density at 0, ½, 1 and 2 times its amount. All are
+of the network linearised at its start; the record's own `log_evidence` and `null_log_evidence` are
+of the trained network. Evidence and held-out data disagree where held-out data prefer another of
+these amounts and the evidence does not:
 
-    held-out log likelihood per example there exceeds that at the learned amount by more
+    held-out log density per example there exceeds that at the learned amount by more
     than `HELD_OUT_NATS`, and the log evidence there is lower by more than `EVIDENCE_NATS`
 
 All functions are pure and take what `isotropy learn --json` printed; a record without a search
@@ -13,6 +15,7 @@ gives nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,16 +27,18 @@ HELD_OUT_NATS = 0.02
 """Nats per held-out example by which another amount must be better."""
 EVIDENCE_NATS = 3.0
 """Nats, over all examples of the search, by which the evidence must be lower there: log 20."""
+LEARNED_NATS = math.log(20)
+"""Nats by which the evidence of a trained network that predicts exceeds that of a constant."""
 
 
 @dataclass(frozen=True)
 class HeldOutPoint:
-    """Evidence and held-out log likelihood at one amount of a symmetry.
+    """Evidence and held-out log density of the linearised network at one amount of a symmetry.
 
     amount:              in the symmetry's unit
     share:               of the learned amount; 1 at the amount itself
     log_evidence:        nats, over all examples of the search
-    test_log_likelihood: nats per held-out example
+    test_log_likelihood: log density, nats per held-out example
     """
 
     amount: float
@@ -49,28 +54,52 @@ def searched_by_name(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def is_nothing_learned(result: Mapping[str, Any]) -> bool:
-    """Whether a constant prediction does as well as the network, so that nothing is claimed."""
+    """Whether a constant does as well as the linearised network, so that nothing is claimed."""
     return mapping_of(result.get("search")).get("nothing_learned") is True
 
 
 def null_words(result: Mapping[str, Any]) -> str:
-    """What the network is compared with: class frequencies, or in a regression a constant."""
+    """The trained network's null model: class frequencies, or in a regression a constant."""
     return "class frequencies alone" if finite(result.get("noise")) is None else "a constant"
 
 
+def only_training_learned(result: Mapping[str, Any]) -> bool:
+    """Whether the trained network does better than a constant where the search learned nothing."""
+    evidence, null = finite(result.get("log_evidence")), finite(result.get("null_log_evidence"))
+    if evidence is None or null is None:
+        return False
+    return is_nothing_learned(result) and evidence > null + LEARNED_NATS
+
+
 def nothing_learned_sentence(result: Mapping[str, Any]) -> str:
-    """That the evidence is no better than a constant prediction, with both numbers."""
+    """That the linearised network predicts no better than a constant, with both evidences.
+
+    Where the trained network does better, the search cannot tell, and the sentence says what to do.
+    """
     search = mapping_of(result.get("search"))
     evidence, null = finite(search.get("log_evidence")), finite(search.get("null_log_evidence"))
-    begin, end = "Nothing was learned from these data: the log evidence", "no symmetry is claimed."
-    other = f"that of {null_words(result)}"
-    if evidence is None or null is None:
-        return f"{begin} does not exceed {other}; {end}"
     examples = finite(search.get("examples"))
-    part = ""
-    if examples is not None and examples != finite(result.get("train_examples")):
-        part = f" over the {number_text(examples, 0)} examples of the search"
-    value = f"{begin}, {number_text(evidence, 1)} nats{part},"
+    is_part = examples is not None and examples != finite(result.get("train_examples"))
+    part = f" over the {number_text(examples, 0)} examples of the search" if is_part else ""
+    if only_training_learned(result):
+        values = ""
+        if evidence is not None and null is not None:
+            values = (
+                f" (log evidence {number_text(evidence, 1)} nats, of a constant "
+                f"{number_text(null, 1)}{part})"
+            )
+        more = "let the search take more examples (--set search_examples=N)"
+        return (
+            "The search cannot tell: the network linearised at its start predicts no better than a "
+            f"constant{values}, although the trained network does, so no symmetry is claimed; "
+            f"{more if is_part else 'give more examples'}, or learn amounts by gradient with "
+            "--no-search."
+        )
+    begin = "Nothing was learned by the search: the log evidence of the network linearised at its"
+    other, end = "that of a constant", "no symmetry is claimed."
+    if evidence is None or null is None:
+        return f"{begin} start does not exceed {other}; {end}"
+    value = f"{begin} start, {number_text(evidence, 1)} nats{part},"
     if evidence <= null:
         return f"{value} does not exceed {other}, {number_text(null, 1)}; {end}"
     return f"{value} exceeds {other}, {number_text(null, 1)}, by less than 3 nats; {end}"
@@ -118,8 +147,9 @@ def disagreement_sentences(result: Mapping[str, Any]) -> list[str]:
         learned, other = pair
         there, here = (signed_amount(p.amount, units.get(name, "")) for p in (other, learned))
         sentences.append(
-            f"Evidence and held-out data disagree on {spoken_name(name)}: the held-out log "
-            f"likelihood per example is {number_text(other.test_log_likelihood, 3)} at {there} and "
+            f"Evidence and held-out data disagree on {spoken_name(name)}: of the linearised "
+            f"network, the held-out log density per example is "
+            f"{number_text(other.test_log_likelihood, 3)} at {there} and "
             f"{number_text(learned.test_log_likelihood, 3)} at {here}, while the log evidence at "
             f"{there} is lower by {number_text(learned.log_evidence - other.log_evidence, 1)} nats."
         )

@@ -162,7 +162,8 @@ def learn(
     progress   told after every epoch
     describe   further entries for the run's config: "data", "truth", "command"
     network    how to rebuild the model from words; kept in the run folder
-    verdicts   trials behind each gain of the search, at least 2; 0 gives no verdicts
+    verdicts   trials behind each gain of the search, with other copies each, at least 2; 0 gives no
+               verdicts
     calibrate  score the posterior predictive's calibration on the test data
     remark     told sentences: what the run will take, what goes on after the last epoch
     screening  the record of a screening that the run starts from; kept in the result

@@ -1,9 +1,10 @@
 """The search before a run: which amounts it starts from, and what is kept of the search.
 
-Trials take at most `search_examples` of the training data. Where that is all of them the amounts
-found are final, and the run trains with them; where it is a part, the run refines them along the
-gradient of the evidence of all data. What the search says of each symmetry goes into the run's
-folder as JSON, from which a resumed run takes it.
+Trials (`evidence.trials`) train nothing: their evidence is that of the network linearised in its
+weights where it starts. They take at most `search_examples` of the training data. Where that is all
+of them the amounts found are final, and the run trains with them; where it is a part, the run
+refines them along the gradient of the Laplace evidence of all data. What the search says of each
+symmetry goes into the run's folder as JSON, from which a resumed run takes it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from isotropy.workflows.prepared_run import PreparedRun
 from isotropy.workflows.preparing import Actions
 
 TEST_EXAMPLES = 500
-"""Held-out examples that every trial is scored on."""
+"""Held-out examples that amounts are scored on, at most."""
 SECONDS_BETWEEN_REMARKS = 10.0
 
 
@@ -39,7 +40,9 @@ def find_amounts(
 ) -> dict[str, Any]:
     """Search for amounts before the first epoch of a run; what was found as JSON.
 
-    replicates: trials behind each gain
+    All evidences in it, and the null's, are those of the linearised network, in nats over the
+    examples of the search. The null is a constant prediction under the same Gaussian model.
+    replicates: trials behind each gain, which differ in the copies drawn
     """
     started = time.monotonic()
     trainer, config = run.trainer, run.trainer.config
@@ -50,7 +53,7 @@ def find_amounts(
     if remark is not None:
         remark(f"searching for symmetries with trials on {count} examples")
     trials = Trials(trainer.network, actions, config, data, test, _teller(remark))
-    constant = trainer.likelihood.constant_log_likelihood(data[1])
+    constant = trials.null_log_evidence
     candidates = candidates_of(trainer.model.augmentation)
     least = constant + NOTHING_LEARNED
     found = search(trials, candidates, replicates=replicates, at_least=least)
@@ -111,9 +114,10 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
 
 
 def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str, float | None]]:
-    """Evidence and held-out likelihood at 0, ½, 1 and 2 times the amount; none without test data.
+    """Evidence and held-out log density at 0, ½, 1 and 2 times the amount; none without test data.
 
-    Twice the amount is cut to as much as there can be.
+    Both are of the linearised network, the density as a mean over examples. Twice the amount is cut
+    to as much as there can be.
     """
     if trials.test is None:
         return []
@@ -124,12 +128,12 @@ def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str,
         amount = min(factor * finding.amount, finding.candidate.largest)
         if amount <= last:
             continue
-        last, trial = amount, trials.at({**found.amounts, name: amount})
+        last, amounts = amount, {**found.amounts, name: amount}
         rows.append(
             {
                 "amount": amount,
-                "log_evidence": trial.log_evidence,
-                "test_log_likelihood": trial.test_log_likelihood,
+                "log_evidence": trials.at(amounts).log_evidence,
+                "test_log_likelihood": trials.held_out(amounts),
             }
         )
     return rows
