@@ -13,6 +13,7 @@ from isotropy.evidence import amounts as room
 from isotropy.evidence.amounts import (
     Profile,
     between,
+    coarse_power,
     gain_interval,
     interpolated_peak,
     posterior,
@@ -104,6 +105,18 @@ def test_intervals_of_a_normal_density_cover(one_draw) -> None:
     assert np.mean(spans) == pytest.approx(2 * 1.96 * width, rel=0.03)
     # Four standard errors of a share of 95 % in 400.
     assert np.mean(covered) == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 400) ** 0.5)
+
+
+@pytest.mark.parametrize("examples", [1, 30, 1000])
+def test_a_coarse_interval_is_that_of_fewer_examples(one_draw, examples: int) -> None:
+    """A normal density of width w has w/√power, and N examples count as fewer than α."""
+    power = coarse_power(examples)
+    assert power * examples == pytest.approx(1 / (1 / examples + 1 / room.COARSE_EXAMPLES))
+    points, width = np.arange(0.0, 181.0, 3.0), 4.0
+    given = profile_of(points, -(((points - 90) / width) ** 2) / 2)
+    low, high = posterior(given, 0.0, power=power).interval
+    expected = min(2 * 1.96 * width / power**0.5, LARGEST)
+    assert high - low == pytest.approx(expected, rel=0.03)
 
 
 def test_beyond_the_last_amount_that_was_tried_nothing_rises(one_draw) -> None:

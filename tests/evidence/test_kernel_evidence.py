@@ -234,6 +234,16 @@ def test_kernels_that_say_nothing_are_refused(spoil) -> None:
         fit_of(spoil(given.kernel), given.targets)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("value", [0.0, 1e-12])
+def test_targets_that_do_not_vary_are_refused(value: float, noise: float) -> None:
+    """But for rounding; a constant explains them without end."""
+    targets = torch.full((EXAMPLES, 2), value, dtype=torch.float64)
+    assert constant_log_evidence(targets) == np.inf
+    with pytest.raises(NotFiniteError, match="nothing to learn"):
+        fit_kernel(torch.eye(EXAMPLES), targets, noise)
+
+
 # --- shares ---------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,10 @@ def made(network: Callable[[], nn.Module]) -> nn.Module:
         return network().double()
 
 
+def kernel_of(trials: Trials, amounts: dict[str, float]) -> Tensor:
+    return (own := trials._gradients(amounts, 0, trials.inputs)) @ own.mT
+
+
 def trials_of(
     actions=None,
     *,
@@ -83,12 +87,11 @@ def gradients_by_jacrev(
     """∂ r·f̂/∂θ (examples, parameters) of the network in its evaluation mode."""
     network = copy.deepcopy(network).eval()
     parameters = {name: p.detach() for name, p in network.named_parameters()}
-    equal = rows.new_full((copies.count,), 1 / copies.count)
-    weights = equal if copies.weights is None else copies.weights.to(rows)
 
     def outputs(given: dict[str, Tensor]) -> Tensor:
         found = functional_call(network, given, (rows,)) @ direction
-        return found.reshape(-1, copies.count) @ weights
+        each = found.reshape(-1, copies.count)
+        return each.mean(1) if copies.weights is None else each @ copies.weights.to(rows)
 
     jacobian = jacrev(outputs)(parameters)
     return torch.cat([jacobian[name].flatten(1) for name in parameters], 1)
@@ -417,10 +420,10 @@ def test_held_out_data_are_only_scored() -> None:
     amounts = {"mirror_x": 0.5}
     assert trials.at(amounts).log_evidence == trials_of().at(amounts).log_evidence
     inputs, labels = trials.test
-    kernel = trials._kernel(amounts, 0, torch.cat([trials.inputs, inputs]))
-    fit = fit_kernel(kernel[:EXAMPLES, :EXAMPLES], trials.targets, trials.least_noise)
-    rest, own = kernel[EXAMPLES:, :EXAMPLES], kernel.diagonal()[EXAMPLES:]
-    expected = fit.log_density(rest, own, trials.coding(labels))
+    fit = fit_kernel(kernel_of(trials, amounts), trials.targets, trials.least_noise)
+    own, others = (trials._gradients(amounts, 0, each) for each in (trials.inputs, inputs))
+    codes, lengths = trials.coding(labels), (others * others).sum(1)
+    expected = fit.log_density(others @ own.mT, lengths, codes)
     assert trials.held_out(amounts) == pytest.approx(expected, rel=1e-12)
     assert trials.count == 1
 
