@@ -1,4 +1,4 @@
-"""Write the sets of `isotropy reproduce photographs` into a folder, and print its --data options."""
+"""Write the sets of `isotropy reproduce photographs` into a folder; prints its --data options."""
 
 from __future__ import annotations
 
