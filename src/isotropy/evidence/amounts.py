@@ -9,9 +9,9 @@ that they do not overshoot) in  t = log(η + scale),  where profiles are smoothe
     data    another sample of as many examples; parts of the data are drawn anew with replacement
             (bootstrap), each with its first-order share in log Z
 
-The density is the mean over such draws. It gives the most probable amount, the interval of highest
-density, and the probability that there is more of the symmetry than the floor below which it is
-called absent. η uniform on its whole range is what makes "absent" more than the lack of a gain:
+The density is the mean over such draws. It gives the probability that there is more of the symmetry
+than the floor below which it is called absent; the interval of highest density is of a coarser one
+(`coarse_power`). η uniform on its whole range is what makes "absent" more than the lack of a gain:
 log Z(η) → log Z(0) as η → 0, and most amounts are not small.
 """
 
