@@ -14,8 +14,9 @@ def main(folder: Path) -> None:
     for name, upright in (("rotated", False), ("upright", True)):
         for seed in SETS:
             place = folder / f"{name}-{seed}"
-            if not place.exists():
-                write_photographs(place, 300, seed=seed, upright=upright)
+            if not place.exists():  # whole, or not there
+                write_photographs(place.with_suffix(".part"), 300, seed=seed, upright=upright)
+                place.with_suffix(".part").rename(place)
             print(f"--data {name}-{seed}={place}", end=" ")
 
 

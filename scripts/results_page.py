@@ -120,6 +120,35 @@ def _gain(verdict: Record) -> str:
     return f" ({verdict['gain_nats']:.0f}, {low:.0f} to {high:.0f})"
 
 
+def photographs(results: Path) -> str:
+    """Rotation and its verdict on each set, beside the run without any symmetry."""
+    lines = [
+        "| set | rotation (95 % interval) | verdict | others claimed | test accuracy "
+        "| without any symmetry | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    found = records(results, "photographs")
+    for name in (name for name in found if name.endswith("-learned")):
+        result = found[name][0]["result"]
+        symmetries = {each["name"]: each for each in result["symmetries"]}
+        verdicts = {each["name"]: each["verdict"] for each in result["verdicts"]}
+        low, high = symmetries["rotation"]["interval"]
+        claimed = [
+            f"{other} {_amount(symmetries[other])}"
+            for other, verdict in verdicts.items()
+            if other != "rotation" and verdict in ("present", "partial")
+        ]
+        plain = found.get(name.replace("-learned", "-none"))
+        without = f"{100 * plain[0]['result']['test_accuracy']:.1f} %" if plain else ""
+        lines.append(
+            f"| {name.removesuffix('-learned')} | {_amount(symmetries['rotation'])} "
+            f"(±{low:.0f}° to ±{high:.0f}°) | {verdicts['rotation']} | "
+            f"{', '.join(claimed) or 'none'} | {100 * result['test_accuracy']:.1f} % | {without} | "
+            f"{result['seconds']:.0f} |"
+        )
+    return _or_none(lines)
+
+
 def screens(results: Path) -> str:
     lines = ["| row | wanted, in order (gain) | next (gain) | seconds |", "|---|---|---|---|"]
     for name, rows in records(results, "invariances", start="screen").items():
@@ -277,6 +306,7 @@ def _or_none(lines: list[str]) -> str:
 TABLES = {
     "distributions": distributions,
     "verdicts": verdicts,
+    "photographs": photographs,
     "screens": screens,
     "profiles": profiles,
     "comparisons": comparisons,

@@ -63,8 +63,8 @@ def test_what_was_given_is_kept():
 
 
 SEARCHES = {
-    "by default": ({}, 1000, True, 1000),
-    "of many": ({}, 1001, True, 500),
+    "by default": ({}, 1500, True, 1500),
+    "of many": ({}, 1501, True, 1500),
     "of as many as asked": ({"search_examples": 700}, 5000, True, 700),
     "of no more than there are": ({"search_examples": 700}, 300, True, 300),
     "not asked for": ({"search": False}, 300, False, 300),

@@ -40,7 +40,7 @@ from isotropy.symmetry.image_actions import affine
 # --- candidates -----------------------------------------------------------------------------------
 
 ROTATION = affine(("rotation",))
-TURNS = (3.6, 9.0, 18.0, 36.0, 54.0, 81.0, 117.0, 180.0)
+TURNS = (3.6, 9, 18, 27, 36, 50.4, 72, 108, 144, 180)
 THIRDS = tuple(amount / 3 for amount in TURNS)
 FACTORS = (0.05, 0.1, 0.2, 0.4, 1.0)
 HALVES = tuple(amount / 2 for amount in FACTORS)

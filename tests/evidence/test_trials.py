@@ -16,6 +16,7 @@ from scipy.stats import multivariate_normal, norm
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
+from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.tangent_kernel import tangent_kernels
 from isotropy.evidence import trials as room
@@ -30,7 +31,6 @@ from isotropy.evidence.trials import (
     Coding,
     Trials,
     is_linear,
-    last_parameters,
     output_gradients,
 )
 from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
@@ -284,7 +284,9 @@ def test_gradients_are_those_of_the_average(name: str, weights: tuple[float, ...
     own = None if weights is None else torch.tensor(weights, dtype=torch.float64)
     copies, direction = Copies(3, own), torch.tensor([0.6, -0.8, 0.3], dtype=torch.float64)
     with torch.no_grad():
-        found = output_gradients(network, list(network.parameters()), rows, copies, direction)
+        found = torch.stack(
+            output_gradients(network, list(network.parameters()), rows, copies, direction)
+        )
     assert_equal(found, gradients_by_jacrev(network, rows, copies, direction), name)
     assert found.shape == (4, sum(p.numel() for p in network.parameters()))
     assert not found.requires_grad
@@ -322,26 +324,21 @@ def test_float32_gives_the_same() -> None:
     assert single.at({}).log_evidence == pytest.approx(trials.at({}).log_evidence, rel=1e-4)
 
 
-def test_parameters_from_the_end_on() -> None:
-    network = mlp(3, width=10)  # 20, 10, 30 and 3 entries
-    every = list(network.parameters())
-
-    def chosen(most: int) -> list[int]:
-        found = last_parameters(network, most)
-        return [next(i for i, p in enumerate(every) if p is each) for each in found]
-
-    assert chosen(63) == chosen(10**9) == [0, 1, 2, 3]
-    assert chosen(62) == chosen(43) == [1, 2, 3] and chosen(42) == chosen(33) == [2, 3]
-    assert chosen(32) == chosen(3) == chosen(1) == [3], "one at least"
-    every[2].requires_grad_(False)
-    assert chosen(10**9) == [0, 1, 3]
-
-
-def test_gradients_that_are_too_many_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MOST_ENTRIES", 25 * EXAMPLES)
-    trials = trials_of()
-    assert [tuple(p.shape) for p in trials.parameters] == [(2, 10), (2,)]
-    assert math.isfinite(trials.at({"turn": 60.0}).log_evidence)
+def test_of_many_weights_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients by these alone, the same in all trials; frozen ones are never among them."""
+    every = trials_of()
+    gradients = torch.stack(every._gradients({}, 0, every.inputs).unbind())
+    monkeypatch.setattr(room, "MOST_WEIGHTS", 25)
+    some = trials_of()
+    assert some.chosen is not None and len(set(some.chosen.tolist())) == 25
+    assert torch.equal(some._gradients({}, 0, some.inputs), gradients[:, some.chosen])
+    assert not torch.equal(some.chosen, trials_of(seed=1).chosen)
+    assert every.chosen is None and math.isfinite(some.at({"turn": 60.0}).log_evidence)
+    network = made(lambda: mlp(2))
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(CallerError, match="at least one trainable parameter, got none"):
+        Trials(network, Turn(), every.config, (every.inputs, by_radius(every.inputs)))
 
 
 LINEAR = {

@@ -51,10 +51,8 @@ NOISY_TRAVEL = 3 * TRAVEL
 BOUND_FITS = 10
 """Epochs between passes over all data for the precisions, with a bound."""
 
-SEARCH_ALL = 1000
-"""Up to so many examples trials take all of them."""
-SEARCH_PART = 500
-"""Otherwise so many, and the run refines what they find along the gradient."""
+SEARCH_EXAMPLES = 1500
+"""Trials take so many examples; where there are more the run refines what they find."""
 
 Bound = Literal["none", "function-space", "parametric"]
 BOUNDS: tuple[Bound, ...] = ("none", "function-space", "parametric")
@@ -94,7 +92,7 @@ class LearnConfig:
     search           find amounts by the evidence of the linearised network before the run
                      (`search`, `trials`); with a `start`, for objectives that do not learn by the
                      evidence and for transforms with parameters of their own, there is none
-    search_examples  examples of a trial, drawn at random. None: all up to 1,000, else 500
+    search_examples  examples of a trial, drawn at random. None: up to 1,500
     refine           move ranges along the gradient of the evidence during the run. None: unless a
                      search over all examples has found them
     bound            none: hyper steps by the evidence of all data, between epochs. Else by a lower
@@ -253,10 +251,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         bound_fits=bound_fits,
         evaluate_every=every,
         search=config.search and config.objective == "laplace" and config.start is None,
-        search_examples=min(
-            config.search_examples or (examples if examples <= SEARCH_ALL else SEARCH_PART),
-            examples,
-        ),
+        search_examples=min(config.search_examples or SEARCH_EXAMPLES, examples),
         refine=_given(config.refine, True),
     )
 

@@ -38,7 +38,9 @@ from isotropy.symmetry.actions import Generator
 
 FLOOR = 0.1
 """Half-width, in coordinates, below which there is too little of a symmetry to speak of."""
-FLOOR_PROBABILITY = 0.1
+FLOOR_SHARE = 0.5
+"""Share of the largest probability below which an element is too rare to speak of: an average with
+less of it is mostly that of the input as it is."""
 WHOLE = 0.4
 """Half-width, in coordinates, from which a motion without a period counts as whole."""
 WHOLE_SHARE = 0.9
@@ -46,7 +48,7 @@ WHOLE_SHARE = 0.9
 LARGEST = 1.0
 """Half-width, in coordinates, up to which a motion without a period is searched: for pictures half
 their size, for factors e."""
-PERIODIC_GRID = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.65, 1.0)
+PERIODIC_GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.28, 0.4, 0.6, 0.8, 1.0)
 """Shares of the period."""
 OPEN_GRID = (0.05, 0.1, 0.2, 0.4, 1.0)
 PROBABILITY_GRID = (0.2, 0.5, 1.0)
@@ -153,7 +155,7 @@ def candidates_of(augmentation: Augmentation) -> list[Candidate]:
             if end > 0:
                 grid = tuple(end * share for share in PROBABILITY_GRID)
                 whole = WHOLE_SHARE * most
-                found.append(Candidate((name,), end, grid, FLOOR_PROBABILITY, whole, end / 2))
+                found.append(Candidate((name,), end, grid, FLOOR_SHARE * most, whole, end / 2))
     return found
 
 

@@ -50,11 +50,12 @@ from isotropy.symmetry.finite_actions import FiniteAction
 
 COPIES = (16, 128)
 """Fewest and most copies of an example."""
-MOST_ROWS = {"linear": 2**16, "other": 2**14}
-"""Copies of all examples together, where all weights are of linear layers, and else."""
-MOST_ENTRIES = 2e8
-"""Gradients of all examples by all weights that are kept at once; of the last layers, if more."""
-LEAST_NOISE = 0.15
+MOST_WEIGHTS = 2**14
+"""Weights that the gradient is taken by; drawn at random where there are more."""
+MOST_ROWS = {"small": 2**16, "linear": 2**15, "other": 2**14}
+"""Copies of all examples together: of linear layers with up to `MOST_WEIGHTS`, with more, and of
+other networks."""
+LEAST_NOISE = 0.3
 """Share of the variance of labels' codes below which noise cannot be. Labels are no numbers:
 without it log Z would reward how exactly codes are met, long after classes are told apart."""
 BLOCKS = 20
@@ -106,7 +107,8 @@ class Trials:
         self.least_noise = noise * float(self.targets.square().mean())
         signs = torch.randint(2, (outputs,), generator=stream(config.seed, "direction")) * 2 - 1
         self.direction = (signs / math.sqrt(outputs)).to(self.inputs)
-        self.parameters = last_parameters(network, int(MOST_ENTRIES / self.examples))
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        self.chosen = some_of(sum(p.numel() for p in self.parameters), config.seed)
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
 
     @property
@@ -171,10 +173,10 @@ class Trials:
             with torch.no_grad():
                 rows = augmentation(some, noise).flatten(0, 1)
                 copies = augmentation.copies(noise.shape[1])
-            found.append(
-                output_gradients(self.network, self.parameters, rows, copies, self.direction)
+            found += output_gradients(
+                self.network, self.parameters, rows, copies, self.direction, self.chosen
             )
-        return torch.cat(found)
+        return torch.stack(found)
 
     def _augmentation(self, amounts: dict[str, float]) -> Augmentation:
         given = self.actions if isinstance(self.actions, Sequence) else [self.actions]
@@ -194,7 +196,8 @@ class Trials:
         elements = augmentation.elements if isinstance(augmentation, Mixture) else 1
         if not _draws(augmentation, amounts):
             return elements
-        kind = "linear" if is_linear(self.network) else "other"
+        small = self.chosen is None
+        kind = ("small" if small else "linear") if is_linear(self.network) else "other"
         few, most = COPIES
         affordable = max(1, MOST_ROWS[kind] // self.examples)
         number = min(most, max(few, 2 ** int(math.log2(affordable))))
@@ -236,8 +239,9 @@ def output_gradients(
     rows: Tensor,
     copies: Copies,
     direction: Tensor,
-) -> Tensor:
-    """∂ r·f̂(x_n)/∂θ for each example n, (examples, entries of all parameters).
+    chosen: Tensor | None = None,
+) -> list[Tensor]:
+    """∂ r·f̂(x_n)/∂θ for each example n, by the chosen entries of all parameters or by all.
 
     rows (examples·copies, …), copies fastest. One pass for each example: any network will do.
     """
@@ -246,30 +250,27 @@ def output_gradients(
         for own in copies.split(rows):
             output = copies.mean(network(own))[0] @ direction
             gradients = torch.autograd.grad(output, parameters, allow_unused=True)
-            found.append(
-                torch.cat(
-                    [
-                        torch.zeros_like(p).flatten() if g is None else g.flatten()
-                        for p, g in zip(parameters, gradients, strict=True)
-                    ]
-                )
+            entries = torch.cat(
+                [
+                    torch.zeros_like(p).flatten() if g is None else g.flatten()
+                    for p, g in zip(parameters, gradients, strict=True)
+                ]
             )
-    return torch.stack(found)
+            found.append(entries if chosen is None else entries[chosen.to(entries.device)])
+    return found
 
 
-def last_parameters(network: nn.Module, most: int) -> list[Tensor]:
-    """The trainable parameters from the end on that have at most so many entries, one at least."""
-    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    if not trainable:
+def some_of(entries: int, seed: int) -> Tensor | None:
+    """Numbers of `MOST_WEIGHTS` weights drawn at random; None for all where there are no more.
+
+    Trained alone these make a network of their own, with a tangent kernel of its own: its mean over
+    draws is proportional to that of all weights.
+    """
+    if not entries:
         raise CallerError("network: expected at least one trainable parameter, got none")
-    chosen: list[Tensor] = []
-    entries = 0
-    for parameter in reversed(trainable):
-        entries += parameter.numel()
-        if chosen and entries > most:
-            break
-        chosen.append(parameter)
-    return chosen[::-1]
+    if entries <= MOST_WEIGHTS:
+        return None
+    return torch.randperm(entries, generator=stream(seed, "weights"))[:MOST_WEIGHTS].sort().values
 
 
 def _products(first: Tensor, second: Tensor) -> Tensor:
