@@ -42,7 +42,7 @@ from isotropy.symmetry.image_actions import affine
 ROTATION = affine(("rotation",))
 TURNS = (3.6, 9, 18, 27, 36, 50.4, 72, 108, 144, 180)
 THIRDS = tuple(amount / 3 for amount in TURNS)
-FACTORS = (0.05, 0.1, 0.2, 0.4, 1.0)
+FACTORS = (0.05, 0.15, 0.4, 1.0)
 HALVES = tuple(amount / 2 for amount in FACTORS)
 CANDIDATES = {
     "a period": (ROTATION, {}, "rotation", 180.0, TURNS, 162.0),

@@ -50,10 +50,10 @@ LARGEST = 1.0
 their size, for factors e."""
 PERIODIC_GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.28, 0.4, 0.6, 0.8, 1.0)
 """Shares of the period."""
-OPEN_GRID = (0.05, 0.1, 0.2, 0.4, 1.0)
+OPEN_GRID = (0.05, 0.15, 0.4, 1.0)
 PROBABILITY_GRID = (0.2, 0.5, 1.0)
 """Shares of the largest probability."""
-AROUND = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.2)
+AROUND = (0.5, 0.7, 0.85, 1.2, 1.5, 2.2)
 """Times the amount that was found: where its posterior is computed from."""
 SAME = 1e-3
 """Share of the largest amount by which two amounts must differ to be told apart."""
