@@ -164,7 +164,7 @@ def test_worked_examples_are_judged(elsewhere: Path) -> None:
 
 @pytest.mark.slow
 def test_own_action_is_found_where_it_does_not_matter_and_only_there() -> None:
-    learned = script(ROOT / "docs/gallery/own_action.py").main(epochs=40, examples=300)
+    learned = script(ROOT / "docs/gallery/own_action.py").main(epochs=40)
     assert learned["stripes"] > 90 and learned["colour"] < 10
 
 
