@@ -16,6 +16,7 @@ from isotropy.evidence.amounts import (
     coarse_power,
     gain_interval,
     interpolated_peak,
+    least_peak,
     posterior,
 )
 
@@ -58,7 +59,8 @@ def test_profiles_straight_in_t_in_closed_form(one_draw, points, slope: float) -
         assert found.above(floor) == pytest.approx(straight_above(floor, slope), abs=tolerance)
     if slope:
         end = LARGEST if slope > 0 else 0.0
-        assert interpolated_peak(profile_of(points, slope * in_t(points))) == end
+        profile = profile_of(points, slope * in_t(points))
+        assert interpolated_peak(profile, profile.best) == pytest.approx(end)
 
 
 PARABOLAS = {"in the middle": (40.0, 0.25), "small": (10.0, 0.4), "at the end": (180.0, 0.3)}
@@ -66,14 +68,14 @@ PARABOLAS = {"in the middle": (40.0, 0.25), "small": (10.0, 0.4), "at the end": 
 
 @pytest.mark.parametrize(("peak", "width"), PARABOLAS.values(), ids=PARABOLAS)
 def test_parabolas_in_t_by_a_dense_integral(one_draw, peak: float, width: float) -> None:
-    def log_z(amount):
+    def criterion(amount):
         return 7.0 - ((in_t(amount) - in_t(peak)) / width) ** 2 / 2
 
     points = np.exp(np.linspace(in_t(0), in_t(LARGEST), 24)) - SCALE
     points[0], points[-1] = 0.0, LARGEST
-    found = posterior(profile_of(points, log_z(points)), 0.0)
+    found = posterior(profile_of(points, criterion(points)), 0.0)
     dense = np.linspace(0, LARGEST, 400_001)
-    weight = np.exp(log_z(dense))
+    weight = np.exp(criterion(dense))
     weight /= weight.sum()
     for floor in (2.0, 6.0, peak / 2, 0.9 * peak, 1.1 * peak):
         assert found.above(floor) == pytest.approx(weight[dense > floor].sum(), abs=0.01)
@@ -81,7 +83,8 @@ def test_parabolas_in_t_by_a_dense_integral(one_draw, peak: float, width: float)
     inside = dense[order[: np.searchsorted(np.cumsum(weight[order]), 0.95) + 1]]
     span = inside.max() - inside.min()
     assert found.interval == pytest.approx((inside.min(), inside.max()), abs=0.04 * span)
-    top = interpolated_peak(profile_of(points, log_z(points)))
+    profile = profile_of(points, criterion(points))
+    top = interpolated_peak(profile, profile.best)
     assert top == pytest.approx(peak, abs=0.04 * span)
 
 
@@ -122,7 +125,7 @@ def test_a_coarse_interval_is_that_of_fewer_examples(one_draw, examples: int) ->
 def test_beyond_the_last_amount_that_was_tried_nothing_rises(one_draw) -> None:
     """A profile that was given up at 60 still rising has its peak there, and is flat from there."""
     profile = profile_of((0, 9, 27, 60), 2 * in_t((0, 9, 27, 60)))
-    assert interpolated_peak(profile) == pytest.approx(60.0, abs=GRID_STEP)
+    assert interpolated_peak(profile, profile.best) == pytest.approx(60.0, abs=GRID_STEP)
     found = posterior(profile, 0.0)
     beyond = found.density[found.grid > 60]
     assert beyond == pytest.approx(np.full(len(beyond), beyond[0]))
@@ -132,7 +135,7 @@ def test_beyond_the_last_amount_that_was_tried_nothing_rises(one_draw) -> None:
 
 
 def over_slopes(value: float, error: float, floor: float) -> float:
-    """E[P(η > floor)] where log Z at the end is normal, by Gauss and Hermite."""
+    """E[P(η > floor)] where L at the end is normal, by Gauss and Hermite."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     slopes = (value + error * nodes) / (in_t(LARGEST) - in_t(0))
     return float(sum(w * straight_above(floor, k) for w, k in zip(weights, slopes, strict=True))
@@ -194,7 +197,7 @@ def test_failed_trials_are_not_there(one_draw, failed: int) -> None:
     found, expected = posterior(with_it, 0.0), posterior(without, 0.0)
     assert np.isfinite(found.density).all()
     np.testing.assert_array_equal(found.density, expected.density)
-    assert interpolated_peak(with_it) == interpolated_peak(without)
+    assert interpolated_peak(with_it, with_it.best) == interpolated_peak(without, without.best)
     assert with_it.gain == without.gain == 3.0 - (failed == 2) * 1.0
 
 
@@ -254,3 +257,40 @@ def test_gain_intervals_cover() -> None:
         low, high = gain_interval(list(shares.sum() + noise[0] - noise[1]), shares, error, 4)[1]
         hits += low <= truth <= high
     assert 0.935 <= hits / trials <= 0.985
+
+
+# --- the least of several peaks -------------------------------------------------------------------
+
+TWO_PEAKS = (0, 45, 90, 135, 180)
+
+
+def with_lead(lead: float, spread: float, valley: float = 30.0) -> Profile:
+    """Peaks at 90 and 180, the second higher by `lead`; half of the parts say more, half less."""
+    values = [0.0, 50.0, 100.0, 100.0 - valley, 100.0 + lead]
+    halves = np.resize([1.0, -1.0], 20)
+    blocks = np.array(values)[:, None] / 20 + np.array([0, 0, 0, 0, spread])[:, None] * halves
+    return Profile(TWO_PEAKS, tuple(values), blocks, LARGEST, SCALE)
+
+
+LEADS = {
+    # A spread s of 20 parts has the standard error s · √(20 · 20/19) = 4.588 s.
+    "within the error": (with_lead(9.0, 1.0), 0.0, 2),
+    "beyond it": (with_lead(9.3, 1.0), 0.0, 4),
+    "by the copies alone": (with_lead(2.8, 0.0), 1.0, 2),
+    "beyond these": (with_lead(2.9, 0.0), 1.0, 4),
+    "a shallow valley": (with_lead(9.0, 1.0, valley=2.8), 1.0, 4),
+    "the first is the best": (with_lead(-1.0, 1.0), 0.0, 2),
+}
+
+
+@pytest.mark.parametrize(("profile", "seed_error", "expected"), LEADS.values(), ids=LEADS)
+def test_the_least_peak(profile: Profile, seed_error: float, expected: int) -> None:
+    assert least_peak(profile, seed_error) == expected
+
+
+def test_no_symmetry_is_no_peak() -> None:
+    blocks = np.zeros((3, 20))
+    assert (
+        least_peak(Profile((0, 9, 180), (1.0, 0.5, 1.0 + 1e-9), blocks, LARGEST, SCALE), 5.0) == 2
+    )
+    assert least_peak(Profile((0, 9, 180), (1.0, 0.5, 0.9), blocks, LARGEST, SCALE), 5.0) == 0

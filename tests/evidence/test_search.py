@@ -1,4 +1,4 @@
-"""The search: on surfaces of log Z that are known, and on points whose symmetry is known."""
+"""The search: on surfaces of L that are known, and on points whose symmetry is known."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from isotropy.evidence.schedule import resolve
 from isotropy.evidence.search import (
     LEAST_ERROR,
     LEAST_GAIN,
+    PASSED_OVER,
     Candidate,
     Search,
     candidates_of,
@@ -40,7 +41,7 @@ from isotropy.symmetry.image_actions import affine
 # --- candidates -----------------------------------------------------------------------------------
 
 ROTATION = affine(("rotation",))
-TURNS = (3.6, 9, 18, 27, 36, 50.4, 72, 108, 144, 180)
+TURNS = (3.6, 9, 18, 27, 36, 50.4, 67.5, 90, 135, 180)
 THIRDS = tuple(amount / 3 for amount in TURNS)
 FACTORS = (0.05, 0.15, 0.4, 1.0)
 HALVES = tuple(amount / 2 for amount in FACTORS)
@@ -50,10 +51,12 @@ CANDIDATES = {
     "no period": (affine(("scale_x",)), {}, "scale_x", 1.0, FACTORS, 0.4),
     "no period, capped": (affine(("scale_x",)), {"scale_x": 0.5}, "scale_x", 0.5, HALVES, 0.4),
     "of the width": (affine(("translation_x",)), {}, "translation_x", 0.5, HALVES, 0.2),
-    "a mirror": (mirror(0), {}, "mirror_x", 0.5, (0.1, 0.25, 0.5), 0.45),
-    "a mirror, capped": (mirror(0), {"mirror_x": 0.3}, "mirror_x", 0.3, (0.06, 0.15, 0.3), 0.45),
-    "one of four": (quarter_turns(), {}, "turn_90", 0.25, (0.05, 0.125, 0.25), 0.225),
-    "drawn": (PointPermutation(), {}, "point_permutation", 1.0, (0.2, 0.5, 1.0), 0.9),
+    "a mirror": (mirror(0), {}, "mirror_x", 0.5, (0.1, 0.25, 0.375, 0.5), 0.45),
+    "a mirror, capped": (
+        mirror(0), {"mirror_x": 0.3}, "mirror_x", 0.3, (0.06, 0.15, 0.225, 0.3), 0.45,
+    ),
+    "one of four": (quarter_turns(), {}, "turn_90", 0.25, (0.05, 0.125, 0.1875, 0.25), 0.225),
+    "drawn": (PointPermutation(), {}, "point_permutation", 1.0, (0.2, 0.5, 0.75, 1.0), 0.9),
 }  # fmt: skip
 
 
@@ -97,14 +100,14 @@ def test_families() -> None:
 
 
 class Surface:
-    """In place of trials: log Z as a function of the amounts, and how often it was asked for."""
+    """In place of trials: L as a function of the amounts; log Z is not there to be looked at."""
 
     examples = 200
 
     def __init__(
-        self, log_z: Callable[[Mapping[str, float]], float], noise: Sequence[float] = (0.0,)
+        self, criterion: Callable[[Mapping[str, float]], float], noise: Sequence[float] = (0.0,)
     ) -> None:
-        self.log_z, self.noise = log_z, noise
+        self.criterion, self.noise = criterion, noise
         self.done: dict[tuple, Trial] = {}
 
     @property
@@ -115,18 +118,18 @@ class Surface:
         return (*sorted((n, v) for n, v in amounts.items() if v), replicate)
 
     def at(self, amounts: Amounts, replicate: int = 0) -> Trial:
-        value = self.log_z({n: v for n, v in amounts.items() if v})
+        value = self.criterion({n: v for n, v in amounts.items() if v})
         value += self.noise[replicate % len(self.noise)]
         blocks = torch.full((BLOCKS,), value / BLOCKS if math.isfinite(value) else 0.0)
-        trial = Trial(dict(amounts), replicate, value, blocks)
+        trial = Trial(dict(amounts), replicate, value, math.nan, blocks)
         return self.done.setdefault(self._key(amounts, replicate), trial)
 
     def known(self, amounts: Amounts) -> Trial | None:
         return self.done.get(self._key(amounts, 0))
 
 
-def found_on(log_z, *names: str, **options) -> tuple[Search, Surface]:
-    surface = Surface(log_z, **options)
+def found_on(criterion, *names: str, **options) -> tuple[Search, Surface]:
+    surface = Surface(criterion, **options)
     return search(surface, [candidate(name) for name in names]), surface  # type: ignore[arg-type]
 
 
@@ -151,7 +154,7 @@ def test_the_maximum_of_a_hill(peak: float, height: float) -> None:
     assert turn.gain_interval[0] < height < turn.gain_interval[1]
     assert turn.probability > 0.95
     assert (turn.amount >= turn.candidate.whole) == (peak == 1.0)
-    assert found.log_evidence == pytest.approx(-50 + height, abs=0.01 * height)
+    assert found.log_predictive == pytest.approx(-50 + height, abs=0.01 * height)
     assert found.trials == surface.count <= 20 and found.examples == 200
 
 
@@ -174,7 +177,7 @@ def test_higher_hills_are_known_better() -> None:
 def test_nothing_is_taken_where_it_is_flat() -> None:
     found, _ = found_on(lambda a: -70.0, "turn", "shift_x", "shift_y")
     assert found.amounts == {"turn": 0.0, "shift_x": 0.0, "shift_y": 0.0}
-    assert found.log_evidence == -70.0 and found.seed_error == LEAST_ERROR
+    assert found.log_predictive == -70.0 and found.seed_error == LEAST_ERROR
     for finding in found.findings.values():
         assert finding.gain == 0.0 and finding.gain_interval[0] < 0 < finding.gain_interval[1]
         # The prior itself: most amounts are more than the floor.
@@ -257,11 +260,102 @@ def test_directions_that_pay_only_together() -> None:
     assert set(alone.amounts.values()) == {0.0}
 
 
-def test_families_are_tried_where_no_single_one_pays() -> None:
-    _, surface = found_on(lambda a: hill(a.get("shift_x", 0.0), 1.0, 80) - 50 * a.get("shift_y", 0),
-                          "shift_x", "shift_y")  # fmt: skip
-    equal = [key for key in surface.done if len(key) == 3 and key[0][1] == key[1][1] != 1.0]
-    assert not equal
+def test_directions_that_pay_more_together_come_first() -> None:
+    """All of one direction gains, and then the other has nothing left to add."""
+
+    def together(amounts: Mapping[str, float]) -> float:
+        x, y = amounts.get("shift_x", 0.0), amounts.get("shift_y", 0.0)
+        alone = 20 * max(x, y) - 10 * min(x, y)
+        return max(alone, hill(min(x, y), 0.3, 60) - 100 * abs(x - y))
+
+    found, _ = found_on(together, "shift_x", "shift_y", "turn")
+    assert found.amounts["shift_x"] == pytest.approx(0.3, rel=0.1)
+    assert found.amounts["shift_y"] == pytest.approx(0.3, rel=0.1)
+    alone, _ = found_on(together, "shift_x", "turn")
+    assert alone.amounts == {"shift_x": pytest.approx(1.0), "turn": 0.0}
+
+
+def test_one_direction_that_pays_more_alone_comes_first() -> None:
+    def apart(amounts: Mapping[str, float]) -> float:
+        return hill(amounts.get("shift_x", 0.0), 1.0, 80) - 50 * amounts.get("shift_y", 0.0)
+
+    found, surface = found_on(apart, "shift_x", "shift_y")
+    assert found.amounts == {"shift_x": pytest.approx(1.0), "shift_y": 0.0}
+    both = {tuple(dict(key[:-1]).values()) for key in surface.done if len(key) == 3}
+    assert {(0.1, 0.1), (0.3, 0.3), (1.0, 1.0)} <= both, "the family was compared with each"
+
+
+# --- what was passed over -------------------------------------------------------------------------
+
+
+def rivals(second: float, added: float, *, more: float = 0.0) -> Callable[..., float]:
+    """Turns gain 40; spins gain `second`, and growth `added` beside these; not beside turns.
+
+    more: what shear gains, whatever else there is; it moves the best amount of turns
+    """
+
+    def criterion(amounts: Mapping[str, float]) -> float:
+        turn, spin, grow, shear = (amounts.get(n, 0.0) for n in ("turn", "spin", "grow", "shear"))
+        first = hill(turn, 0.5 - 0.2 * shear, 40) - 60 * spin - 30 * grow
+        other = hill(spin, 0.5, second) - 60 * turn
+        other += hill(grow, 0.5, added) if spin else -30 * grow
+        return max(first, other) + hill(shear, 0.4, more)
+
+    return criterion
+
+
+RIVALS = ("turn", "spin", "grow")
+
+
+def test_what_was_passed_over_starts_a_second_search() -> None:
+    """Turns come first and leave nothing to spins and growth, which gain 65 together."""
+    found, _ = found_on(rivals(35, 30), *RIVALS)
+    assert found.amounts["turn"] == 0.0
+    assert found.amounts["spin"] == pytest.approx(0.5, rel=0.05)
+    assert found.amounts["grow"] == pytest.approx(0.5, rel=0.05)
+    assert found.log_predictive == pytest.approx(65, rel=0.01)
+    assert found.findings["turn"].gain < 0, "beside the others"
+
+
+def test_the_first_search_is_kept_where_it_is_better() -> None:
+    found, surface = found_on(rivals(35, 3), *RIVALS)
+    assert found.amounts == {"turn": pytest.approx(0.5, rel=0.05), "spin": 0.0, "grow": 0.0}
+    assert found.log_predictive == pytest.approx(40, rel=0.01)
+    assert any({"spin", "grow"} <= dict(key[:-1]).keys() for key in surface.done)
+    assert found.findings["spin"].gain < 0 and found.findings["grow"].gain < 0
+
+
+def test_what_gains_little_by_itself_starts_none() -> None:
+    """Less than `PASSED_OVER` of what the first gains."""
+    found, surface = found_on(rivals(40 * PASSED_OVER - 1, 50), *RIVALS)
+    assert found.amounts["turn"] == pytest.approx(0.5, rel=0.05)
+    assert not any({"spin", "grow"} <= dict(key[:-1]).keys() for key in surface.done)
+
+
+def beside(surface: Surface, name: str, *others: str) -> list[dict[str, float]]:
+    """Amounts of all trials of `name` beside just these others."""
+    models = [dict(key[:-1]) for key in surface.done]
+    return [model for model in models if model.keys() == {name, *others}]
+
+
+@pytest.mark.parametrize("names", [("turn", "shear", "grow"), ("turn", "shear", *RIVALS[1:])])
+def test_what_was_not_taken_is_not_scanned_again(names: tuple[str, ...]) -> None:
+    """Amounts are refined beside each other in the end, and growth is as it was found before.
+
+    Also after a second search that was in vain.
+    """
+    found, surface = found_on(rivals(35, 3, more=20), *names)
+    taken = {name: amount for name, amount in found.amounts.items() if amount}
+    assert taken.keys() == {"turn", "shear"}
+    models = beside(surface, "grow", *taken)
+    assert [model["grow"] for model in models] == [0.1, 0.3, 1.0], "its grid, once"
+    (at,) = {(model["turn"], model["shear"]) for model in models}
+    assert at != (taken["turn"], taken["shear"]), "refined since"
+    profile = found.findings["grow"].profile
+    assert profile.amounts == (0.0, 0.1, 0.3, 1.0)
+    expected = [surface.criterion({**models[0], "grow": amount}) for amount in profile.amounts]
+    assert profile.log_predictive == pytest.approx(expected)
+    assert ("spin" in names) == bool(beside(surface, "grow", "spin", "shear"))
 
 
 def test_the_error_between_replicates_is_measured() -> None:
@@ -280,17 +374,17 @@ def test_the_error_between_replicates_is_measured() -> None:
 
 
 def test_amounts_that_fail_are_passed_over() -> None:
-    def log_z(amounts: Mapping[str, float]) -> float:
+    def criterion(amounts: Mapping[str, float]) -> float:
         turn, grow = amounts.get("turn", 0.0), amounts.get("grow", 0.0)
         if grow or turn == 1.0:
             return -math.inf
         return hill(turn, 0.3, 60)
 
-    found, _ = found_on(log_z, "turn", "grow")
+    found, _ = found_on(criterion, "turn", "grow")
     assert found.amounts["turn"] == pytest.approx(0.3, rel=0.05)
     grow = found.findings["grow"]
     assert found.amounts["grow"] == 0.0 and grow.gain == -math.inf
-    assert math.isfinite(found.log_evidence) and math.isfinite(grow.probability)
+    assert math.isfinite(found.log_predictive) and math.isfinite(grow.probability)
     claimed = word_for(grow.probability, gains=False, whole=False, built_in=False)
     assert claimed == "cannot tell"
 
@@ -316,7 +410,7 @@ def searched(
 
 
 def is_nothing(found: Search, trials: Trials) -> bool:
-    return nothing_learned(found.log_evidence, trials.null_log_evidence)
+    return nothing_learned(found.log_predictive, trials.null_log_predictive)
 
 
 def word(found: Search, name: str) -> str:
@@ -353,7 +447,9 @@ def test_labels_by_angle_do_not() -> None:
 
 def test_a_mirror() -> None:
     """Labels by the distance from the y axis."""
-    found, trials = searched(lambda inputs: (inputs[:, 0].abs() > 0.7).long(), mirror(0))
+    found, trials = searched(
+        lambda inputs: (inputs[:, 0].abs() > 0.7).long(), mirror(0), examples=400
+    )
     assert found.amounts["mirror_x"] == pytest.approx(0.5, abs=0.05)
     assert word(found, "mirror_x") == "present" and not is_nothing(found, trials)
 
@@ -363,7 +459,7 @@ def test_no_mirror() -> None:
     found, trials = searched(by_first, mirror(0))
     mirrored = found.findings["mirror_x"]
     assert mirrored.amount == 0.0 and word(found, "mirror_x") in ("absent", "cannot tell")
-    assert mirrored.gain < 0 and mirrored.profile.log_evidence[-1] < found.log_evidence - 20
+    assert mirrored.gain < 0 and mirrored.profile.log_predictive[-1] < found.log_predictive - 20
     assert not is_nothing(found, trials)
 
 

@@ -1,4 +1,4 @@
-"""Trials: kernels against Jacobians, the coding of targets, what is off, what they find."""
+"""Trials: gradients against Jacobians, the coding of targets, what is off, what they find."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from planar_problems import CONFIG, Stretch, Turn, by_angle, by_radius, mirror, 
 from scipy.stats import multivariate_normal, norm
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
+from torch.nn import functional
 
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
@@ -28,9 +29,13 @@ from isotropy.evidence.trials import (
     COPIES,
     EXAMPLES_AT_ONCE,
     LEAST_NOISE,
+    ROWS_AT_ONCE,
     Coding,
     Trials,
+    gradients_for,
     is_linear,
+    kernel_of,
+    linear_gradients,
     output_gradients,
 )
 from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
@@ -46,7 +51,7 @@ def made(network: Callable[[], nn.Module]) -> nn.Module:
         return network().double()
 
 
-def kernel_of(trials: Trials, amounts: dict[str, float]) -> Tensor:
+def kernel_at(trials: Trials, amounts: dict[str, float]) -> Tensor:
     return (own := trials._gradients(amounts, 0, trials.inputs)) @ own.mT
 
 
@@ -84,9 +89,9 @@ def rows_of(trials: Trials, amounts: dict[str, float]) -> tuple[Tensor, Copies]:
 def gradients_by_jacrev(
     network: nn.Module, rows: Tensor, copies: Copies, direction: Tensor
 ) -> Tensor:
-    """∂ r·f̂/∂θ (examples, parameters) of the network in its evaluation mode."""
+    """∂ r·f̂/∂θ (examples, trainable parameters) of the network in its evaluation mode."""
     network = copy.deepcopy(network).eval()
-    parameters = {name: p.detach() for name, p in network.named_parameters()}
+    parameters = {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
 
     def outputs(given: dict[str, Tensor]) -> Tensor:
         found = functional_call(network, given, (rows,)) @ direction
@@ -116,17 +121,18 @@ def test_each_trial_is_made_once() -> None:
 def test_trials_are_the_same_again_and_replicates_differ() -> None:
     amounts = {"turn": 60.0, "mirror_x": 0.5}
     first, again = trials_of().at(amounts), trials_of().at(amounts)
-    assert first.log_evidence == again.log_evidence and torch.equal(first.blocks, again.blocks)
-    assert math.isfinite(first.log_evidence) and first.blocks.shape == (BLOCKS,)
+    assert first.log_predictive == again.log_predictive and torch.equal(first.blocks, again.blocks)
+    assert first.log_evidence == again.log_evidence and first.blocks.shape == (BLOCKS,)
+    assert math.isfinite(first.log_predictive) and math.isfinite(first.log_evidence)
     other, seed = trials_of().at(amounts, 1), trials_of(seed=1).at(amounts)
-    assert len({first.log_evidence, other.log_evidence, seed.log_evidence}) == 3
+    assert len({first.log_predictive, other.log_predictive, seed.log_predictive}) == 3
 
 
 @pytest.mark.parametrize("amounts", [{}, {"mirror_x": 0.5}])
 def test_replicates_agree_where_nothing_is_drawn(amounts: dict[str, float]) -> None:
     trials = trials_of()
     first, other = trials.at(amounts), trials.at(amounts, 1)
-    assert first.log_evidence == other.log_evidence and torch.equal(first.blocks, other.blocks)
+    assert first.log_predictive == other.log_predictive and torch.equal(first.blocks, other.blocks)
 
 
 def test_the_network_and_the_generator_are_left_as_they_were() -> None:
@@ -150,9 +156,10 @@ def test_amounts_where_the_network_is_not_finite() -> None:
     trials = trials_of(Stretch(), examples=9, held_out=5)
     amounts = {"stretch_x": 1e5}  # a factor beyond what float64 holds
     found = trials.at(amounts)
-    assert found.log_evidence == -math.inf and torch.equal(found.blocks, torch.zeros(9))
+    assert found.log_predictive == found.log_evidence == -math.inf
+    assert torch.equal(found.blocks, torch.zeros(9))
     assert math.isnan(trials.held_out(amounts))
-    assert math.isfinite(trials.at({}).log_evidence)
+    assert math.isfinite(trials.at({}).log_predictive)
 
 
 @pytest.mark.parametrize("examples", [1, 3, 19, 20, 41])
@@ -161,7 +168,7 @@ def test_no_part_of_the_data_is_empty(examples: int, monkeypatch: pytest.MonkeyP
 
     def ones(kernel: Tensor, targets: Tensor, least_noise: float):
         fit = fit_kernel(kernel, torch.linspace(-1, 1, len(kernel))[:, None], 0.1)
-        return replace(fit, shares=torch.ones_like(fit.shares))
+        return replace(fit, densities=torch.ones_like(fit.densities))
 
     monkeypatch.setattr(room, "fit_kernel", ones)
     sizes = trials_of(examples=examples).at({}).blocks
@@ -169,23 +176,24 @@ def test_no_part_of_the_data_is_empty(examples: int, monkeypatch: pytest.MonkeyP
     assert float(sizes.min()) >= 1 and float(sizes.max() - sizes.min()) <= 1
 
 
-def test_blocks_add_up_to_the_shares() -> None:
+def test_blocks_add_up_to_the_whole() -> None:
     trials = trials_of()
     found = trials.at({"turn": 60.0})
-    fit = fit_kernel(kernel_of(trials, {"turn": 60.0}), trials.targets, trials.least_noise)
-    assert found.log_evidence == fit.log_evidence
-    assert_equal(found.blocks.sum(), fit.shares.sum(), "sum of shares")
+    fit = fit_kernel(kernel_at(trials, {"turn": 60.0}), trials.targets, trials.least_noise)
+    assert found.log_predictive == pytest.approx(fit.log_predictive, rel=1e-9)
+    assert found.log_evidence == pytest.approx(fit.log_evidence, rel=1e-9)
+    assert float(found.blocks.sum()) == pytest.approx(found.log_predictive, rel=1e-12)
     assert float(found.blocks.std()) > 0
 
 
 def test_nothing_depends_on_the_settings_of_training() -> None:
     amounts = {"turn": 60.0, "mirror_x": 0.5}
-    expected = trials_of().at(amounts).log_evidence
+    expected = trials_of().at(amounts).log_predictive
     for changes in (
         {"samples": 2}, {"samples": 40}, {"epochs": 3}, {"batch_size": 7}, {"weight_rate": 0.9},
         {"curvature": "diagonal-ggn"}, {"bound": "parametric"},
     ):  # fmt: skip
-        assert trials_of(**changes).at(amounts).log_evidence == expected, changes
+        assert trials_of(**changes).at(amounts).log_predictive == expected, changes
 
 
 # --- what is off ----------------------------------------------------------------------------------
@@ -194,10 +202,10 @@ def test_nothing_depends_on_the_settings_of_training() -> None:
 def test_at_zero_it_is_the_plain_network() -> None:
     trials = trials_of()
     plain = gradients_by_jacrev(trials.network, trials.inputs, Copies(1), trials.direction)
-    assert_equal(kernel_of(trials, {}), plain @ plain.T, "kernel")
-    found = trials.at({}).log_evidence
+    assert_equal(kernel_at(trials, {}), plain @ plain.T, "kernel")
+    found = trials.at({}).log_predictive
     for actions in (Turn(), [Turn(), mirror(0), mirror(1)], [mirror(1), Stretch()]):
-        assert trials_of(actions).at({}).log_evidence == pytest.approx(found, rel=1e-9)
+        assert trials_of(actions).at({}).log_predictive == pytest.approx(found, rel=1e-9)
 
 
 OFF = {
@@ -237,7 +245,7 @@ def test_some_elements_of_several() -> None:
 
 
 NUMBERS = {
-    "linear layers, 1,000 examples": (1000, False, 64),
+    "linear layers, 1,500 examples": (1500, False, 64),
     "linear layers, 5,000 examples": (5000, False, 16),
     "other layers, 300 examples": (300, True, 32),
     "more examples than rows": (100_000, True, 16),
@@ -249,7 +257,7 @@ def test_as_many_copies_as_can_be_afforded(examples: int, other: bool, copies: i
     trials = trials_of()
     trials.inputs = torch.zeros(examples, 2)
     if other:
-        trials.network = nn.Sequential(nn.LayerNorm(2), *trials.network)
+        trials.gradients = output_gradients
     amounts = {"turn": 90.0}
     assert trials.copies(trials._augmentation(amounts), amounts) == copies
 
@@ -265,31 +273,187 @@ class Spare(nn.Linear):
         self.unused = nn.Parameter(torch.ones(3))
 
 
-NETWORKS = {
+class Linears(nn.Module):
+    """Linear layers, and how points (rows, 2) go through them."""
+
+    def __init__(self, forward: Callable[..., Tensor], *layers: nn.Linear) -> None:
+        super().__init__()
+        self.layers, self.through = nn.ModuleList(layers), forward
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.through(inputs, *self.layers)
+
+
+def tied() -> nn.Module:
+    """Two layers that have one weight, each with its own bias."""
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.weight = first.weight
+    return Linears(lambda x, a, b, c: c(b(a(x).tanh()).tanh()), first, second, nn.Linear(2, 3))
+
+
+def frozen(*names: str) -> nn.Module:
+    network = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3))
+    for name in names:
+        network.get_parameter(name).requires_grad_(False)
+    return network
+
+
+def tokens(x: Tensor) -> Tensor:
+    """Points as (rows, positions, features)."""
+    return torch.stack([x, x.flip(1), x.square(), x * x.flip(1)], 1)
+
+
+LINEAR_NETWORKS = {
     "mlp": lambda: mlp(3),
+    "no bias": lambda: nn.Sequential(
+        nn.Linear(2, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False)
+    ),
+    "one layer called twice": lambda: Linears(
+        lambda x, a, b: b(a(a(x).tanh()).tanh()), nn.Linear(2, 2), nn.Linear(2, 3)
+    ),
+    "tied weights": tied,
+    "a frozen layer": lambda: frozen("0.weight", "0.bias"),
+    "a frozen head": lambda: frozen("2.weight", "2.bias"),
+    "a frozen weight": lambda: frozen("0.weight"),
+    "positions": lambda: Linears(
+        lambda x, a, b: b(a(tokens(x)).tanh().mean(1)), nn.Linear(2, 5), nn.Linear(5, 3)
+    ),
+    "positions behind the last layer": lambda: Linears(
+        lambda x, a, b: b(a(tokens(x)).tanh()).mean(1), nn.Linear(2, 5), nn.Linear(5, 3)
+    ),
+    "a layer that is not called": lambda: Linears(
+        lambda x, a, _: a(x), nn.Linear(2, 3), nn.Linear(2, 3)
+    ),
+    "a layer that no output depends on": lambda: Linears(
+        lambda x, a, b: a(x) + 0 * b(x).detach(), nn.Linear(2, 3), nn.Linear(2, 3)
+    ),
+    "in place": lambda: nn.Sequential(nn.Linear(2, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.5), nn.Linear(5, 3)),
+}
+NETWORKS = {
     "a convolution": lambda: nn.Sequential(
         nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 4, 2, padding=1), nn.Tanh(), nn.Flatten(),
         nn.Linear(12, 3),
     ),
-    "dropout": lambda: nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.5), nn.Linear(5, 3)),
     "normalised": lambda: nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
     "an unused parameter": Spare,
+    **LINEAR_NETWORKS,
 }  # fmt: skip
+DIRECTION = torch.tensor([0.6, -0.8, 0.3], dtype=torch.float64)
+
+
+def three_copies(weights: tuple[float, ...] | None) -> Copies:
+    return Copies(3, None if weights is None else torch.tensor(weights, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("weights", [None, (0.5, 0.2, 0.3)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_are_those_of_the_average(name: str, weights: tuple[float, ...] | None) -> None:
-    network, rows = made(NETWORKS[name]), points(12)
-    own = None if weights is None else torch.tensor(weights, dtype=torch.float64)
-    copies, direction = Copies(3, own), torch.tensor([0.6, -0.8, 0.3], dtype=torch.float64)
+    network, rows, copies = made(NETWORKS[name]), points(12), three_copies(weights)
     with torch.no_grad():
-        found = torch.stack(
-            output_gradients(network, list(network.parameters()), rows, copies, direction)
-        )
-    assert_equal(found, gradients_by_jacrev(network, rows, copies, direction), name)
-    assert found.shape == (4, sum(p.numel() for p in network.parameters()))
+        found = output_gradients(network, rows, copies, DIRECTION)
+    assert_equal(found, gradients_by_jacrev(network, rows, copies, DIRECTION), name)
+    assert found.shape == (4, sum(p.numel() for p in network.parameters() if p.requires_grad))
     assert not found.requires_grad
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 0.2, 0.3)])
+@pytest.mark.parametrize("name", LINEAR_NETWORKS)
+def test_those_of_linear_layers_in_one_pass(name: str, weights: tuple[float, ...] | None) -> None:
+    network, rows, copies = made(LINEAR_NETWORKS[name]), points(12), three_copies(weights)
+    with torch.no_grad():
+        found = linear_gradients(network, rows, copies, DIRECTION)
+    assert_equal(found, gradients_by_jacrev(network, rows, copies, DIRECTION), name)
+    assert not found.requires_grad and all(p.grad is None for p in network.parameters())
+    assert gradients_for(network, rows[:2], DIRECTION) is linear_gradients
+
+
+@pytest.mark.parametrize("way", [linear_gradients, output_gradients])
+@pytest.mark.parametrize("name", LINEAR_NETWORKS)
+def test_gradients_by_some_of_the_weights(name: str, way) -> None:
+    """Of every parameter, of some, or of one alone."""
+    network, rows, copies = made(LINEAR_NETWORKS[name]), points(12), Copies(3)
+    expected = gradients_by_jacrev(network, rows, copies, DIRECTION)
+    last = expected.shape[1] - 1
+    for chosen in (torch.arange(0, last, 2), torch.tensor([1, last]), torch.tensor([last])):
+        found = way(network, rows, copies, DIRECTION, chosen)
+        assert found.shape == (4, len(chosen))
+        np.testing.assert_allclose(found.numpy(), expected[:, chosen].numpy(), atol=1e-12)
+
+
+WRONG = {
+    "a weight used by itself": lambda: Linears(
+        lambda x, a, b: b(a(functional.linear(x, a.weight.T)).tanh()),
+        nn.Linear(2, 2),
+        nn.Linear(2, 3),
+    ),
+    "a bias used by itself": lambda: Linears(lambda x, a: a(x) + a.bias, nn.Linear(2, 3)),
+    "examples that change each other": lambda: Linears(
+        lambda x, a: a(x - x.mean(0)).tanh(), nn.Linear(2, 3)
+    ),
+}
+NOT_RECORDED = {
+    "an output changed in place": lambda: Linears(
+        lambda x, a, b: b(a(x).relu_()), nn.Linear(2, 4), nn.Linear(4, 3)
+    ),
+    "positions in the batch": lambda: Linears(
+        lambda x, a: a(x.reshape(-1, 1)).reshape(len(x), -1), nn.Linear(1, 3)
+    ),
+    "no layer is called": lambda: Linears(
+        lambda x, a: functional.linear(x, a.weight), nn.Linear(2, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_RECORDED)
+def test_calls_that_cannot_be_recorded_are_left_to_autograd(name: str) -> None:
+    network = made(NOT_RECORDED[name])
+    assert is_linear(network)
+    with torch.no_grad():
+        direction = torch.ones(network(points(1)).shape[1], dtype=torch.float64)
+    assert gradients_for(network, points(2), direction) is output_gradients
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_where_linear_layers_are_not_all(name: str) -> None:
+    """Gradients in one pass would be wrong, which two inputs tell; autograd's are right."""
+    network, rows, copies = made(WRONG[name]), points(12), Copies(1)
+    assert is_linear(network)
+    expected = torch.cat(
+        [gradients_by_jacrev(network, row[None], copies, DIRECTION) for row in rows]
+    )
+    found = linear_gradients(network, rows, copies, DIRECTION)
+    assert float((found - expected).norm()) > 0.01 * float(expected.norm())
+    chosen = gradients_for(network, rows[:2], DIRECTION)
+    assert chosen is output_gradients
+    assert_equal(chosen(network, rows, copies, DIRECTION), expected, name)
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS.keys() - LINEAR_NETWORKS.keys()))
+def test_other_layers_are_left_to_autograd(name: str) -> None:
+    assert gradients_for(made(NETWORKS[name]), points(2), DIRECTION) is output_gradients
+
+
+def test_trials_by_autograd_are_the_same() -> None:
+    trials, other = trials_of(), trials_of()
+    assert trials.gradients is linear_gradients
+    other.gradients = output_gradients
+    amounts = {"turn": 60.0, "mirror_x": 0.3}
+    found, expected = other.at(amounts), trials.at(amounts)
+    assert found.log_predictive == pytest.approx(expected.log_predictive, rel=1e-9)
+
+
+ROWS = (1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 2 * ROWS_AT_ONCE + 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("examples", ROWS)
+def test_inner_products_of_all_pairs(examples: int, dtype: torch.dtype) -> None:
+    rows = torch.randn(examples, 5, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    found, expected = kernel_of(rows), rows.numpy() @ rows.numpy().T
+    assert found.dtype == torch.float64
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    np.testing.assert_allclose(found.numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -304,11 +468,16 @@ def test_the_kernel_is_the_sum_over_parameters(amounts: dict[str, float]) -> Non
         lambda outputs: trials.direction.expand(1, *outputs.shape), joint=True,
     )  # fmt: skip
     expected = torch.stack(list(kernels.values())).sum(0)[0]
-    assert_equal(kernel_of(trials, amounts), expected, "kernel", 1e-9)
+    assert_equal(kernel_at(trials, amounts), expected, "kernel", 1e-9)
     fit = fit_kernel(expected, trials.targets, trials.least_noise)
-    normal = multivariate_normal(cov=fit.noise * (np.eye(EXAMPLES) + fit.ratio * expected.numpy()))
-    densities = [normal.logpdf(column) for column in trials.targets.T.numpy()]
-    assert trials.at(amounts).log_evidence == pytest.approx(sum(densities), rel=1e-6)
+    covariance = fit.noise * (np.eye(EXAMPLES) + fit.ratio * expected.numpy())
+    # log p(y_n | others) = log p(all) − log p(others)
+    found, every = 0.0, multivariate_normal(cov=covariance)
+    for rest in (np.delete(np.arange(EXAMPLES), n) for n in range(EXAMPLES)):
+        others = multivariate_normal(cov=covariance[np.ix_(rest, rest)])
+        for column in trials.targets.T.numpy():
+            found += every.logpdf(column) - others.logpdf(column[rest])
+    assert trials.at(amounts).log_predictive == pytest.approx(found, rel=1e-6)
 
 
 def test_the_direction_is_a_sign_for_each_output() -> None:
@@ -321,19 +490,19 @@ def test_float32_gives_the_same() -> None:
     trials = trials_of()
     data = (trials.inputs.float(), by_radius(trials.inputs))
     single = Trials(copy.deepcopy(trials.network).float(), Turn(), trials.config, data)
-    assert single.at({}).log_evidence == pytest.approx(trials.at({}).log_evidence, rel=1e-4)
+    assert single.at({}).log_predictive == pytest.approx(trials.at({}).log_predictive, rel=1e-4)
 
 
 def test_of_many_weights_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients by these alone, the same in all trials; frozen ones are never among them."""
     every = trials_of()
-    gradients = torch.stack(every._gradients({}, 0, every.inputs).unbind())
+    gradients = every._gradients({}, 0, every.inputs)
     monkeypatch.setattr(room, "MOST_WEIGHTS", 25)
     some = trials_of()
     assert some.chosen is not None and len(set(some.chosen.tolist())) == 25
     assert torch.equal(some._gradients({}, 0, some.inputs), gradients[:, some.chosen])
     assert not torch.equal(some.chosen, trials_of(seed=1).chosen)
-    assert every.chosen is None and math.isfinite(some.at({"turn": 60.0}).log_evidence)
+    assert every.chosen is None and math.isfinite(some.at({"turn": 60.0}).log_predictive)
     network = made(lambda: mlp(2))
     for parameter in network.parameters():
         parameter.requires_grad_(False)
@@ -406,18 +575,18 @@ def test_a_constant_prediction(labels: Labels) -> None:
     trials = trials_of(labels=labels, outputs=4)
     targets = trials.targets.numpy()
     expected = norm.logpdf(targets, 0, np.sqrt((targets**2).mean())).sum()
-    assert trials.null_log_evidence == pytest.approx(expected, rel=1e-12)
+    assert trials.null_log_predictive == pytest.approx(expected, rel=1e-12)
     assert trials.least_noise == pytest.approx(LEAST_NOISE * (targets**2).mean(), rel=1e-12)
-    assert trials.at({}).log_evidence > trials.null_log_evidence
+    assert trials.at({}).log_predictive > trials.null_log_predictive
 
 
 def test_held_out_data_are_only_scored() -> None:
-    """By p(y* | y), and log Z does not know of them."""
+    """By p(y* | y), and L does not know of them."""
     trials = trials_of(held_out=20)
     amounts = {"mirror_x": 0.5}
-    assert trials.at(amounts).log_evidence == trials_of().at(amounts).log_evidence
+    assert trials.at(amounts).log_predictive == trials_of().at(amounts).log_predictive
     inputs, labels = trials.test
-    fit = fit_kernel(kernel_of(trials, amounts), trials.targets, trials.least_noise)
+    fit = fit_kernel(kernel_at(trials, amounts), trials.targets, trials.least_noise)
     own, others = (trials._gradients(amounts, 0, each) for each in (trials.inputs, inputs))
     codes, lengths = trials.coding(labels), (others * others).sum(1)
     expected = fit.log_density(others @ own.mT, lengths, codes)
@@ -438,10 +607,10 @@ PROBLEMS = {
 def test_turns_are_worth_something_where_targets_do_not_change(
     labels: Labels, outputs: int, turns: bool
 ) -> None:
-    """In the evidence and on held-out data."""
+    """To examples left out and to held-out data."""
     trials = trials_of(Turn(), labels=labels, outputs=outputs, held_out=100)
     whole = {"turn": 180.0}
-    gain = trials.at(whole).log_evidence - trials.at({}).log_evidence
+    gain = trials.at(whole).log_predictive - trials.at({}).log_predictive
     scores = trials.held_out({}), trials.held_out(whole)
     assert all(map(math.isfinite, scores))
     assert (gain > math.log(20), gain < -math.log(20)) == (turns, not turns)

@@ -249,11 +249,11 @@ def test_richer_page_is_whole(richer_page: str) -> None:
         "class frequencies alone −4,605.2",
         "45 trials on 500 examples took 1 min 51 s",
         "it is of the linearised network",
-        "Both columns are of the linearised network",
-        "Held-out log density per example",
-        "Evidence beside held-out data",
-        "Rotation none 0 −1,183.1 −1.746 ½ ±89° −925.9 −1.450 1, learned ±179° −900.0 −1.427 the "
-        "largest ±180° −901.2 −1.426",
+        "All columns are of the linearised network",
+        "Log predictive density, nats Log evidence, nats Held-out log density per example",
+        "The search beside held-out data",
+        "Rotation none 0 −1,183.1 −1,243.1 −1.746 ½ ±89° −925.9 −985.5 −1.450 1, learned ±179° "
+        "−900.0 −961.3 −1.427 the largest ±180° −901.2 −962.4 −1.426",
         "a standard deviation of 4.5 nats",
         "exactly zero",
         "½ (whole)",

@@ -86,8 +86,8 @@ JUDGED = {
         ),
         (
             "No symmetry was found.",
-            "Cannot tell: scaling along x and hyperbolic rotation; the evidence neither wants nor "
-            "excludes them.",
+            "Cannot tell: scaling along x and hyperbolic rotation; the search neither confirms "
+            "nor excludes them.",
             "Absent: translation along x (at most ±0.03), translation along y and rotation.",
         ),
     ),
@@ -95,8 +95,8 @@ JUDGED = {
         judged(ABSENT | {"rotation": ("cannot tell", 3.5, [-2.0, 9.0])}, rotation=15.0),
         (
             "No symmetry was found.",
-            "Cannot tell: rotation (±15° in the model); the evidence neither wants nor excludes "
-            "it.",
+            "Cannot tell: rotation (±15° in the model); the search neither confirms nor "
+            "excludes it.",
             "Absent: translation along x, translation along y, scaling along x and "
             "hyperbolic rotation.",
         ),
@@ -105,7 +105,7 @@ JUDGED = {
         judged(ABSENT | {"rotation": (None,)}, rotation=None),
         (
             "No symmetry was found.",
-            "Cannot tell: rotation; the evidence neither wants nor excludes it.",
+            "Cannot tell: rotation; the search neither confirms nor excludes it.",
             "Absent: translation along x, translation along y, scaling along x and "
             "hyperbolic rotation.",
         ),
@@ -169,15 +169,16 @@ def nothing(searched: float | None, **changes: Any) -> dict[str, Any]:
     search = {
         **SEARCH,
         "nothing_learned": True,
-        "log_evidence": searched,
-        "null_log_evidence": -277.3,
+        "log_predictive": searched,
+        "null_log_predictive": -277.3,
     }
     told = judged({name: ("cannot tell", 12.0) for name in GENERATOR_UNITS})
     return {**told, "search": search, "train_examples": 500, **changes}
 
 
 NOTHING = (
-    "Nothing was learned by the search: the log evidence of the network linearised at its start"
+    "Nothing was learned by the search: the log predictive density of the network linearised at "
+    "its start"
 )
 CANNOT_TELL = (
     "The search cannot tell: the network linearised at its start predicts no better than a constant"
@@ -200,16 +201,16 @@ NOTHING_LEARNED = {
     ),
     "the trained network learned": (
         nothing(-278.5, **TRAINED),
-        f"{CANNOT_TELL} (log evidence −278.5 nats, of a constant −277.3), although the trained "
-        "network does, so no symmetry is claimed; give more examples, or learn amounts by gradient "
-        "with --no-search.",
+        f"{CANNOT_TELL} (log predictive density −278.5 nats, of a constant −277.3), although the "
+        "trained network does, so no symmetry is claimed; give more examples, or learn amounts by "
+        "gradient with --no-search.",
     ),
     "the trained network learned, on a part": (
         nothing(-278.5, **TRAINED, train_examples=2000),
-        f"{CANNOT_TELL} (log evidence −278.5 nats, of a constant −277.3 over the 500 examples of "
-        "the search), although the trained network does, so no symmetry is claimed; let the search "
-        "take more examples (--set search_examples=N), or learn amounts by gradient with "
-        "--no-search.",
+        f"{CANNOT_TELL} (log predictive density −278.5 nats, of a constant −277.3 over the 500 "
+        "examples of the search), although the trained network does, so no symmetry is claimed; "
+        "let the search take more examples (--set search_examples=N), or learn amounts by gradient "
+        "with --no-search.",
     ),
     "the trained network learned, numbers missing": (
         nothing(None, **TRAINED),

@@ -60,7 +60,7 @@ def test_verdicts_and_calibration_are_in_the_record(full) -> None:
     for scores in record["calibration"].values():
         assert scores["examples"] == 60 and 0 <= scores["expected_calibration_error"] <= 1
     assert told[0] == "searching for symmetries with trials on 60 examples"
-    assert told[1].startswith("searching: trial 1, no symmetry: log evidence ")
+    assert told[1].startswith("searching: trial 1, no symmetry: log predictive density ")
     assert told[-1] == "scoring the posterior predictive"
     assert record["seconds"] >= result.trainer.seconds + record["search"]["seconds"]
 
@@ -74,17 +74,20 @@ def test_the_search_is_in_the_record(full) -> None:
     # indicators, each of variance ⅓.
     assert result.record["null_log_evidence"] == pytest.approx(60 * math.log(1 / 3))
     constant = -0.5 * 120 * (1 + math.log(2 * math.pi / 3))
-    assert found["null_log_evidence"] == pytest.approx(constant)
-    worth = found["log_evidence"] - constant
+    assert found["null_log_predictive"] == pytest.approx(constant)
+    worth = found["log_predictive"] - constant
     assert found["nothing_learned"] is (not worth > math.log(20))
     for symmetry in result.record["symmetries"]:
         own = found["symmetries"][symmetry["name"]]
         assert symmetry["interval"] == own["interval"] and 0 <= own["probability"] <= 1
         assert own["profile"][0]["amount"] == 0.0 and len(own["profile"]) >= 2
+        assert all(set(row) == {"amount", "log_predictive"} for row in own["profile"])
         kept = 0.0 if found["nothing_learned"] else own["amount"]
         assert symmetry["high"] == pytest.approx(kept, rel=1e-5)
         for row in own["beside_held_out"]:
-            assert set(row) == {"amount", "log_evidence", "test_log_likelihood"}
+            assert set(row) == {
+                "amount", "log_predictive", "log_evidence", "test_log_likelihood"
+            }  # fmt: skip
     saved = json.loads((folder / "augmentation.json").read_text())
     assert saved["symmetries"] == result.record["symmetries"]
 

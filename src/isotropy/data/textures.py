@@ -13,6 +13,9 @@ with two kinds of poses A B A B … a distance S apart, an average of outputs ov
 of what tells A from B, and nothing at w = S. (If all poses have labels of their own, a slow change
 round the circle tells them apart, which much wider averages leave as it is.)
 
+Translations get an end in the same way, and one that no rotation about the middle changes: half the
+pictures are moved by `ring` in a direction drawn at random, and have the label of the next pose.
+
 Textures are drawn and moved on a grid three times as fine and averaged down, so that moving them
 leaves no trace of interpolation. All numbers follow from the seed.
 """
@@ -47,8 +50,11 @@ class TextureLaw:
 
     amounts:    half-width (or probability of the flip) by name, in reported units
     textures, poses: classes are textures × poses
-    turn:       degrees from one pose to the next; 360°/poses if None
+    mirrored:   whether the mirror images of textures are further textures: then a flip changes
+                labels, and does not look like a symmetry by chance
+    turn:       degrees from one pose to the next, about the upright one; 360°/poses if None
     kinds:      labels of poses: every kinds-th pose has the same; all differ if None
+    ring:       how far half the pictures are moved, in widths of the picture; none if zero
     noise:      standard deviation of the smooth noise, of textures that have 1
     smoothness: correlation length in pixels
     radius:     of the disc that holds the texture, in half-widths of the picture
@@ -57,8 +63,10 @@ class TextureLaw:
     amounts: Mapping[str, float] = field(default_factory=dict)
     textures: int = 2
     poses: int = 4
+    mirrored: bool = False
     turn: float | None = None
     kinds: int | None = None
+    ring: float = 0.0
     noise: float = 0.5
     smoothness: float = 1.2
     radius: float = 0.75
@@ -73,6 +81,8 @@ def moved_textures(
     generator = torch.Generator().manual_seed(seed)
     disc, smooth = _disc(law, law.radius), _smoothing(law)
     fields = _random_fields(law.textures, smooth, generator) * disc
+    if law.mirrored:
+        fields = torch.cat([fields, fields.flip(-1)])
     classes = _at_poses(law, fields)
     check_at_least(examples, len(classes), what="number of pictures")
     train, test = (
@@ -81,7 +91,8 @@ def moved_textures(
     )
     known = dict.fromkeys((*MOTIONS, FLIP), 0.0) | dict(law.amounts)
     about = (
-        f"{law.textures} textures at {law.poses} poses, each picture moved once: "
+        f"{law.textures} textures{' and their mirror images' if law.mirrored else ''} at "
+        f"{law.poses} poses, each picture moved once: "
         + (", ".join(f"{name} {value:g}" for name, value in law.amounts.items()) or "not at all")
         + (", labels in random order" if law.random_labels else "")
     )
@@ -91,7 +102,7 @@ def moved_textures(
 def _at_poses(law: TextureLaw, fields: Tensor) -> Tensor:
     """Every texture at every pose, (textures · poses, 1, side, side)."""
     turn = 360.0 / law.poses if law.turn is None else law.turn
-    angles = torch.arange(law.poses) * math.radians(turn)
+    angles = (torch.arange(law.poses) - (law.poses - 1) / 2) * math.radians(turn)
     each = angles[None, :, None].expand(len(fields), -1, 1)
     return affine(("rotation",)).act(each, fields).flatten(0, 1)
 
@@ -106,6 +117,11 @@ def _pictures(
 ) -> LabelledData:
     drawn = (torch.arange(count) % len(classes))[torch.randperm(count, generator=generator)]
     pictures, labels = classes[drawn], _labels(law)[drawn]
+    if law.ring:
+        outside = torch.rand(count, generator=generator) < 0.5
+        angles = 2 * math.pi * torch.rand(count, generator=generator)
+        pictures = _moved_out(pictures, law.ring * outside, angles)
+        labels = torch.where(outside, _labels(law, 1)[drawn], labels)
     mirrored = torch.rand(count, generator=generator) < law.amounts.get(FLIP, 0.0)
     pictures = torch.where(mirrored[:, None, None, None], pictures.flip(-1), pictures)
     action = affine(MOTIONS)
@@ -123,10 +139,19 @@ def _pictures(
     return LabelledData(grainy, labels, names, name)
 
 
-def _labels(law: TextureLaw) -> Tensor:
-    """The label of every texture at every pose."""
+def _moved_out(pictures: Tensor, distances: Tensor, angles: Tensor) -> Tensor:
+    """Each picture moved by its distance, in widths, along its direction."""
+    action = affine(("translation_x", "translation_y"))
+    way = distances[:, None] * torch.stack([angles.cos(), angles.sin()], 1)
+    steps = torch.stack([g.from_units(1.0) * way[:, k] for k, g in enumerate(action.generators)], 1)
+    return action.act(steps[:, None], pictures)[:, 0]
+
+
+def _labels(law: TextureLaw, further: int = 0) -> Tensor:
+    """The label of every texture at every pose, or at the pose so many further."""
     kinds = law.kinds or law.poses
-    textures, poses = torch.arange(law.textures), torch.arange(law.poses) % kinds
+    textures = torch.arange(law.textures * (2 if law.mirrored else 1))
+    poses = (torch.arange(law.poses) + further) % kinds
     return (textures[:, None] * kinds + poses).flatten()
 
 

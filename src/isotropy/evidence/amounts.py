@@ -1,18 +1,21 @@
-"""What evidences at some amounts of a symmetry say about the amount.
+"""What predictions at some amounts of a symmetry say about the amount.
 
-    p(η | data) ∝ exp log Z(η),     η uniform on [0, largest]
+    p(η | data) ∝ exp L(η),     η uniform on [0, largest]
 
-log Z is known at a few amounts and interpolated between them (Akima's piecewise cubics, modified so
-that they do not overshoot) in  t = log(η + scale),  where profiles are smoothest. It has errors:
+L, the log density of examples that are left out (`kernel_evidence`), is known at a few amounts and
+interpolated between them (Akima's piecewise cubics, modified so that they do not overshoot) in
+t = log(η + scale),  where profiles are smoothest. It has errors:
 
     copies  trials (`trials`) with other copies of the examples differ, by a standard deviation σ
     data    another sample of as many examples; parts of the data are drawn anew with replacement
-            (bootstrap), each with its first-order share in log Z
+            (bootstrap), each with its share in L
 
 The density is the mean over such draws. It gives the probability that there is more of the symmetry
 than the floor below which it is called absent; the interval of highest density is of a coarser one
 (`coarse_power`). η uniform on its whole range is what makes "absent" more than the lack of a gain:
-log Z(η) → log Z(0) as η → 0, and most amounts are not small.
+L(η) → L(0) as η → 0, and most amounts are not small. L in place of a log evidence makes this a
+pseudo-posterior: Gelfand and Dey (1994), "Bayesian model choice: asymptotics and exact
+calculations".
 """
 
 from __future__ import annotations
@@ -33,22 +36,25 @@ CREDIBLE = 0.95
 COARSE_EXAMPLES = 30.0
 """Examples that all data count as at most in an interval: then about ±10 % for a range of 45°."""
 
+PEAK_ERRORS = 2.0
+"""Standard errors within which a lower peak counts as high as the highest."""
+
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """log Z at some amounts of one symmetry, everything else held fixed.
+    """L at some amounts of one symmetry, everything else held fixed.
 
     amounts      (points,) increasing, the first is zero
-    log_evidence (points,) in nats, over all examples
+    log_predictive (points,) in nats, over all examples
     blocks       (points, blocks) first-order shares of parts of the data
     largest      the largest amount there can be
     scale        an amount of the size of one step: where the spacing of t turns logarithmic
     """
 
     amounts: tuple[float, ...]
-    log_evidence: tuple[float, ...]
+    log_predictive: tuple[float, ...]
     blocks: Array
     largest: float
     scale: float
@@ -62,13 +68,13 @@ class Profile:
 
     @property
     def best(self) -> int:
-        """The number of the amount with the largest evidence."""
-        return int(np.argmax(self.log_evidence))
+        """The number of the amount with the largest L."""
+        return int(np.argmax(self.log_predictive))
 
     @property
     def gain(self) -> float:
-        """log Z at its best minus log Z at zero, in nats."""
-        return float(max(self.log_evidence) - self.log_evidence[0])
+        """L at its best minus L at zero, in nats."""
+        return float(max(self.log_predictive) - self.log_predictive[0])
 
 
 @dataclass(frozen=True)
@@ -101,11 +107,11 @@ def posterior(
 ) -> AmountPosterior:
     """The density over amounts.
 
-    seed_error: standard deviation of log Z between replicates
+    seed_error: standard deviation of L between replicates
     power:      of the likelihood, see `coarse_power`
     """
     grid = np.linspace(0.0, profile.largest, GRID)
-    values = np.array(profile.log_evidence)
+    values = np.array(profile.log_predictive)
     random = np.random.default_rng(seed)
     count = profile.blocks.shape[1]
     density = np.zeros(GRID)
@@ -128,11 +134,38 @@ def coarse_power(examples: int) -> float:
     return 1 / (1 + examples / COARSE_EXAMPLES)
 
 
-def interpolated_peak(profile: Profile) -> float:
-    """The amount at which the interpolated profile is largest."""
-    grid = np.linspace(0.0, profile.largest, GRID)
-    values = _interpolated(profile, np.array(profile.log_evidence), grid)
+def interpolated_peak(profile: Profile, about: int) -> float:
+    """The amount at which the interpolated profile is largest between the neighbours of a point."""
+    known = np.flatnonzero(np.isfinite(profile.log_predictive)).tolist()
+    place = known.index(about)
+    first, last = known[max(place - 1, 0)], known[min(place + 1, len(known) - 1)]
+    grid = np.linspace(profile.amounts[first], profile.amounts[last], GRID)
+    values = _interpolated(profile, np.array(profile.log_predictive), grid)
     return float(grid[int(np.argmax(values))])
+
+
+def least_peak(profile: Profile, seed_error: float) -> int:
+    """The number of the least amount that predicts as well as the best one.
+
+    Of the peaks of L it is the first that the best does not exceed by more than `PEAK_ERRORS`
+    standard errors of their difference, over parts of the data and draws of copies, and with a
+    valley before the best that is deeper than draws of copies make it. Averages over ±90° and ±180°
+    can predict equally well, and then data show the less of both only.
+    Breiman, Friedman, Olshen, Stone (1984), "Classification and regression trees", 3.4.3: the rule
+    of one standard error.
+    """
+    values, best = np.array(profile.log_predictive), profile.best
+    by_copies = 2 * seed_error**2
+    for index in range(1, best):
+        before, own, after = values[index - 1 : index + 2]
+        is_peak = np.isfinite(own) and own >= before and own >= after
+        if not is_peak or own - values[index:best].min() < PEAK_ERRORS * by_copies**0.5:
+            continue
+        lead = profile.blocks[best] - profile.blocks[index]
+        error = (_jackknife_variance(lead) + by_copies) ** 0.5
+        if values[best] - own <= PEAK_ERRORS * error:
+            return index
+    return best
 
 
 def between(profile: Profile, first: float, second: float) -> float:
@@ -160,6 +193,12 @@ def _normalised(values: Array) -> Array:
     return result
 
 
+def _jackknife_variance(by_block: Array) -> float:
+    """Of a sum over parts of the data, B/(B − 1) Σ_b (d_b − mean d)²."""
+    parts = len(by_block)
+    return parts / max(parts - 1, 1) * float(((by_block - by_block.mean()) ** 2).sum())
+
+
 def gain_interval(
     gains: Sequence[float], by_block: Array, seed_error: float, seed_degrees: int
 ) -> tuple[float, tuple[float, float]]:
@@ -168,14 +207,14 @@ def gain_interval(
         variance = 2 σ²/R  (replicates)  +  B/(B − 1) Σ_b (d_b − mean d)²  (delete-a-part jackknife)
 
     with Student's quantile at the degrees of freedom of Welch and Satterthwaite.
-    gains      (replicates,) differences of log evidences, each with its own copies
+    gains      (replicates,) differences of L, each with its own copies
     by_block   (blocks,) their first-order shares by parts of the data
-    seed_error σ, standard deviation of one log evidence between replicates
+    seed_error σ, standard deviation of one L between replicates
     seed_degrees  degrees of freedom that σ was estimated with
     """
     count, parts = len(gains), len(by_block)
     by_seed = 2 * seed_error**2 / count
-    by_data = parts / max(parts - 1, 1) * float(((by_block - by_block.mean()) ** 2).sum())
+    by_data = _jackknife_variance(by_block)
     total = by_seed + by_data
     mean = float(np.mean(gains))
     degrees = total**2 / (by_seed**2 / max(seed_degrees, 1) + by_data**2 / max(parts - 1, 1))

@@ -1,28 +1,39 @@
-"""The evidence of a Gaussian process in closed form, at the best scale and noise.
+"""How well a Gaussian process predicts each example from all others, in closed form.
 
 Targets Y (examples, outputs), whose columns have mean zero, are modelled as independent draws of
 
     y = f + ε,     f ~ N(0, s K),     ε ~ N(0, σ² I)
 
-With K = U diag(λ) Uᵀ, the ratio r = s/σ² and d_i = 1 + r λ_i, the best noise is known and one
-number is left to be found:
+With K = U diag(λ) Uᵀ, the ratio r = s/σ², d_i = 1 + r λ_i and A = (I + r K)⁻¹ = U diag(1/d) Uᵀ, an
+example that is left out is predicted with an error and a variance that follow from all examples,
 
-    σ²(r)    = (1/ND) Σ_i ‖u_iᵀ Y‖² / d_i
-    log Z(r) = −½ ND (1 + log 2π σ²(r)) − ½ D Σ_i log d_i
+    y_n − μ_₋n = (A Y)_n / A_nn          v_₋n = σ² / A_nn
 
-At r = 0 this is the log likelihood of a constant. An example that counts with weight w (its
-likelihood to the power of w) moves log Z, at the best r and σ², by
+so that the leave-one-out predictive density, at the best noise, has one number left to be found:
 
-    ∂ log Z/∂w_n = E_posterior log p(y_n | f_n) = −½ D log 2πσ² − (‖y_n − μ_n‖² + D v_n)/2σ²
+    σ²(r) = (1/ND) Σ_n ‖(A Y)_n‖² / A_nn
+    L(r)  = Σ_n log N(y_n; μ_₋n, v_₋n I) = −½ ND (1 + log 2πσ²(r)) + ½ D Σ_n log A_nn
 
-μ and v the mean and variance of f at n. Rasmussen and Williams (2006), "Gaussian processes for
-machine learning", chapters 2 and 5. Oracles: scikit-learn and scipy, in
+At r = 0 this is the log likelihood of a constant. It is the criterion by which amounts are
+compared. The evidence log Z is kept beside it, at its own best r and σ²:
+
+    σ²(r) = (1/ND) Σ_i ‖u_iᵀ Y‖² / d_i       log Z(r) = −½ ND (1 + log 2π σ²(r)) − ½ D Σ_i log d_i
+
+log Z is what examples one after the other are predicted with, each from those before it: a mean of
+leave-p-out densities over all p. Most of these are about few examples, where averaging over too
+much still pays, and on some hundred examples log Z prefers amounts that predict worse.
+
+    Rasmussen, Williams (2006), "Gaussian processes for machine learning", 5.4.1 and 5.4.2
+    Fong, Holmes (2020), "On the marginal likelihood and cross-validation"
+
+Oracles: refitting without each example, scikit-learn and scipy, in
 tests/evidence/test_kernel_evidence.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -39,17 +50,19 @@ LOG_RATIOS = torch.linspace(-12.0, 16.0, 29, dtype=torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class KernelFit:
-    """A Gaussian process at its best scale and noise.
+    """A Gaussian process at the scale and noise with which examples left out are predicted best.
 
-    log_evidence: in nats, over all examples and outputs
-    shares: (examples,) derivative of log Z by the weight of each example
+    log_predictive: L, in nats over all examples and outputs
+    densities: (examples,) the log density of each, left out; L is their sum
+    log_evidence: log Z at its own best scale and noise, in nats over all examples and outputs
     ratio, noise: r and σ²
     weights: (examples, outputs) α with μ(x) = k(x, examples) α, α = r (I + r K)⁻¹ Y
     vectors, shrunk: U and d
     """
 
+    log_predictive: float
+    densities: Tensor
     log_evidence: float
-    shares: Tensor
     ratio: float
     noise: float
     weights: Tensor
@@ -66,12 +79,10 @@ class KernelFit:
         explained = self.ratio * (projected.square() / self.shrunk).sum(1)
         variance = self.noise * (1 + self.ratio * (own - explained).clamp_min(0))
         squares = (targets - mean).square().sum(1)
-        outputs = targets.shape[1]
-        densities = -0.5 * (outputs * (2 * math.pi * variance).log() + squares / variance)
-        return float(densities.mean())
+        return float(_log_normal(squares, variance, targets.shape[1]).mean())
 
 
-def constant_log_evidence(targets: Tensor) -> float:
+def constant_log_predictive(targets: Tensor) -> float:
     """What no kernel at all reaches: r = 0; infinite for targets that do not vary."""
     variance = float(targets.double().square().mean()) if targets.numel() else 0.0
     if variance <= CONSTANT:
@@ -93,43 +104,76 @@ def fit_kernel(kernel: Tensor, targets: Tensor, least_noise: float = 0.0) -> Ker
             f"the kernel of {len(kernel)} examples has a mean diagonal of {size:g}: expected a "
             "finite number above zero"
         )
-    if math.isinf(constant_log_evidence(targets)):
+    if math.isinf(constant_log_predictive(targets)):
         raise NotFiniteError("the targets are all the same: there is nothing to learn")
     values, vectors = torch.linalg.eigh((kernel + kernel.mT) / (2 * size))
-    values = values.clamp_min(0)
-    squares = (vectors.mT @ targets).square().sum(1)
-    examples, outputs = targets.shape
-    count = examples * outputs
+    spectrum = _Spectrum(values.clamp_min(0), vectors, vectors.mT @ targets, least_noise)
+    ratio = _best_ratio(lambda ratios: spectrum.left_out(ratios)[1].sum(1), values)
+    noise, densities = (each[0] for each in spectrum.left_out(values.new_tensor([ratio])))
+    at_most = values.new_tensor([_best_ratio(spectrum.log_evidence, values)])
+    shrunk = 1 + ratio * spectrum.values
+    residuals = vectors @ (spectrum.projected / shrunk[:, None])  # A Y
+    return KernelFit(
+        log_predictive=float(densities.sum()),
+        densities=densities,
+        log_evidence=float(spectrum.log_evidence(at_most)),
+        ratio=ratio / size,
+        noise=float(noise),
+        weights=ratio / size * residuals,
+        vectors=vectors,
+        shrunk=shrunk,
+    )
 
-    def noise_and_evidence(ratio: float) -> tuple[float, float]:
-        shrunk = 1 + ratio * values
-        best = float((squares / shrunk).sum()) / count
-        noise = max(best, least_noise)
-        evidence = -0.5 * count * (best / noise + math.log(2 * math.pi * noise))
-        return noise, evidence - 0.5 * outputs * float(shrunk.log().sum())
 
-    coarse = [noise_and_evidence(math.exp(log_ratio))[1] for log_ratio in LOG_RATIOS.tolist()]
-    best = int(torch.tensor(coarse).argmax())
+@dataclass(frozen=True, eq=False)
+class _Spectrum:
+    """λ and U of a kernel, and projected = Uᵀ Y (examples, outputs)."""
+
+    values: Tensor
+    vectors: Tensor
+    projected: Tensor
+    least_noise: float
+
+    def left_out(self, ratios: Tensor) -> tuple[Tensor, Tensor]:
+        """σ² (ratios,) and log densities (ratios, examples) of examples that are left out."""
+        outputs = self.projected.shape[1]
+        shrunk = 1 + ratios * self.values[:, None]  # (examples, ratios)
+        diagonal = self.vectors.square() @ (1 / shrunk)  # A_nn
+        columns = (self.projected[:, None] / shrunk[:, :, None]).flatten(1)
+        residuals = (self.vectors @ columns).unflatten(1, (len(ratios), outputs))
+        scaled = residuals.square().sum(2) / diagonal
+        noise = (scaled.mean(0) / outputs).clamp_min(self.least_noise)
+        variances = noise / diagonal
+        return noise, _log_normal(scaled / diagonal, variances, outputs).mT
+
+    def log_evidence(self, ratios: Tensor) -> Tensor:
+        """log Z (ratios,) at the best noise."""
+        outputs = self.projected.shape[1]
+        count = self.projected.numel()
+        shrunk = 1 + ratios * self.values[:, None]
+        squares = (self.projected.square().sum(1)[:, None] / shrunk).sum(0)
+        noise = (squares / count).clamp_min(self.least_noise)
+        determinants = shrunk.log().sum(0)
+        return -0.5 * (
+            count * (2 * math.pi * noise).log() + squares / noise + outputs * determinants
+        )
+
+
+def _log_normal(squares: Tensor, variance: Tensor, outputs: int) -> Tensor:
+    """Log density of `outputs` independent normal errors with this sum of squares."""
+    return -0.5 * (outputs * (2 * math.pi * variance).log() + squares / variance)
+
+
+def _best_ratio(function: Callable[[Tensor], Tensor], like: Tensor) -> float:
+    """Where a function of r is largest: the best of `LOG_RATIOS`, refined between neighbours."""
+    best = int(function(LOG_RATIOS.exp().to(like)).argmax())
     found = minimize_scalar(
-        lambda log_ratio: -noise_and_evidence(math.exp(log_ratio))[1],
+        lambda log_ratio: -float(function(like.new_tensor([math.exp(log_ratio)]))),
         bounds=(
             float(LOG_RATIOS[max(best - 1, 0)]),
             float(LOG_RATIOS[min(best + 1, len(LOG_RATIOS) - 1)]),
         ),
         method="bounded",
+        options={"xatol": 1e-3},
     )
-    ratio = math.exp(float(found.x))
-    noise, evidence = noise_and_evidence(ratio)
-    shrunk = 1 + ratio * values
-    residuals = vectors @ ((vectors.mT @ targets) / shrunk[:, None])  # Y − μ = (I + r K)⁻¹ Y
-    variances = noise * (1 - vectors.square() @ (1 / shrunk))
-    spread = residuals.square().sum(1) + outputs * variances
-    return KernelFit(
-        log_evidence=evidence,
-        shares=-0.5 * outputs * math.log(2 * math.pi * noise) - spread / (2 * noise),
-        ratio=ratio / size,
-        noise=noise,
-        weights=ratio / size * residuals,
-        vectors=vectors,
-        shrunk=shrunk,
-    )
+    return math.exp(float(found.x))

@@ -52,7 +52,7 @@ BOUND_FITS = 10
 """Epochs between passes over all data for the precisions, with a bound."""
 
 SEARCH_EXAMPLES = 1500
-"""Trials take so many examples; where there are more the run refines what they find."""
+"""Trials take so many examples at most."""
 
 Bound = Literal["none", "function-space", "parametric"]
 BOUNDS: tuple[Bound, ...] = ("none", "function-space", "parametric")
@@ -89,12 +89,12 @@ class LearnConfig:
     prior_structure  one precision: scalar, or one per layer, or one per tensor
     ranges, caps     half-widths by generator name in reported units: given, largest allowed
     start            half-widths by name that learning starts from (others start at zero)
-    search           find amounts by the evidence of the linearised network before the run
+    search           find amounts by predictions of the linearised network before the run
                      (`search`, `trials`); with a `start`, for objectives that do not learn by the
                      evidence and for transforms with parameters of their own, there is none
     search_examples  examples of a trial, drawn at random. None: up to 1,500
     refine           move ranges along the gradient of the evidence during the run. None: unless a
-                     search over all examples has found them
+                     search has found them
     bound            none: hyper steps by the evidence of all data, between epochs. Else by a lower
                      bound of it, function-space or parametric, between weight steps (`bound_steps`)
     bound_batch      examples of an estimate of the bound

@@ -1,17 +1,21 @@
 """Which symmetries there are and how much of each: a search over trials.
 
-Trials (`trials`) give log Z at any amounts. The search goes forwards, one symmetry after the other:
+Trials (`trials`) give L at any amounts: the log density of examples that are left out. The search
+goes forwards, one symmetry after the other:
 
-    1. for each candidate, log Z over a coarse grid of its amounts, on top of what was taken before
+    1. for each candidate, L over a coarse grid of its amounts, on top of what was taken before
     2. the candidate with the largest gain is taken, if that is at least `LEAST_GAIN` and twice what
        replicates differ by, and if it is more probable than not that there is more of it than the
-       floor (`amounts`); its amount is refined
+       floor (`amounts`); its amount is refined about the least of the peaks that are as high as the
+       highest
     3. again with those that are left, until none is worth taking
 
 Two directions of one motion (translation along x and y) are tried together as well: each alone may
-be worth nothing. Where several were taken, each amount is refined once more beside the others. What
-is not taken is exactly zero. The grid covers the whole range of each candidate, so that a symmetry
-that pays only when it is complete is found as well as a small one.
+be worth little or nothing. Where several were taken, each amount is refined once
+more beside the others. What is not taken is exactly zero. Where a symmetry that gains much by
+itself was not taken, because another that gains more had come before it, the search is made again
+with that one first, and the better of both is kept. The grid covers the whole range of each
+candidate, so that a symmetry that pays only when it is complete is found as well as a small one.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from isotropy.evidence.amounts import (
     coarse_power,
     gain_interval,
     interpolated_peak,
+    least_peak,
     posterior,
 )
 from isotropy.evidence.trials import Amounts, Trial, Trials
@@ -48,10 +53,11 @@ WHOLE_SHARE = 0.9
 LARGEST = 1.0
 """Half-width, in coordinates, up to which a motion without a period is searched: for pictures half
 their size, for factors e."""
-PERIODIC_GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.28, 0.4, 0.6, 0.8, 1.0)
-"""Shares of the period."""
+PERIODIC_GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.28, 0.375, 0.5, 0.75, 1.0)
+"""Shares of the period. An average over half of it removes every second harmonic, over all of it
+every one: L has narrow peaks there."""
 OPEN_GRID = (0.05, 0.15, 0.4, 1.0)
-PROBABILITY_GRID = (0.2, 0.5, 1.0)
+PROBABILITY_GRID = (0.2, 0.5, 0.75, 1.0)
 """Shares of the largest probability."""
 AROUND = (0.5, 0.7, 0.85, 1.2, 1.5, 2.2)
 """Times the amount that was found: where its posterior is computed from."""
@@ -61,6 +67,10 @@ LEAST_GAIN = math.log(20)
 """Nats that a symmetry must gain to be taken."""
 ERRORS = 2.0
 """And standard deviations between replicates."""
+PASSED_OVER = 0.8
+"""Share of the first symmetry's gain from which one that was not taken starts a second search."""
+HOPELESS = 10 * LEAST_GAIN
+"""Nats that motions of a family must lose at every amount for them not to be tried together."""
 LEAST_ERROR = 0.5
 """Nats: standard deviation between replicates that is assumed at least."""
 
@@ -91,15 +101,20 @@ class Candidate:
         return dict.fromkeys(self.names, amount)
 
 
+Gain = tuple[float, Candidate]
+"""Nats, and what gains them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Finding:
     """What the search says of one symmetry.
 
-    profile: log Z over its amounts beside everything else that was taken
+    profile: L over its amounts beside everything else that was taken; where it was not taken
+             itself, with the amounts that the others had when its grid was scanned last
     posterior, coarse: density over its amount, as if the model were exact, and allowing for a model
              that is not (`coarse_power`)
     amount:  what was taken; zero if it was not
-    gain:    log Z with it minus log Z without it, in nats over all examples of the trials, and its
+    gain:    L with it minus L without it, in nats over all examples of the trials, and its
              95 % interval; at its best amount above zero where it was not taken
     """
 
@@ -125,10 +140,10 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What was found, by name; `log_evidence` of the trial with all that was taken."""
+    """What was found, by name; `log_predictive` of the trial with all that was taken."""
 
     findings: Mapping[str, Finding]
-    log_evidence: float
+    log_predictive: float
     examples: int
     trials: int
     seed_error: float
@@ -198,7 +213,7 @@ def search(
     """Find amounts.
 
     replicates: trials with other copies behind each gain
-    at_least:   log evidence that must be reached with a symmetry for it to be taken; what a
+    at_least:   L that must be reached with a symmetry for it to be taken; what a
                 constant prediction reaches, say: below it amounts only smooth noise
     """
     return _Search(trials, candidates, replicates, at_least).run()
@@ -216,48 +231,78 @@ class _Search:
         self.singles = {candidate.name: candidate for candidate in candidates}
         self.families = families_of(candidates)
         self.tried: dict[tuple[str, ...], dict[float, None]] = {}
+        self.beside: dict[tuple[str, ...], dict[str, float]] = {}
+        """What was taken when a candidate's grid was scanned last."""
         self.error, self.degrees = LEAST_ERROR, 1
 
     def run(self) -> Search:
-        taken: dict[str, float] = {}
-        self._measure_error(taken)
-        while (best := self._best(taken)) is not None:
-            taken |= best.of(self._refined(best, taken))
-        if len(taken) > 1:
-            for name in taken:
-                taken[name] = self._refined(self.singles[name], taken, taken[name])
-        taken = {name: amount for name, amount in taken.items() if amount}
+        self._measure_error({})
+        gains = self._gains({})
+        taken = self._forwards({}, gains)
+        other = self._passed_over(gains, taken)
+        if other is not None:
+            scanned = dict(self.beside)
+            second = self._forwards({}, [other])
+            if self._value(second) > self._value(taken):
+                taken = second
+            else:
+                self.beside = scanned
         self._measure_error(taken)
         return Search(
             {name: self._finding(candidate, taken) for name, candidate in self.singles.items()},
-            self.trials.at(taken).log_evidence,
+            self._value(taken),
             self.trials.examples,
             self.trials.count,
             self.error,
         )
 
-    def _best(self, taken: Amounts) -> Candidate | None:
-        """The candidate with the largest gain on top of those taken; None if none is worth it.
+    def _value(self, taken: Amounts) -> float:
+        return self.trials.at(taken).log_predictive
 
-        Families are tried where no single one is worth it.
-        """
-        for candidates in (self.singles.values(), self.families):
-            gains: list[tuple[float, Candidate]] = []
-            for candidate in candidates:
-                if any(name in taken for name in candidate.names):
-                    continue
-                self._scan(candidate, taken)
-                profile = self._profile(candidate, taken)
-                likely = posterior(profile, self.error).above(candidate.floor) > 0.5
-                enough = max(profile.log_evidence) > self.at_least
-                if likely and enough and profile.gain > max(LEAST_GAIN, ERRORS * self.error):
-                    gains.append((profile.gain, candidate))
-            if gains:
-                return max(gains, key=lambda each: each[0])[1]
-        return None
+    def _forwards(self, taken: dict[str, float], gains: Sequence[Gain]) -> dict[str, float]:
+        """Take the best of these candidates and go on until none is worth taking."""
+        while gains:
+            best = max(gains, key=lambda each: each[0])[1]
+            taken = taken | best.of(self._refined(best, taken))
+            gains = self._gains(taken)
+        if len(taken) > 1:
+            for name in taken:
+                taken[name] = self._refined(self.singles[name], taken, taken[name])
+        return {name: amount for name, amount in taken.items() if amount}
+
+    def _gains(self, taken: Amounts) -> list[Gain]:
+        """Candidates that are worth taking on top of those taken, with what each gains."""
+        gains: list[Gain] = []
+        loses: dict[str, bool] = {}
+        for candidate in (*self.singles.values(), *self.families):
+            if any(name in taken for name in candidate.names):
+                continue
+            if all(loses.get(name, False) for name in candidate.names):
+                continue  # each motion of this family by itself loses much
+            self._scan(candidate, taken)
+            profile = self._profile(candidate, taken)
+            loses[candidate.name] = max(profile.log_predictive[1:]) < (
+                profile.log_predictive[0] - HOPELESS
+            )
+            likely = posterior(profile, self.error).above(candidate.floor) > 0.5
+            enough = max(profile.log_predictive) > self.at_least
+            if likely and enough and profile.gain > max(LEAST_GAIN, ERRORS * self.error):
+                gains.append((profile.gain, candidate))
+        return gains
+
+    def _passed_over(self, gains: Sequence[Gain], taken: Amounts) -> Gain | None:
+        """What gained much by itself, and nothing on top of what was taken before it."""
+        most = max((gain for gain, _ in gains), default=0.0)
+        left = [
+            each
+            for each in gains
+            if each[0] > PASSED_OVER * most and not any(name in taken for name in each[1].names)
+        ]
+        return max(left, key=lambda each: each[0], default=None)
 
     def _scan(self, candidate: Candidate, taken: Amounts) -> None:
         """Trials over the grid."""
+        self.beside[candidate.names] = dict(taken)
         for amount in candidate.grid:
             self._at(candidate, amount, taken)
 
@@ -270,7 +315,7 @@ class _Search:
         return self.trials.at({**taken, **candidate.of(amount)})
 
     def _profile(self, candidate: Candidate, taken: Amounts) -> Profile:
-        """log Z at all amounts that were tried beside these others."""
+        """L at all amounts that were tried beside these others."""
         others = _without(taken, candidate.names)
         rows = {0.0: self.trials.at(others)}
         for amount in self.tried.get(candidate.names, ()):
@@ -280,14 +325,16 @@ class _Search:
         amounts = tuple(sorted(rows))
         return Profile(
             amounts,
-            tuple(rows[amount].log_evidence for amount in amounts),
+            tuple(rows[amount].log_predictive for amount in amounts),
             np.stack([rows[amount].blocks.double().cpu().numpy() for amount in amounts]),
             candidate.largest,
             candidate.scale,
         )
 
     def _refined(self, candidate: Candidate, taken: Amounts, last: float | None = None) -> float:
-        """The best amount: trials half way to the neighbours of the best, and at the peak.
+        """The least amount that is as good as the best (`least_peak`), refined.
+
+        Trials half way to its neighbours, and at the peak between these.
 
         last: an amount that was best before others were taken, from which to start
         """
@@ -296,21 +343,22 @@ class _Search:
                 self._at(candidate, min(candidate.largest, last * factor), taken)
         for _ in range(2 if last is None else 1):
             profile = self._profile(candidate, taken)
-            best = profile.best
+            best = least_peak(profile, self.error)
             for first, second in ((best - 1, best), (best, best + 1)):
                 if first >= 0 and second < len(profile.amounts):
                     near = between(profile, profile.amounts[first], profile.amounts[second])
                     self._at(candidate, near, taken)
-        peak = interpolated_peak(self._profile(candidate, taken))
+        profile = self._profile(candidate, taken)
+        peak = interpolated_peak(profile, least_peak(profile, self.error))
         self._at(candidate, peak, taken)
         profile = self._profile(candidate, taken)
-        return profile.amounts[profile.best]
+        return profile.amounts[least_peak(profile, self.error)]
 
     def _measure_error(self, taken: Amounts) -> None:
-        """Standard deviation of log Z between replicates, pooled over models that are compared."""
+        """Standard deviation of L between replicates, pooled over models that are compared."""
         squares, degrees = 0.0, 0
         for model in (dict(taken), *(_without(taken, (name,)) for name in taken)):
-            values = [self.trials.at(model, r).log_evidence for r in range(self.replicates)]
+            values = [self.trials.at(model, r).log_predictive for r in range(self.replicates)]
             if np.isfinite(values).all():
                 squares += float(np.var(values)) * len(values)
                 degrees += len(values) - 1
@@ -321,21 +369,23 @@ class _Search:
     def _finding(self, candidate: Candidate, taken: Amounts) -> Finding:
         others = _without(taken, candidate.names)
         amount = taken.get(candidate.name, 0.0)
-        # The amounts of the others may have changed since it was tried.
-        if amount:
+        scanned = self.beside.get(candidate.names, {})
+        if amount:  # the amounts of the others may have changed since it was tried
             for factor in AROUND:
                 self._at(candidate, min(candidate.largest, factor * amount), others)
+        elif scanned.keys() == others.keys():
+            others = scanned  # their amounts were refined since, which changes its own gain little
         else:
             self._scan(candidate, others)
-        profile = self._profile(candidate, taken)
-        best = amount or profile.amounts[1 + int(np.argmax(profile.log_evidence[1:]))]
+        profile = self._profile(candidate, others)
+        best = amount or profile.amounts[1 + int(np.argmax(profile.log_predictive[1:]))]
         count = self.replicates if amount else 1
         pairs = [
             (self.trials.at({**others, candidate.name: best}, r), self.trials.at(others, r))
             for r in range(count)
         ]
         gain, interval = gain_interval(
-            [first.log_evidence - second.log_evidence for first, second in pairs],
+            [first.log_predictive - second.log_predictive for first, second in pairs],
             np.mean([(first.blocks - second.blocks).tolist() for first, second in pairs], 0),
             self.error,
             self.degrees,

@@ -1,17 +1,18 @@
-"""Trials: the evidence at given amounts of all symmetries, without training anything.
+"""Trials: how well given amounts of all symmetries predict, without training anything.
 
 Learning amounts and weights together follows one path, and on few examples the path ends early:
 weights that have come to fit small motions leave no gradient towards larger ones. Training from
-scratch at every amount has no path, but ends in another optimum each time, and evidences of two
-amounts differ by less than those of two seeds. A trial does not train. It takes the network to
+scratch at every amount has no path, but ends in another optimum each time, and two amounts differ
+by less than two seeds do. A trial does not train. It takes the network to
 first order in its weights, where it starts: with equal Gaussian priors on all weights the averaged
 outputs are a Gaussian process with the network's tangent kernel,
 
     k(x, x′) = ⟨∂ r·f̂(x), ∂ r·f̂(x′)⟩ ,     f̂(x) = Σ_s w_s f(x_s) ,     r a direction of outputs
 
-and its evidence log Z(η) is known exactly (`kernel_evidence`). Copies x_s move with the amounts η;
-everything else is the same in all trials. Classes are told apart by least squares: targets are
-orthonormal contrasts of the classes' indicators.
+and how it predicts each example from all others is known in closed form: the leave-one-out
+predictive log density L(η), in nats over all examples (`kernel_evidence`). Copies x_s move with the
+amounts η; everything else is the same in all trials. Classes are told apart by least squares:
+targets are orthonormal contrasts of the classes' indicators.
 
     Jacot, Gabriel, Hongler (2018), "Neural tangent kernel"
     van der Wilk, Bauer, John, Hensman (2018), "Learning invariances using the marginal likelihood":
@@ -21,8 +22,8 @@ More copies than a run has are needed, and affordable: with S of them two pictur
 in different poses have copies that are spaced as 1/S, and too few of them look alike. Nothing
 depends on how many copies the run has.
 
-The same examples in `BLOCKS` parts give the first-order share of each part in log Z, from which
-differences of evidences get an error over data (`Trial.blocks`).
+The same examples in `BLOCKS` parts give the share of each part in L, from which differences get an
+error over data (`Trial.blocks`).
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.recording import evaluation_mode
+from isotropy.curvature.recording import evaluation_mode, record
 from isotropy.evidence.baselines import augmentation_for
-from isotropy.evidence.kernel_evidence import constant_log_evidence, fit_kernel
+from isotropy.evidence.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.streams import stream
@@ -52,14 +53,17 @@ COPIES = (16, 128)
 """Fewest and most copies of an example."""
 MOST_WEIGHTS = 2**14
 """Weights that the gradient is taken by; drawn at random where there are more."""
-MOST_ROWS = {"small": 2**16, "linear": 2**15, "other": 2**14}
-"""Copies of all examples together: of linear layers with up to `MOST_WEIGHTS`, with more, and of
-other networks."""
+MOST_ROWS = {"linear": 2**17, "other": 2**14}
+"""Copies of all examples together, of networks of linear layers and of others."""
 LEAST_NOISE = 0.3
 """Share of the variance of labels' codes below which noise cannot be. Labels are no numbers:
-without it log Z would reward how exactly codes are met, long after classes are told apart."""
+without it L would reward how exactly codes are met, long after classes are told apart."""
 BLOCKS = 20
 EXAMPLES_AT_ONCE = 32
+ROWS_AT_ONCE = 256
+"""Rows of a kernel that are computed together."""
+AGREEMENT = 1e-3
+"""Largest relative difference between gradients of linear layers and autograd's."""
 
 Amounts = Mapping[str, float]
 """Half-widths and probabilities by name, in the units that users read; what is left out is zero."""
@@ -67,14 +71,14 @@ Amounts = Mapping[str, float]
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One trial: its amounts, log Z in nats over all its examples, and parts of it.
+    """One trial: its amounts, and L and log Z in nats over all its examples.
 
-    blocks: (BLOCKS,) first-order shares of parts of the data, see the module; fewer where there
-            are fewer examples
+    blocks: (BLOCKS,) the shares of parts of the data in L; fewer where there are fewer examples
     """
 
     amounts: dict[str, float]
     replicate: int
+    log_predictive: float
     log_evidence: float
     blocks: Tensor
 
@@ -107,8 +111,8 @@ class Trials:
         self.least_noise = noise * float(self.targets.square().mean())
         signs = torch.randint(2, (outputs,), generator=stream(config.seed, "direction")) * 2 - 1
         self.direction = (signs / math.sqrt(outputs)).to(self.inputs)
-        self.parameters = [p for p in network.parameters() if p.requires_grad]
-        self.chosen = some_of(sum(p.numel() for p in self.parameters), config.seed)
+        self.chosen = some_of(sum(p.numel() for p in _trainable(network)), config.seed)
+        self.gradients = gradients_for(network, self.inputs[:2], self.direction)
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
 
     @property
@@ -122,9 +126,9 @@ class Trials:
         return len(self._done)
 
     @property
-    def null_log_evidence(self) -> float:
+    def null_log_predictive(self) -> float:
         """What a constant prediction reaches, in nats."""
-        return constant_log_evidence(self.targets)
+        return constant_log_predictive(self.targets)
 
     def at(self, amounts: Amounts, replicate: int = 0) -> Trial:
         """The trial with these amounts; replicates differ in their copies."""
@@ -144,26 +148,29 @@ class Trials:
         inputs, targets = self.test
         try:
             own = self._gradients(dict(_key(amounts)), 0, self.inputs)
-            fit = fit_kernel(_products(own, own), self.targets, self.least_noise)
+            fit = self._fit(own)
         except NotFiniteError:
             return math.nan
         others = self._gradients(dict(_key(amounts)), 0, inputs)
         squares = others.double().square().sum(1)
-        return fit.log_density(_products(others, own), squares, self.coding(targets))
+        return fit.log_density((others @ own.mT).double(), squares, self.coding(targets))
 
     def _made(self, amounts: dict[str, float], replicate: int) -> Trial:
         order = torch.randperm(self.examples, generator=stream(self.config.seed, "blocks"))
         parts = order.to(self.inputs.device).tensor_split(min(BLOCKS, self.examples))
         gradients = self._gradients(amounts, replicate, self.inputs)
         try:
-            fit = fit_kernel(_products(gradients, gradients), self.targets, self.least_noise)
+            fit = self._fit(gradients)
         except NotFiniteError:  # amounts at which the network is not finite
-            return Trial(amounts, replicate, -math.inf, torch.zeros(len(parts)))
-        blocks = torch.stack([fit.shares[part].sum() for part in parts]).cpu()
-        return Trial(amounts, replicate, fit.log_evidence, blocks)
+            return Trial(amounts, replicate, -math.inf, -math.inf, torch.zeros(len(parts)))
+        blocks = torch.stack([fit.densities[part].sum() for part in parts]).cpu()
+        return Trial(amounts, replicate, fit.log_predictive, fit.log_evidence, blocks)
+
+    def _fit(self, gradients: Tensor) -> KernelFit:
+        return fit_kernel(kernel_of(gradients), self.targets, self.least_noise)
 
     def _gradients(self, amounts: dict[str, float], replicate: int, inputs: Tensor) -> Tensor:
-        """`output_gradients` of all inputs, each with copies of its own."""
+        """Gradients by the chosen weights of all inputs, each with copies of its own."""
         augmentation = self._augmentation(amounts)
         samples = self.copies(augmentation, amounts)
         generator = stream(self.config.seed, "trial", replicate, inputs.device)
@@ -173,10 +180,8 @@ class Trials:
             with torch.no_grad():
                 rows = augmentation(some, noise).flatten(0, 1)
                 copies = augmentation.copies(noise.shape[1])
-            found += output_gradients(
-                self.network, self.parameters, rows, copies, self.direction, self.chosen
-            )
-        return torch.stack(found)
+            found.append(self.gradients(self.network, rows, copies, self.direction, self.chosen))
+        return torch.cat(found)
 
     def _augmentation(self, amounts: dict[str, float]) -> Augmentation:
         given = self.actions if isinstance(self.actions, Sequence) else [self.actions]
@@ -196,8 +201,7 @@ class Trials:
         elements = augmentation.elements if isinstance(augmentation, Mixture) else 1
         if not _draws(augmentation, amounts):
             return elements
-        small = self.chosen is None
-        kind = ("small" if small else "linear") if is_linear(self.network) else "other"
+        kind = "linear" if self.gradients is linear_gradients else "other"
         few, most = COPIES
         affordable = max(1, MOST_ROWS[kind] // self.examples)
         number = min(most, max(few, 2 ** int(math.log2(affordable))))
@@ -232,32 +236,103 @@ class Coding:
         return indicators @ torch.linalg.qr(contrasts).Q[:, 1:].to(indicators)
 
 
+Gradients = Callable[[nn.Module, Tensor, Copies, Tensor, Tensor | None], Tensor]
+"""∂ r·f̂(x_n)/∂θ (examples, entries), from the network, rows (examples·copies, …), copies fastest,
+r, and the numbers of the chosen entries of all trainable parameters in their order; None for all.
+"""
+
+
+def gradients_for(network: nn.Module, inputs: Tensor, direction: Tensor) -> Gradients:
+    """How gradients are computed: `linear_gradients` if they are right on these inputs."""
+    if not is_linear(network):
+        return output_gradients
+    copies = Copies(1)
+    expected = output_gradients(network, inputs, copies, direction)
+    try:
+        found = linear_gradients(network, inputs, copies, direction)
+    except (CallerError, RuntimeError):  # calls that cannot be recorded
+        return output_gradients
+    agree = torch.linalg.norm(found - expected) <= AGREEMENT * torch.linalg.norm(expected)
+    return linear_gradients if agree else output_gradients
+
+
 @torch.enable_grad()
 def output_gradients(
     network: nn.Module,
-    parameters: Sequence[Tensor],
     rows: Tensor,
     copies: Copies,
     direction: Tensor,
     chosen: Tensor | None = None,
-) -> list[Tensor]:
-    """∂ r·f̂(x_n)/∂θ for each example n, by the chosen entries of all parameters or by all.
-
-    rows (examples·copies, …), copies fastest. One pass for each example: any network will do.
-    """
+) -> Tensor:
+    """Gradients by autograd, one example after the other: any network will do."""
+    parameters = _trainable(network)
     found = []
     with evaluation_mode(network):
         for own in copies.split(rows):
             output = copies.mean(network(own))[0] @ direction
             gradients = torch.autograd.grad(output, parameters, allow_unused=True)
-            entries = torch.cat(
-                [
-                    torch.zeros_like(p).flatten() if g is None else g.flatten()
-                    for p, g in zip(parameters, gradients, strict=True)
-                ]
-            )
-            found.append(entries if chosen is None else entries[chosen.to(entries.device)])
+            entries = [
+                torch.zeros_like(p) if g is None else g
+                for p, g in zip(parameters, gradients, strict=True)
+            ]
+            every = torch.cat([each.flatten() for each in entries])
+            found.append(every if chosen is None else every[chosen.to(every.device)])
+    return torch.stack(found)
+
+
+@torch.enable_grad()
+def linear_gradients(
+    network: nn.Module,
+    rows: Tensor,
+    copies: Copies,
+    direction: Tensor,
+    chosen: Tensor | None = None,
+) -> Tensor:
+    """Gradients by the weights of linear layers, all examples in one pass.
+
+        ∂ r·f̂(x_n)/∂W = Σ_s g_ns a_nsᵀ ,     a what enters the layer, g = ∂ r·f̂/∂(what leaves it)
+
+    Several calls of a layer, and positions that share its weight, are summed over.
+    """
+    layers = {name: each for name, each in network.named_modules() if type(each) is nn.Linear}
+    recording = record(network, layers, rows)
+    outputs = (copies.mean(recording.outputs) @ direction).sum()
+    calls = recording.calls
+    leaving: tuple[Tensor | None, ...] = torch.autograd.grad(
+        outputs, [call.output for call in calls], allow_unused=True
+    )
+    places = _places(_trainable(network), chosen)
+    found: dict[int, Tensor] = {}
+    for call, gradient in zip(calls, leaving, strict=True):
+        if gradient is None:
+            continue
+        assert isinstance(call.module, nn.Linear)
+        a = copies.split(call.inputs.detach()).flatten(1, -2)  # (examples, copies·positions, in)
+        g = copies.split(gradient).flatten(1, -2)
+        for parameter, own in ((call.module.weight, g.mT @ a), (call.module.bias, g.sum(1))):
+            key = id(parameter)
+            if key in places:
+                part = own.flatten(1)[:, places[key].to(own.device)]
+                found[key] = found[key] + part if key in found else part
+    nothing = rows.new_zeros((len(rows) // copies.count, 1))
+    return torch.cat(
+        [found.get(key, nothing.expand(-1, len(place))) for key, place in places.items()], 1
+    )
+
+
+def _places(parameters: Sequence[Tensor], chosen: Tensor | None) -> dict[int, Tensor]:
+    """By the id of each parameter, which of its entries are chosen; all where `chosen` is None."""
+    sizes = [parameter.numel() for parameter in parameters]
+    every = torch.arange(sum(sizes)) if chosen is None else chosen
+    found, first = {}, 0
+    for parameter, size in zip(parameters, sizes, strict=True):
+        found[id(parameter)] = every[(every >= first) & (every < first + size)] - first
+        first += size
     return found
+
+
+def _trainable(network: nn.Module) -> list[nn.Parameter]:
+    return [p for p in network.parameters() if p.requires_grad]
 
 
 def some_of(entries: int, seed: int) -> Tensor | None:
@@ -273,9 +348,18 @@ def some_of(entries: int, seed: int) -> Tensor | None:
     return torch.randperm(entries, generator=stream(seed, "weights"))[:MOST_WEIGHTS].sort().values
 
 
-def _products(first: Tensor, second: Tensor) -> Tensor:
-    """Inner products of all pairs, (first, second) in float64."""
-    return (first @ second.mT).double()
+def kernel_of(gradients: Tensor) -> Tensor:
+    """Inner products of all pairs of rows (examples, entries), in float64.
+
+    Those above the diagonal, a few rows at a time; the others are the same.
+    """
+    kernel = gradients.new_empty((len(gradients), len(gradients)), dtype=torch.float64)
+    for first in range(0, len(gradients), ROWS_AT_ONCE):
+        some = slice(first, first + ROWS_AT_ONCE)
+        products = gradients[some] @ gradients[first:].mT
+        kernel[some, first:] = products.double()
+        kernel[first:, some] = products.mT.double()
+    return kernel
 
 
 def is_linear(network: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """A verdict per symmetry, from the search and from what the network itself does.
 
 The search (`search`) leaves a density over the amount of each symmetry and the probability p that
-there is more of it than a floor, by the evidence of the linearised network (`trials`).
+there is more of it than a floor, by how the linearised network predicts (`trials`).
 
 The verdicts:
 
@@ -15,9 +15,9 @@ The verdicts:
                       weights (they are shuffled to see that): its architecture has it
     cannot tell       anything else; and every symmetry where the search learned nothing at all
 
-The search learned nothing where its evidence does not exceed what a constant prediction reaches
-under the same Gaussian model (`Trials.null_log_evidence`) by more than log 20: then amounts say
-only how noise is smoothed, and none is claimed.
+The search learned nothing where examples that are left out are not predicted better than by a
+constant under the same Gaussian model (`Trials.null_log_predictive`), by more than log 20: then
+amounts say only how noise is smoothed, and none is claimed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VerdictWord = Literal["present", "partial", "absent", "already built in", "canno
 
 SURE = 0.95
 NOTHING_LEARNED = math.log(20)
-"""Nats by which an evidence must exceed that of a constant prediction."""
+"""Nats by which predictions must exceed those of a constant."""
 BUILT_IN = 0.05
 """Reaction below which a network is said not to react."""
 SETTLED_NATS = 0.05
@@ -56,10 +56,10 @@ class Verdict:
     """What is concluded of one symmetry.
 
     probability:   that there is more of it than the floor; None where the search learned nothing
-    gain:          what the evidence gains by it, nats per example
+    gain:          what predictions of examples left out gain by it, nats per example
     gain_nats:     the same in total, over the examples of the search
     gain_interval: its 95 % interval, in nats, over draws of copies and data
-    Gains are of the linearised network, and None where no amount of it has a finite evidence.
+    Gains are of the linearised network, and None where it is finite at no amount.
     """
 
     name: str
@@ -73,15 +73,15 @@ class Verdict:
         return asdict(self)
 
 
-def nothing_learned(log_evidence: float, constant_log_likelihood: float) -> bool:
+def nothing_learned(log_predictive: float, constant: float) -> bool:
     """Whether a constant prediction does as well; both in nats over the same examples."""
-    return not log_evidence > constant_log_likelihood + NOTHING_LEARNED
+    return not log_predictive > constant + NOTHING_LEARNED
 
 
 def word_for(probability: float, *, gains: bool, whole: bool, built_in: bool) -> VerdictWord:
     """The verdict that follows.
 
-    gains:    taken by the search, with a gain whose interval is above zero. Where log Z is flat
+    gains:    taken by the search, with a gain whose interval is above zero. Where L is flat
               most amounts are large, and so is p: that alone claims nothing
     built_in: by the architecture, whatever the weights are
     """

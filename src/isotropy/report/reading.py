@@ -210,8 +210,8 @@ def _judged_sentences(
     if unclear := by_word.get("cannot tell"):
         them = "it" if len(unclear) == 1 else "them"
         sentences.append(
-            f"Cannot tell: {joined(map(_unclear_phrase, unclear))}; the evidence neither wants nor "
-            f"excludes {them}."
+            f"Cannot tell: {joined(map(_unclear_phrase, unclear))}; the search neither confirms "
+            f"nor excludes {them}."
         )
     if absent := by_word.get("absent"):
         alone = len(absent) == len(symmetries) > 1

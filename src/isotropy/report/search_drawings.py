@@ -1,9 +1,9 @@
-"""The search before a run on the page: profiles over amounts, and evidence beside held-out data.
+"""The search before a run on the page: profiles over amounts, and beside held-out data.
 
-Every symmetry has a panel of the log evidence over its amounts, relative to none of it; one that
-was taken has a second panel and a table of the held-out log density. Both are of the linearised
-network. Panels of one unit share the axis of amounts. What a record does not hold gives no drawing
-and no row.
+Every symmetry has a panel of the log predictive density L over its amounts, relative to none of it;
+one that was taken has a second panel of the held-out log density, and a table of both and of the
+log evidence. All are of the linearised network. Panels of one unit share the axis of amounts. What
+a record does not hold gives no drawing and no row.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ _SHARES = {0.0: "none", 0.5: "½", 1.0: "1, learned", 2.0: "2"}
 
 @dataclass(frozen=True)
 class HeldOutRow:
-    """Evidence beside held-out data at one amount, as text.
+    """The search beside held-out data at one amount, as text.
 
     first:     how many rows the symmetry has, on the first of them; else 0
-    preferred: whether held-out data prefer this amount against the evidence
+    preferred: whether held-out data prefer this amount against L
     """
 
     name: str
     first: int
     times: str
     amount: str
+    log_predictive: str
     log_evidence: str
     held_out: str
     preferred: bool
@@ -50,7 +51,7 @@ def search_drawings(record: LearnRecord) -> list[Drawing]:
     drawings: list[Drawing] = []
     for index, (name, own) in enumerate(searched.items()):
         unit, taken = units.get(name, ""), finite(own.get("amount")) or None
-        rows = [(finite(r.get("amount")), finite(r.get("log_evidence"))) for r in _profile(own)]
+        rows = [(finite(r.get("amount")), finite(r.get("log_predictive"))) for r in _profile(own)]
         known = [(amount, value) for amount, value in rows if amount is not None]
         zero = next((value for amount, value in known if amount == 0), None)
         values = [math.nan if value is None or zero is None else value - zero for _, value in known]
@@ -71,7 +72,7 @@ def search_drawings(record: LearnRecord) -> list[Drawing]:
         )
         note = f"{unit or 'no unit'}; 95 % interval {interval_text(own.get('interval'), unit)}"
         label = (
-            f"{title_of(name)}: log evidence over its amount, largest at "
+            f"{title_of(name)}: log predictive density over its amount, largest at "
             f"{signed_amount(panel.amounts[best], unit)} with {number_text(values[best], 1)} nats "
             "above none"
         )
@@ -101,7 +102,7 @@ def search_drawings(record: LearnRecord) -> list[Drawing]:
 
 
 def held_out_rows(record: LearnRecord) -> list[HeldOutRow]:
-    """The table of evidence beside held-out data, four rows or fewer for each that was taken."""
+    """The table of the search beside held-out data, up to four rows for each that was taken."""
     units = _units(record)
     rows: list[HeldOutRow] = []
     for name, own in searched_by_name(record.result).items():
@@ -115,6 +116,7 @@ def held_out_rows(record: LearnRecord) -> list[HeldOutRow]:
                     first=0 if place else len(points),
                     times=times or "the largest",
                     amount=signed_amount(point.amount, units.get(name, "")),
+                    log_predictive=number_text(point.log_predictive, 1),
                     log_evidence=number_text(point.log_evidence, 1),
                     held_out=number_text(point.test_log_likelihood, 3),
                     preferred=pair is not None and point is pair[1],

@@ -198,7 +198,7 @@ def learn(
                 started(run.trainer.config, 0)
                 is_told = True
             found = find_amounts(run, actions, replicates=verdicts, remark=remark)
-        settings = settings_from(settings, found, len(split.train))
+        settings = settings_from(settings, found)
         run = prepare_run(model, split, settings, **options)
     run = in_folder(run, folder, resume=resume, screening=screening, search=found)
     trainer, tested = run.trainer, run.split.test

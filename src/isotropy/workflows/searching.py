@@ -1,9 +1,9 @@
 """The search before a run: which amounts it starts from, and what is kept of the search.
 
-Trials (`evidence.trials`) train nothing: their evidence is that of the network linearised in its
-weights where it starts. They take at most `search_examples` of the training data. Where that is all
-of them the amounts found are final, and the run trains with them; where it is a part, the run
-refines them along the gradient of the Laplace evidence of all data. What the search says of each
+Trials (`evidence.trials`) train nothing: they say how well the network linearised in its weights
+where it starts predicts training examples that are left out. They take at most `search_examples` of
+the training data. The amounts found are final, and the run trains with them; with `refine` it moves
+them further along the gradient of the Laplace evidence of all data. What the search says of each
 symmetry goes into the run's folder as JSON, from which a resumed run takes it.
 """
 
@@ -40,7 +40,7 @@ def find_amounts(
 ) -> dict[str, Any]:
     """Search for amounts before the first epoch of a run; what was found as JSON.
 
-    All evidences in it, and the null's, are those of the linearised network, in nats over the
+    All densities in it, and the null's, are those of the linearised network, in nats over the
     examples of the search. The null is a constant prediction under the same Gaussian model.
     replicates: trials behind each gain, which differ in the copies drawn
     """
@@ -53,34 +53,37 @@ def find_amounts(
     if remark is not None:
         remark(f"searching for symmetries with trials on {count} examples")
     trials = Trials(trainer.network, actions, config, data, test, _teller(remark))
-    constant = trials.null_log_evidence
+    constant = trials.null_log_predictive
     candidates = candidates_of(trainer.model.augmentation)
     least = constant + NOTHING_LEARNED
     found = search(trials, candidates, replicates=replicates, at_least=least)
     record: dict[str, Any] = plain(
         {
-            "null_log_evidence": constant,
-            "nothing_learned": nothing_learned(found.log_evidence, constant),
+            "null_log_predictive": constant,
+            "nothing_learned": nothing_learned(found.log_predictive, constant),
             **_record(found, trials),
             "seconds": time.monotonic() - started,
         }
-    )  # as a resumed run reads it: the evidence of a trial that failed is null
+    )  # as a resumed run reads it: the density of a trial that failed is null
     return record
 
 
-def settings_from(settings: LearnConfig, found: Mapping[str, Any], examples: int) -> LearnConfig:
-    """The settings of the run that follows: what was found as its start, the rest held at zero."""
+def settings_from(settings: LearnConfig, found: Mapping[str, Any]) -> LearnConfig:
+    """The settings of the run that follows: what was found as its start, the rest held at zero.
+
+    Amounts stay as they were found. Correlations are not searched for, and a bound is an objective
+    of its own: these refine amounts by gradient.
+    """
     amounts = {} if found["nothing_learned"] else dict(found["amounts"])
     taken = {name: amount for name, amount in amounts.items() if amount}
     absent = {name: 0.0 for name in found["amounts"] if name not in taken}
-    complete = found["examples"] >= examples and settings.distribution == "independent"
-    by_bound = settings.bound != "none"
+    complete = settings.distribution == "independent" and settings.bound == "none"
     refine = settings.refine
     return replace(
         settings,
         start=taken,
         caps={**(settings.caps or {}), **absent},
-        refine=(not complete or by_bound) and bool(taken) if refine is None else refine,
+        refine=not complete and bool(taken) if refine is None else refine,
     )
 
 
@@ -96,9 +99,9 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
             "gain_nats": finding.gain,
             "gain_interval": list(finding.gain_interval),
             "profile": [
-                {"amount": amount, "log_evidence": value}
+                {"amount": amount, "log_predictive": value}
                 for amount, value in zip(
-                    finding.profile.amounts, finding.profile.log_evidence, strict=True
+                    finding.profile.amounts, finding.profile.log_predictive, strict=True
                 )
             ],
             "beside_held_out": _beside_held_out(name, found, trials) if finding.amount else [],
@@ -106,7 +109,7 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
     return {
         "examples": found.examples,
         "trials": trials.count,
-        "log_evidence": found.log_evidence,
+        "log_predictive": found.log_predictive,
         "seed_error": found.seed_error,
         "amounts": found.amounts,
         "symmetries": symmetries,
@@ -114,10 +117,10 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
 
 
 def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str, float | None]]:
-    """Evidence and held-out log density at 0, ½, 1 and 2 times the amount; none without test data.
+    """L, log Z and held-out log density at 0, ½, 1 and 2 times the amount; none without test data.
 
-    Both are of the linearised network, the density as a mean over examples. Twice the amount is cut
-    to as much as there can be.
+    All are of the linearised network, the held-out log density as a mean over examples. Twice the
+    amount is cut to as much as there can be.
     """
     if trials.test is None:
         return []
@@ -132,6 +135,7 @@ def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str,
         rows.append(
             {
                 "amount": amount,
+                "log_predictive": trials.at(amounts).log_predictive,
                 "log_evidence": trials.at(amounts).log_evidence,
                 "test_log_likelihood": trials.held_out(amounts),
             }
@@ -160,8 +164,8 @@ def _teller(remark: Callable[[str], None] | None) -> Callable[[Trial], None] | N
             told[1] = time.monotonic()
             amounts = ", ".join(f"{name} {value:.3g}" for name, value in trial.amounts.items())
             remark(
-                f"searching: trial {told[0]}, {amounts or 'no symmetry'}: log evidence "
-                f"{trial.log_evidence:.1f}"
+                f"searching: trial {told[0]}, {amounts or 'no symmetry'}: log predictive density "
+                f"{trial.log_predictive:.1f}"
             )
 
     return tell
