@@ -440,7 +440,7 @@ def by_twelfth(inputs: Tensor) -> Tensor:
 
 def test_labels_by_angle_do_not() -> None:
     found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=800)
-    assert found.amounts["turn"] == 0.0 and word(found, "turn") in ("absent", "cannot tell")
+    assert found.amounts["turn"] < 20 and word(found, "turn") != "present", "half a sector"
     assert found.findings["turn"].posterior.interval[1] < 30, "a sector"
     assert not is_nothing(found, trials)
 

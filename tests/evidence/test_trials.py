@@ -37,6 +37,7 @@ from isotropy.evidence.trials import (
     kernel_of,
     linear_gradients,
     output_gradients,
+    scaled_copy,
 )
 from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
 
@@ -521,6 +522,36 @@ LINEAR = {
 @pytest.mark.parametrize(("network", "expected"), LINEAR.values(), ids=LINEAR)
 def test_whether_all_weights_are_of_linear_layers(network, expected: bool) -> None:
     assert is_linear(network()) is expected
+
+
+# --- the network that is linearised ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mlp", "a convolution", "normalised"])
+def test_outputs_of_layers_have_variance_one(name: str) -> None:
+    network, inputs = made(NETWORKS[name]), points(50)
+    before = copy.deepcopy(network.state_dict())
+    scaled = scaled_copy(network, inputs)
+    spreads = []
+    for layer in scaled.modules():
+        if isinstance(layer, nn.Linear | nn.Conv1d):
+            layer.register_forward_hook(lambda _, __, y: spreads.append(float(y.std(correction=0))))
+    with torch.no_grad():
+        scaled.eval()(inputs)
+    assert spreads == pytest.approx([1.0] * len(spreads)) and len(spreads) == 2
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+def test_layers_without_variance_stay_and_shared_ones_are_scaled_once() -> None:
+    layer, last = nn.Linear(2, 2), nn.Linear(2, 3)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    network = nn.Sequential(layer, nn.Tanh(), layer, last).double()
+    scaled = scaled_copy(network, points(50))
+    assert torch.equal(scaled[3].weight, last.weight)
+    with torch.no_grad():
+        first = network[0](points(50)).std(correction=0)
+    assert_equal(scaled[0].weight.detach(), layer.weight.detach() / first, "once", 1e-12)
 
 
 # --- how targets are coded ------------------------------------------------------------------------

@@ -28,6 +28,7 @@ error over data (`Trial.blocks`).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,10 +61,22 @@ LEAST_NOISE = 0.3
 without it L would reward how exactly codes are met, long after classes are told apart."""
 BLOCKS = 20
 EXAMPLES_AT_ONCE = 32
+SCALED_ON = 256
+"""Examples on which layers are scaled."""
 ROWS_AT_ONCE = 256
 """Rows of a kernel that are computed together."""
 AGREEMENT = 1e-3
 """Largest relative difference between gradients of linear layers and autograd's."""
+
+SCALED_LAYERS = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 
 Amounts = Mapping[str, float]
 """Half-widths and probabilities by name, in the units that users read; what is left out is zero."""
@@ -100,7 +113,8 @@ class Trials:
         test: tuple[Tensor, Tensor] | None = None,
         tell: Callable[[Trial], None] | None = None,
     ) -> None:
-        self.network, self.actions, self.config = network, actions, config
+        self.network = scaled_copy(network, data[0][:SCALED_ON])
+        self.actions, self.config = actions, config
         self.inputs, self.test = data[0], test
         self.tell = tell or (lambda _: None)
         with torch.no_grad(), evaluation_mode(network):
@@ -112,7 +126,7 @@ class Trials:
         signs = torch.randint(2, (outputs,), generator=stream(config.seed, "direction")) * 2 - 1
         self.direction = (signs / math.sqrt(outputs)).to(self.inputs)
         self.chosen = some_of(sum(p.numel() for p in _trainable(network)), config.seed)
-        self.gradients = gradients_for(network, self.inputs[:2], self.direction)
+        self.gradients = gradients_for(self.network, self.inputs[:2], self.direction)
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
 
     @property
@@ -234,6 +248,38 @@ class Coding:
         contrasts = torch.eye(self.classes, dtype=torch.float64)
         contrasts[:, 0] = 1
         return indicators @ torch.linalg.qr(contrasts).Q[:, 1:].to(indicators)
+
+
+def scaled_copy(network: nn.Module, inputs: Tensor) -> nn.Module:
+    """A copy whose linear layers and convolutions have outputs of variance one on these inputs.
+
+    With the usual small initial weights tanh is nearly linear, and so is the tangent kernel; what
+    averages over a symmetry leave of a linear kernel is next to nothing. Trained layers have
+    outputs of the order of one. Layers are divided by the standard deviation of their outputs, in
+    the order in which they are called; one whose outputs do not vary is left as it is.
+    Mishkin, Matas (2016), "All you need is a good init".
+    """
+    network = copy.deepcopy(network)
+    done: set[nn.Module] = set()
+
+    def scale(layer: nn.Module, _: object, output: Tensor) -> Tensor | None:
+        spread = float(output.std(correction=0))
+        if layer in done or not 0 < spread < math.inf:
+            return None
+        done.add(layer)
+        for parameter in layer.parameters(recurse=False):
+            parameter.div_(spread)
+        return output / spread
+
+    layers = [each for each in network.modules() if isinstance(each, SCALED_LAYERS)]
+    handles = [layer.register_forward_hook(scale) for layer in layers]
+    try:
+        with torch.no_grad(), evaluation_mode(network):
+            network(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return network
 
 
 Gradients = Callable[[nn.Module, Tensor, Copies, Tensor, Tensor | None], Tensor]
