@@ -53,6 +53,11 @@ def test_random_labels_count_when_something_was_claimed() -> None:
     fooled = record(truth="random labels") | {"nothing_learned": False}
     assert shares_of([fooled])["fooled"] == 1
     assert shares_of([record("random labels")])["fooled"] == 0
+    doubtful = [s | {"verdict": "cannot tell"} for s in fooled["symmetries"]]
+    claiming = [*doubtful[1:], doubtful[0] | {"verdict": "partial"}]
+    assert shares_of([fooled | {"symmetries": doubtful}])["claimed"] == 0
+    assert shares_of([fooled | {"symmetries": claiming}])["claimed"] == 1
+    assert shares_of([record() | {"symmetries": claiming}])["claimed"] == 0
 
 
 def test_copies_are_compared_by_data_set() -> None:
