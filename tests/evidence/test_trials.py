@@ -246,19 +246,21 @@ def test_some_elements_of_several() -> None:
 
 
 NUMBERS = {
-    "linear layers, 1,500 examples": (1500, False, 64),
-    "linear layers, 5,000 examples": (5000, False, 16),
-    "other layers, 300 examples": (300, True, 32),
-    "more examples than rows": (100_000, True, 16),
+    "few weights": (1500, None, None, 64),
+    "many weights": (1500, 20, None, 32),
+    "other layers": (300, None, output_gradients, 32),
+    "more examples than rows": (100_000, None, None, 16),
 }
 
 
-@pytest.mark.parametrize(("examples", "other", "copies"), NUMBERS.values(), ids=NUMBERS)
-def test_as_many_copies_as_can_be_afforded(examples: int, other: bool, copies: int) -> None:
+@pytest.mark.parametrize(("examples", "most", "gradients", "copies"), NUMBERS.values(), ids=NUMBERS)
+def test_as_many_copies_as_can_be_afforded(
+    monkeypatch, examples: int, most: int | None, gradients, copies: int
+) -> None:
+    monkeypatch.setattr(room, "MOST_WEIGHTS", most or room.MOST_WEIGHTS)
     trials = trials_of()
     trials.inputs = torch.zeros(examples, 2)
-    if other:
-        trials.gradients = output_gradients
+    trials.gradients = gradients or trials.gradients
     amounts = {"turn": 90.0}
     assert trials.copies(trials._augmentation(amounts), amounts) == copies
 

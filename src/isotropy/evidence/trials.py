@@ -54,8 +54,9 @@ COPIES = (16, 128)
 """Fewest and most copies of an example."""
 MOST_WEIGHTS = 2**14
 """Weights that the gradient is taken by; drawn at random where there are more."""
-MOST_ROWS = {"linear": 2**17, "other": 2**14}
-"""Copies of all examples together, of networks of linear layers and of others."""
+MOST_ROWS = {"small": 2**17, "linear": 2**16, "other": 2**14}
+"""Copies of all examples together: of linear layers with up to `MOST_WEIGHTS`, with more, and of
+other networks."""
 LEAST_NOISE = 0.3
 """Share of the variance of labels' codes below which noise cannot be. Labels are no numbers:
 without it L would reward how exactly codes are met, long after classes are told apart."""
@@ -215,7 +216,8 @@ class Trials:
         elements = augmentation.elements if isinstance(augmentation, Mixture) else 1
         if not _draws(augmentation, amounts):
             return elements
-        kind = "linear" if self.gradients is linear_gradients else "other"
+        linear = "small" if self.chosen is None else "linear"
+        kind = linear if self.gradients is linear_gradients else "other"
         few, most = COPIES
         affordable = max(1, MOST_ROWS[kind] // self.examples)
         number = min(most, max(few, 2 ** int(math.log2(affordable))))
