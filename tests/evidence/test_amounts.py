@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -286,6 +287,12 @@ LEADS = {
 @pytest.mark.parametrize(("profile", "seed_error", "expected"), LEADS.values(), ids=LEADS)
 def test_the_least_peak(profile: Profile, seed_error: float, expected: int) -> None:
     assert least_peak(profile, seed_error) == expected
+
+
+def test_a_failed_trial_is_no_valley() -> None:
+    profile = with_lead(9.0, 1.0)
+    failed = (*profile.log_predictive[:3], -math.inf, profile.log_predictive[4])
+    assert least_peak(replace(profile, log_predictive=failed), 1.0) == 4
 
 
 def test_no_symmetry_is_no_peak() -> None:

@@ -544,6 +544,18 @@ def test_outputs_of_layers_have_variance_one(name: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
+def test_a_tied_weight_is_scaled_once_and_a_computed_one_stays() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).double()
+    network[1].weight = network[0].weight
+    with torch.no_grad():
+        spread = network[0](points(50)).std(correction=0)
+    scaled = scaled_copy(network, points(50))
+    assert_equal(scaled[0].weight.detach(), network[0].weight.detach() / spread, "tied", 1e-12)
+    computed = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3).double())
+    before = computed(points(5)).detach()
+    assert_equal(scaled_copy(computed, points(50))(points(5)).detach(), before, "computed", 1e-12)
+
+
 def test_layers_without_variance_stay_and_shared_ones_are_scaled_once() -> None:
     layer, last = nn.Linear(2, 2), nn.Linear(2, 3)
     nn.init.zeros_(last.weight)

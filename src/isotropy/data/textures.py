@@ -135,7 +135,8 @@ def _pictures(
     grainy = coarse + GRAIN * torch.randn(coarse.shape, generator=generator)
     if law.random_labels:
         labels = labels[torch.randperm(count, generator=generator)]
-    names = tuple(f"{label}" for label in range(int(_labels(law).max()) + 1))
+    last = max(int(_labels(law, further).max()) for further in ((0, 1) if law.ring else (0,)))
+    names = tuple(f"{label}" for label in range(last + 1))
     return LabelledData(grainy, labels, names, name)
 
 

@@ -158,8 +158,10 @@ def least_peak(profile: Profile, seed_error: float) -> int:
     by_copies = 2 * seed_error**2
     for index in range(1, best):
         before, own, after = values[index - 1 : index + 2]
+        between_both = values[index:best]
+        valley = min(between_both[np.isfinite(between_both)], default=own)  # failed trials are none
         is_peak = np.isfinite(own) and own >= before and own >= after
-        if not is_peak or own - values[index:best].min() < PEAK_ERRORS * by_copies**0.5:
+        if not is_peak or own - valley < PEAK_ERRORS * by_copies**0.5:
             continue
         lead = profile.blocks[best] - profile.blocks[index]
         error = (_jackknife_variance(lead) + by_copies) ** 0.5

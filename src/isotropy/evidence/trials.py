@@ -258,18 +258,20 @@ def scaled_copy(network: nn.Module, inputs: Tensor) -> nn.Module:
     With the usual small initial weights tanh is nearly linear, and so is the tangent kernel; what
     averages over a symmetry leave of a linear kernel is next to nothing. Trained layers have
     outputs of the order of one. Layers are divided by the standard deviation of their outputs, in
-    the order in which they are called; one whose outputs do not vary is left as it is.
+    the order in which they are called, each weight once; one whose outputs do not vary, or whose
+    weight is computed from other parameters, is left as it is.
     Mishkin, Matas (2016), "All you need is a good init".
     """
     network = copy.deepcopy(network)
-    done: set[nn.Module] = set()
+    done: set[int] = set()
 
     def scale(layer: nn.Module, _: object, output: Tensor) -> Tensor | None:
+        own = dict(layer.named_parameters(recurse=False))
         spread = float(output.std(correction=0))
-        if layer in done or not 0 < spread < math.inf:
+        if "weight" not in own or id(own["weight"]) in done or not 0 < spread < math.inf:
             return None
-        done.add(layer)
-        for parameter in layer.parameters(recurse=False):
+        done.add(id(own["weight"]))
+        for parameter in own.values():
             parameter.div_(spread)
         return output / spread
 
