@@ -113,9 +113,9 @@ def test_intervals_of_a_normal_density_cover(one_draw) -> None:
 
 @pytest.mark.parametrize("examples", [1, 30, 1000])
 def test_a_coarse_interval_is_that_of_fewer_examples(one_draw, examples: int) -> None:
-    """A normal density of width w has w/√power, and N examples count as fewer than α."""
-    power = coarse_power(examples)
-    assert power * examples == pytest.approx(1 / (1 / examples + 1 / room.COARSE_EXAMPLES))
+    """A normal density of width w has w/√power, and N examples count as fewer than α√N."""
+    power, most = coarse_power(examples), room.COARSE * examples**0.5
+    assert power * examples == pytest.approx(1 / (1 / examples + 1 / most))
     points, width = np.arange(0.0, 181.0, 3.0), 4.0
     given = profile_of(points, -(((points - 90) / width) ** 2) / 2)
     low, high = posterior(given, 0.0, power=power).interval

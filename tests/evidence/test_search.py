@@ -344,7 +344,7 @@ def test_what_was_not_taken_is_not_scanned_again(names: tuple[str, ...]) -> None
 
     Also after a second search that was in vain.
     """
-    found, surface = found_on(rivals(35, 3, more=20), *names)
+    found, surface = found_on(rivals(38, 3, more=3.6), *names)
     taken = {name: amount for name, amount in found.amounts.items() if amount}
     assert taken.keys() == {"turn", "shear"}
     models = beside(surface, "grow", *taken)

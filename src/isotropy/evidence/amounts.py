@@ -33,8 +33,8 @@ from isotropy.checks import CallerError
 GRID = 1001
 DRAWS = 200
 CREDIBLE = 0.95
-COARSE_EXAMPLES = 30.0
-"""Examples that all data count as at most in an interval: then about ±10 % for a range of 45°."""
+COARSE = 2.0
+"""N examples count as about so many times √N in an interval."""
 
 PEAK_ERRORS = 2.0
 """Standard errors within which a lower peak counts as high as the highest."""
@@ -124,14 +124,15 @@ def posterior(
 
 
 def coarse_power(examples: int) -> float:
-    """Power of the likelihood for a model that is not exact: 1/(1 + N/α), α = `COARSE_EXAMPLES`.
+    """Power of the likelihood for a model that is not exact: 1/(1 + √N/α), α = `COARSE`.
 
     No model is exact, and with many examples an exact model's interval would be narrower than what
     the model is wrong by. Conditioning on data *near* those that were seen gives, to first order, a
-    power of the likelihood with which N examples count as at most α.
+    power 1/(1 + N/a) of the likelihood with which N examples count as at most a. How near follows
+    from how far data of the same law differ among themselves, so a = α√N.
     Miller and Dunson (2019), "Robust Bayesian inference via coarsening".
     """
-    return 1 / (1 + examples / COARSE_EXAMPLES)
+    return 1 / (1 + examples**0.5 / COARSE)
 
 
 def interpolated_peak(profile: Profile, about: int) -> float:
@@ -182,11 +183,14 @@ def _interpolated(profile: Profile, values: Array, grid: Array) -> Array:
     known = np.isfinite(values)
     points, values = points[known], values[known]
     where = np.log(grid + profile.scale)
-    if len(points) < 3:
-        found: Array = np.interp(where, points, values)
-        return found
-    inner = Akima1DInterpolator(points, values, method="makima", extrapolate=True)(where)
-    return np.where(where > points[-1], values[-1], inner)
+    if len(points) < 2:
+        return np.full(len(grid), values[0])
+    inner: Array = np.interp(where, points, values)
+    if len(points) > 2:
+        inner = Akima1DInterpolator(points, values, method="makima", extrapolate=True)(where)
+    # Beyond the last point L goes on falling, if it fell: there the scan was stopped.
+    slope = min(0.0, float((values[-1] - values[-2]) / (points[-1] - points[-2])))
+    return np.where(where > points[-1], values[-1] + slope * (where - points[-1]), inner)
 
 
 def _normalised(values: Array) -> Array:

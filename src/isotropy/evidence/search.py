@@ -10,11 +10,11 @@ goes forwards, one symmetry after the other:
        highest
     3. again with those that are left, until none is worth taking
 
-Two directions of one motion (translation along x and y) are tried together as well: each alone may
-be worth little or nothing. Where several were taken, each amount is refined once
-more beside the others. What is not taken is exactly zero. Where a symmetry that gains much by
-itself was not taken, because another that gains more had come before it, the search is made again
-with that one first, and the better of both is kept. The grid covers the whole range of each
+Two directions of one motion (translation along x and y) are tried together as well, unless another
+symmetry gains more: each alone may be worth little or nothing. Where several were taken, each amount is refined once
+more beside the others. What is not taken is exactly zero. Where a symmetry was not taken that by
+itself gains about as much as all that were, the search is made again with that one first, and the
+better of both is kept. The grid covers the whole range of each
 candidate, so that a symmetry that pays only when it is complete is found as well as a small one.
 """
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -61,6 +62,10 @@ PROBABILITY_GRID = (0.2, 0.5, 0.75, 1.0)
 """Shares of the largest probability."""
 AROUND = (0.5, 0.7, 0.85, 1.2, 1.5, 2.2)
 """Times the amount that was found: where its posterior is computed from."""
+NEAR = 0.1
+"""Relative distance to an amount that was tried within which another is not."""
+LOST = 5.0
+"""Nats of the coarse posterior that must be lost for larger amounts of a motion not to be tried."""
 SAME = 1e-3
 """Share of the largest amount by which two amounts must differ to be told apart."""
 LEAST_GAIN = math.log(20)
@@ -68,11 +73,13 @@ LEAST_GAIN = math.log(20)
 ERRORS = 2.0
 """And standard deviations between replicates."""
 PASSED_OVER = 0.8
-"""Share of the first symmetry's gain from which one that was not taken starts a second search."""
+"""Share of what all symmetries taken gain from which one that was not starts a second search."""
 HOPELESS = 10 * LEAST_GAIN
 """Nats that motions of a family must lose at every amount for them not to be tried together."""
 LEAST_ERROR = 0.5
 """Nats: standard deviation between replicates that is assumed at least."""
+
+Kind = Literal["periodic", "open", "finite"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ class Candidate:
     largest: as much as there can be
     floor, whole: where absent ends and where present begins
     scale: one small step
+    kind: a motion with a period or an open one, or a finite element and its probability
     """
 
     names: tuple[str, ...]
@@ -90,6 +98,7 @@ class Candidate:
     floor: float
     whole: float
     scale: float
+    kind: Kind = "finite"
 
     @property
     def name(self) -> str:
@@ -186,6 +195,7 @@ def _of_generator(generator: Generator, bound: float) -> Candidate:
         in_units(FLOOR),
         in_units(whole),
         in_units(FLOOR),
+        "open" if generator.period is None else "periodic",
     )
 
 
@@ -273,17 +283,18 @@ class _Search:
     def _gains(self, taken: Amounts) -> list[Gain]:
         """Candidates that are worth taking on top of those taken, with what each gains."""
         gains: list[Gain] = []
-        loses: dict[str, bool] = {}
+        alone: dict[str, float] = {}
         for candidate in (*self.singles.values(), *self.families):
             if any(name in taken for name in candidate.names):
                 continue
-            if all(loses.get(name, False) for name in candidate.names):
-                continue  # each motion of this family by itself loses much
+            if len(candidate.names) > 1 and not _is_promising(candidate, alone, gains):
+                continue
             self._scan(candidate, taken)
             profile = self._profile(candidate, taken)
-            loses[candidate.name] = max(profile.log_predictive[1:]) < (
-                profile.log_predictive[0] - HOPELESS
-            )
+            if len(candidate.names) == 1:
+                alone[candidate.name] = (
+                    max(profile.log_predictive[1:]) - profile.log_predictive[0]
+                )
             likely = posterior(profile, self.error).above(candidate.floor) > 0.5
             enough = max(profile.log_predictive) > self.at_least
             if likely and enough and profile.gain > max(LEAST_GAIN, ERRORS * self.error):
@@ -291,20 +302,25 @@ class _Search:
         return gains
 
     def _passed_over(self, gains: Sequence[Gain], taken: Amounts) -> Gain | None:
-        """What gained much by itself, and nothing on top of what was taken before it."""
-        most = max((gain for gain, _ in gains), default=0.0)
+        """What gains about as much by itself as all that was taken, and nothing on top of it."""
+        least = PASSED_OVER * (self._value(taken) - self._value({}))
         left = [
             each
             for each in gains
-            if each[0] > PASSED_OVER * most and not any(name in taken for name in each[1].names)
+            if each[0] > least and not any(name in taken for name in each[1].names)
         ]
         return max(left, key=lambda each: each[0], default=None)
 
     def _scan(self, candidate: Candidate, taken: Amounts) -> None:
-        """Trials over the grid."""
+        """Trials over the grid, up to where a motion without a period has lost much."""
         self.beside[candidate.names] = dict(taken)
+        without = last = self._value(taken)
+        enough = LOST / coarse_power(self.trials.examples)
         for amount in candidate.grid:
-            self._at(candidate, amount, taken)
+            value = self._at(candidate, amount, taken).log_predictive
+            if candidate.kind == "open" and without - enough > value and last > value:
+                break
+            last = value
 
     def _at(self, candidate: Candidate, amount: float, taken: Amounts) -> Trial:
         tried = self.tried.setdefault(candidate.names, {})
@@ -313,6 +329,14 @@ class _Search:
         amount = next(near, amount)
         tried[amount] = None
         return self.trials.at({**taken, **candidate.of(amount)})
+
+    def _near(self, candidate: Candidate, amount: float, taken: Amounts) -> None:
+        """A trial with about this amount, unless there is one."""
+        for each in self.tried.get(candidate.names, ()):
+            known = self.trials.known({**taken, **candidate.of(each)})
+            if known is not None and abs(each - amount) < NEAR * amount:
+                return
+        self._at(candidate, amount, taken)
 
     def _profile(self, candidate: Candidate, taken: Amounts) -> Profile:
         """L at all amounts that were tried beside these others."""
@@ -372,7 +396,7 @@ class _Search:
         scanned = self.beside.get(candidate.names, {})
         if amount:  # the amounts of the others may have changed since it was tried
             for factor in AROUND:
-                self._at(candidate, min(candidate.largest, factor * amount), others)
+                self._near(candidate, min(candidate.largest, factor * amount), others)
         elif scanned.keys() == others.keys():
             others = scanned  # their amounts were refined since, which changes its own gain little
         else:
@@ -393,6 +417,18 @@ class _Search:
         exact = posterior(profile, self.error)
         coarse = posterior(profile, self.error, power=coarse_power(self.trials.examples))
         return Finding(candidate, profile, exact, coarse, amount, gain, interval)
+
+
+def _is_promising(family: Candidate, alone: Mapping[str, float], gains: Sequence[Gain]) -> bool:
+    """Whether motions are worth trying together.
+
+    Not if each by itself loses much, nor if another symmetry gains more than they do one by one:
+    they are tried again beside that one.
+    alone: what each gains at its best amount above zero
+    """
+    own = [alone[name] for name in family.names]
+    others = (gain for gain, each in gains if not set(each.names) & set(family.names))
+    return max(own) >= -HOPELESS and sum(own) >= max(others, default=-math.inf)
 
 
 def _without(amounts: Amounts, names: Sequence[str]) -> dict[str, float]:

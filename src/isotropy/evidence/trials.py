@@ -147,9 +147,11 @@ class Trials:
 
     def at(self, amounts: Amounts, replicate: int = 0) -> Trial:
         """The trial with these amounts; replicates differ in their copies."""
-        key = (_key(amounts), replicate)
+        own = _key(amounts)
+        # Where nothing is drawn all replicates are the same.
+        key = (own, replicate if replicate and self._draws(dict(own)) else 0)
         if key not in self._done:
-            self._done[key] = self._made(dict(key[0]), replicate)
+            self._done[key] = self._made(dict(own), key[1])
             self.tell(self._done[key])
         return self._done[key]
 
@@ -207,6 +209,9 @@ class Trials:
         dtype, device = self.inputs.dtype, self.inputs.device
         return augmentation_for(config, self.actions, dtype=dtype).to(device)
 
+    def _draws(self, amounts: dict[str, float]) -> bool:
+        return _is_random(self._augmentation(amounts), amounts)
+
     def copies(self, augmentation: Augmentation, amounts: Amounts) -> int:
         """How many copies of each example there are in a trial.
 
@@ -214,7 +219,7 @@ class Trials:
         drawn.
         """
         elements = augmentation.elements if isinstance(augmentation, Mixture) else 1
-        if not _draws(augmentation, amounts):
+        if not _is_random(augmentation, amounts):
             return elements
         linear = "small" if self.chosen is None else "linear"
         kind = linear if self.gradients is linear_gradients else "other"
@@ -418,7 +423,7 @@ def is_linear(network: nn.Module) -> bool:
     return all(type(layer) is nn.Linear for layer in layers)
 
 
-def _draws(augmentation: Augmentation, amounts: Amounts) -> bool:
+def _is_random(augmentation: Augmentation, amounts: Amounts) -> bool:
     """Whether copies differ from draw to draw: finite elements alone need one copy each."""
     if not isinstance(augmentation, Mixture):
         return not augmentation.is_identity

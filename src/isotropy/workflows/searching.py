@@ -5,6 +5,11 @@ where it starts predicts training examples that are left out. They take at most 
 the training data. The amounts found are final, and the run trains with them; with `refine` it moves
 them further along the gradient of the Laplace evidence of all data. What the search says of each
 symmetry goes into the run's folder as JSON, from which a resumed run takes it.
+
+A linearised network learns no features, and averages over a whole period help it where a trained
+one needs less. That there is all of a period is therefore said only if training bears it out: a
+second run has half of it (`halved`), and of both the one with the larger Laplace evidence stays
+(`decided`).
 """
 
 from __future__ import annotations
@@ -14,12 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from isotropy.checkpoint import plain
 from isotropy.evidence.schedule import LearnConfig
-from isotropy.evidence.search import Search, candidates_of, search
+from isotropy.evidence.search import LEAST_GAIN, Search, candidates_of, search
 from isotropy.evidence.streams import stream
 from isotropy.evidence.trials import Trial, Trials
 from isotropy.evidence.verdict import NOTHING_LEARNED, nothing_learned
@@ -87,12 +93,72 @@ def settings_from(settings: LearnConfig, found: Mapping[str, Any]) -> LearnConfi
     )
 
 
+def halved(found: Mapping[str, Any]) -> dict[str, float]:
+    """The amounts that were found, with half of every period that was found whole.
+
+    Empty where there is none, where nothing was learned, or where it was decided before.
+    """
+    if found["nothing_learned"] or found.get("trained"):
+        return {}
+    own = found["symmetries"]
+    whole = [
+        name
+        for name, amount in found["amounts"].items()
+        if own[name]["kind"] == "periodic" and amount >= own[name]["whole"]
+    ]
+    if not whole:
+        return {}
+    return {n: a / 2 if n in whole else a for n, a in found["amounts"].items()}
+
+
+def decided(
+    found: Mapping[str, Any], rival: Mapping[str, float], evidence: tuple[float, float]
+) -> dict[str, Any]:
+    """The search's record after training, with the amounts that stay and both log evidences.
+
+    Half a period stays unless the whole of it leads by log 20: of equally good amounts the least.
+    rival:    `halved` amounts
+    evidence: Laplace log evidence of the trained networks, with what was found and with the rival
+    """
+    first, second = evidence
+    amounts = dict(rival) if second >= first - LEAST_GAIN else found["amounts"]
+    symmetries = {
+        name: own if amounts[name] == own["amount"] else _with_amount(own, amounts[name])
+        for name, own in found["symmetries"].items()
+    }
+    trained = [
+        {"amounts": dict(found["amounts"]), "log_evidence": first},
+        {"amounts": dict(rival), "log_evidence": second},
+    ]
+    return {**found, "amounts": amounts, "symmetries": symmetries, "trained": trained}
+
+
+def _with_amount(own: Mapping[str, Any], amount: float) -> dict[str, Any]:
+    """The record of a symmetry with another amount, and its gain there by the profile."""
+    known = [row for row in own["profile"] if row["log_predictive"] is not None]
+    there, here = np.interp(
+        [amount, own["amount"]],
+        [row["amount"] for row in known],
+        [row["log_predictive"] for row in known],
+    )
+    change = float(there - here)
+    low, high = own["interval"]
+    return {
+        **own,
+        "amount": amount,
+        "interval": [min(low, amount), max(high, amount)],
+        "gain_nats": own["gain_nats"] + change,
+        "gain_interval": [each + change for each in own["gain_interval"]],
+    }
+
+
 def _record(found: Search, trials: Trials) -> dict[str, Any]:
     symmetries = {}
     for name, finding in found.findings.items():
         symmetries[name] = {
             "amount": finding.amount,
             "interval": list(finding.interval),
+            "kind": finding.candidate.kind,
             "probability": finding.probability,
             "floor": finding.candidate.floor,
             "whole": finding.candidate.whole,
@@ -120,15 +186,18 @@ def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str,
     """L, log Z and held-out log density at 0, ½, 1 and 2 times the amount; none without test data.
 
     All are of the linearised network, the held-out log density as a mean over examples. Twice the
-    amount is cut to as much as there can be.
+    amount is cut to as much as there can be. Of a whole period there is a quarter as well, since
+    half of it may be what stays.
     """
     if trials.test is None:
         return []
     finding = found.findings[name]
     rows: list[dict[str, float | None]] = []
     last = -1.0
-    for factor in (0.0, 0.5, 1.0, 2.0):
-        amount = min(factor * finding.amount, finding.candidate.largest)
+    own = finding.candidate
+    is_whole = own.kind == "periodic" and finding.amount >= own.whole
+    for factor in (0.0, *([0.25] if is_whole else []), 0.5, 1.0, 2.0):
+        amount = min(factor * finding.amount, own.largest)
         if amount <= last:
             continue
         last, amounts = amount, {**found.amounts, name: amount}
