@@ -132,6 +132,36 @@ def test_beyond_the_last_amount_that_was_tried_nothing_rises(one_draw) -> None:
     assert beyond == pytest.approx(np.full(len(beyond), beyond[0]))
 
 
+STOPPED = {
+    # Amounts and L, and the last two that are known.
+    "two points": ((0, 60), (0.0, -5.0), (0, 1)),
+    "three points": ((0, 9, 60), (0.0, -1.0, -7.0), (1, 2)),
+    "falls all along": ((0, 9, 27, 60), (0.0, -1.0, -3.0, -8.0), (2, 3)),
+    "rises and falls": ((0, 9, 27, 60), (0.0, 4.0, 5.0, 2.0), (2, 3)),
+    "falls and rises": ((0, 9, 27, 60), (0.0, -4.0, -5.0, -2.0), (2, 3)),
+    "the last one failed": ((0, 9, 27, 60), (0.0, -1.0, -3.0, -math.inf), (1, 2)),
+    "one of two failed": ((0, 27, 60), (0.0, -3.0, -math.inf), (0, 1)),
+}
+
+
+@pytest.mark.parametrize(("points", "values", "known"), STOPPED.values(), ids=STOPPED)
+def test_beyond_the_last_amount_what_fell_goes_on_falling(one_draw, points, values, known) -> None:
+    """With the last slope in t; what rose at last is flat."""
+    found = posterior(profile_of(points, values), 0.0)
+    before, last = known
+    slope = (values[last] - values[before]) / (in_t(points[last]) - in_t(points[before]))
+    grid = found.grid[found.grid > points[last]]
+    expected = values[last] + min(0.0, slope) * (in_t(grid) - in_t(points[last])) - values[0]
+    beyond = np.log(found.density[-len(grid) :] / found.density[0])
+    np.testing.assert_allclose(beyond, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("values", [(1.0, -math.inf), (-math.inf, 2.0, -math.inf)], ids=len)
+def test_one_amount_alone_says_nothing(one_draw, values: tuple[float, ...]) -> None:
+    found = posterior(profile_of((0, 27, 60)[: len(values)], values), 0.0)
+    np.testing.assert_allclose(found.density, 1 / room.GRID)
+
+
 # --- its errors -----------------------------------------------------------------------------------
 
 

@@ -21,12 +21,19 @@ from planar_problems import (
 )
 from torch import Tensor, nn
 
+from isotropy.evidence import search as room
+from isotropy.evidence.amounts import coarse_power
 from isotropy.evidence.schedule import resolve
 from isotropy.evidence.search import (
+    AROUND,
+    HOPELESS,
     LEAST_ERROR,
     LEAST_GAIN,
+    LOST,
+    NEAR,
     PASSED_OVER,
     Candidate,
+    Kind,
     Search,
     candidates_of,
     families_of,
@@ -46,29 +53,37 @@ THIRDS = tuple(amount / 3 for amount in TURNS)
 FACTORS = (0.05, 0.15, 0.4, 1.0)
 HALVES = tuple(amount / 2 for amount in FACTORS)
 CANDIDATES = {
-    "a period": (ROTATION, {}, "rotation", 180.0, TURNS, 162.0),
-    "a period, capped": (ROTATION, {"rotation": 60.0}, "rotation", 60.0, THIRDS, 162.0),
-    "no period": (affine(("scale_x",)), {}, "scale_x", 1.0, FACTORS, 0.4),
-    "no period, capped": (affine(("scale_x",)), {"scale_x": 0.5}, "scale_x", 0.5, HALVES, 0.4),
-    "of the width": (affine(("translation_x",)), {}, "translation_x", 0.5, HALVES, 0.2),
-    "a mirror": (mirror(0), {}, "mirror_x", 0.5, (0.1, 0.25, 0.375, 0.5), 0.45),
-    "a mirror, capped": (
-        mirror(0), {"mirror_x": 0.3}, "mirror_x", 0.3, (0.06, 0.15, 0.225, 0.3), 0.45,
+    "a period": (ROTATION, {}, "rotation", 180.0, TURNS, 162.0, "periodic"),
+    "a period, capped": (ROTATION, {"rotation": 60.0}, "rotation", 60.0, THIRDS, 162.0, "periodic"),
+    "no period": (affine(("scale_x",)), {}, "scale_x", 1.0, FACTORS, 0.4, "open"),
+    "no period, capped": (
+        affine(("scale_x",)), {"scale_x": 0.5}, "scale_x", 0.5, HALVES, 0.4, "open",
     ),
-    "one of four": (quarter_turns(), {}, "turn_90", 0.25, (0.05, 0.125, 0.1875, 0.25), 0.225),
-    "drawn": (PointPermutation(), {}, "point_permutation", 1.0, (0.2, 0.5, 0.75, 1.0), 0.9),
+    "of the width": (affine(("translation_x",)), {}, "translation_x", 0.5, HALVES, 0.2, "open"),
+    "a mirror": (mirror(0), {}, "mirror_x", 0.5, (0.1, 0.25, 0.375, 0.5), 0.45, "finite"),
+    "a mirror, capped": (
+        mirror(0), {"mirror_x": 0.3}, "mirror_x", 0.3, (0.06, 0.15, 0.225, 0.3), 0.45, "finite",
+    ),
+    "one of four": (
+        quarter_turns(), {}, "turn_90", 0.25, (0.05, 0.125, 0.1875, 0.25), 0.225, "finite",
+    ),
+    "drawn": (
+        PointPermutation(), {}, "point_permutation", 1.0, (0.2, 0.5, 0.75, 1.0), 0.9, "finite",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("action", "caps", "name", "largest", "grid", "whole"), CANDIDATES.values(), ids=CANDIDATES
+    ("action", "caps", "name", "largest", "grid", "whole", "kind"),
+    CANDIDATES.values(),
+    ids=CANDIDATES,
 )
-def test_candidates(action, caps, name, largest, grid, whole) -> None:
+def test_candidates(action, caps, name, largest, grid, whole, kind: Kind) -> None:
     augmentation = augmentation_over(action, caps=caps, start={}, dtype=torch.float64)
     found = {candidate.name: candidate for candidate in candidates_of(augmentation)}[name]
     assert found.names == (name,) and found.largest == pytest.approx(largest)
     assert found.grid == pytest.approx(grid) and found.whole == pytest.approx(whole)
-    assert found.grid[-1] == found.largest
+    assert found.grid[-1] == found.largest and found.kind == kind
     assert found.scale > 0 and 0 < found.floor < found.whole
 
 
@@ -82,15 +97,18 @@ def test_what_is_capped_at_zero_is_no_candidate(distribution: str) -> None:
     assert names == ["rotation", "turn_90", "turn_270"]
 
 
-def candidate(name: str, largest: float = 1.0) -> Candidate:
-    grid = tuple(share * largest for share in (0.1, 0.3, 1.0))
-    return Candidate((name,), largest, grid, 0.05 * largest, 0.9 * largest, 0.05 * largest)
+SHARES = (0.1, 0.3, 1.0)
+
+
+def candidate(name: str, largest: float = 1.0, kind: Kind = "finite") -> Candidate:
+    grid = tuple(share * largest for share in SHARES)
+    return Candidate((name,), largest, grid, 0.05 * largest, 0.9 * largest, 0.05 * largest, kind)
 
 
 def test_families() -> None:
-    given = [candidate(name) for name in ("shift_x", "turn", "grow_x", "shift_y", "shift_z")]
-    (family,) = families_of(given)
-    assert family.names == ("shift_x", "shift_y", "shift_z")
+    names = ("shift_x", "turn", "grow_x", "shift_y", "shift_z")
+    (family,) = families_of([candidate(name, kind="open") for name in names])
+    assert family.names == ("shift_x", "shift_y", "shift_z") and family.kind == "open"
     assert family.of(0.2) == {"shift_x": 0.2, "shift_y": 0.2, "shift_z": 0.2}
     assert families_of([candidate("shift_x"), candidate("shift_y", 2.0)]) == []
     assert families_of([candidate("x"), candidate("y")]) != []  # names that are axes alone
@@ -102,12 +120,13 @@ def test_families() -> None:
 class Surface:
     """In place of trials: L as a function of the amounts; log Z is not there to be looked at."""
 
-    examples = 200
-
     def __init__(
-        self, criterion: Callable[[Mapping[str, float]], float], noise: Sequence[float] = (0.0,)
+        self,
+        criterion: Callable[[Mapping[str, float]], float],
+        noise: Sequence[float] = (0.0,),
+        examples: int = 200,
     ) -> None:
-        self.criterion, self.noise = criterion, noise
+        self.criterion, self.noise, self.examples = criterion, noise, examples
         self.done: dict[tuple, Trial] = {}
 
     @property
@@ -128,9 +147,16 @@ class Surface:
         return self.done.get(self._key(amounts, 0))
 
 
-def found_on(criterion, *names: str, **options) -> tuple[Search, Surface]:
+def found_on(criterion, *names: str, kind: Kind = "finite", **options) -> tuple[Search, Surface]:
     surface = Surface(criterion, **options)
-    return search(surface, [candidate(name) for name in names]), surface  # type: ignore[arg-type]
+    candidates = [candidate(name, kind=kind) for name in names]
+    return search(surface, candidates), surface  # type: ignore[arg-type]
+
+
+def beside(surface: Surface, name: str, *others: str) -> list[dict[str, float]]:
+    """Amounts of all trials of `name` beside just these others."""
+    models = [dict(key[:-1]) for key in surface.done]
+    return [model for model in models if model.keys() == {name, *others}]
 
 
 def hill(amount: float, peak: float, height: float, width: float = 0.35) -> float:
@@ -227,14 +253,14 @@ def test_two_that_do_not_depend_on_each_other() -> None:
     assert found.findings["grow"].gain == pytest.approx(80, rel=0.02)
 
 
+def turned_and_grown(amounts: Mapping[str, float]) -> float:
+    """The best amount of turns is larger alone than beside growth."""
+    turn, grow = amounts.get("turn", 0.0), amounts.get("grow", 0.0)
+    return hill(turn, 0.6 - 0.25 * grow, 200) + hill(grow, 0.4, 60)
+
+
 def test_two_that_change_each_others_amount() -> None:
-    """The best amount of the first is larger alone than beside the second."""
-
-    def both(amounts: Mapping[str, float]) -> float:
-        turn, grow = amounts.get("turn", 0.0), amounts.get("grow", 0.0)
-        return hill(turn, 0.6 - 0.25 * grow, 200) + hill(grow, 0.4, 60)
-
-    found, _ = found_on(both, "turn", "grow")
+    found, _ = found_on(turned_and_grown, "turn", "grow")
     assert found.amounts["turn"] == pytest.approx(0.5, rel=0.05)
     assert found.amounts["grow"] == pytest.approx(0.4, rel=0.05)
 
@@ -285,6 +311,121 @@ def test_one_direction_that_pays_more_alone_comes_first() -> None:
     assert {(0.1, 0.1), (0.3, 0.3), (1.0, 1.0)} <= both, "the family was compared with each"
 
 
+ONE_BY_ONE = {
+    # What turns gain, what each direction gains alone, and whether both are tried at once.
+    "nothing gains": (0.0, -2.0, True),
+    "another gains more": (60.0, -2.0, False),
+    "another gains less": (40.0, 25.0, True),
+    "another gains more than both": (40.0, 15.0, False),
+    "each loses much": (0.0, -1.1 * HOPELESS, False),
+    "each loses less": (0.0, -0.9 * HOPELESS, True),
+}
+
+
+@pytest.mark.parametrize(("turns", "alone", "is_tried"), ONE_BY_ONE.values(), ids=ONE_BY_ONE)
+def test_directions_are_tried_together_after_what_gains_more(
+    turns: float, alone: float, is_tried: bool
+) -> None:
+    def criterion(amounts: Mapping[str, float]) -> float:
+        x, y = amounts.get("shift_x", 0.0), amounts.get("shift_y", 0.0)
+        shifts = hill(x, 0.2, 70) if x == y else alone
+        return hill(amounts.get("turn", 0.0), 0.5, turns) + shifts
+
+    found, surface = found_on(criterion, "shift_x", "shift_y", "turn")
+    grid = {(share, share) for share in SHARES}
+
+    def pairs(*others: str) -> set[tuple[float, float]]:
+        models = beside(surface, "shift_x", "shift_y", *others)
+        return {(model["shift_x"], model["shift_y"]) for model in models}
+
+    assert (grid <= pairs()) is is_tried and (is_tried or grid.isdisjoint(pairs()))
+    if turns and not is_tried:
+        assert grid <= pairs("turn"), "beside what gains more"
+    is_found = is_tried or turns > 0
+    for name in ("shift_x", "shift_y"):
+        assert found.amounts[name] == pytest.approx(0.2 if is_found else 0.0, rel=0.1)
+    assert bool(found.amounts["turn"]) is (turns > 0)
+
+
+# --- what is not tried ----------------------------------------------------------------------------
+
+
+def losing(loss: float, at: float) -> Callable[[Mapping[str, float]], float]:
+    """−70 without it; with more and more of it straight down in t, by `loss` at one amount."""
+
+    def criterion(amounts: Mapping[str, float]) -> float:
+        grow = amounts.get("grow", 0.0)
+        return -70 - loss * math.log(1 + grow / 0.05) / math.log(1 + at / 0.05)
+
+    return criterion
+
+
+@pytest.mark.parametrize("examples", [200, 5000])
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("share", "more"), [(1.01, 1), (0.99, 2)])
+@pytest.mark.parametrize("kind", ["open", "periodic", "finite"])
+def test_scans_stop_where_an_open_motion_has_lost_much(
+    kind: Kind, share: float, more: int, place: int, examples: int
+) -> None:
+    """At one amount of the grid it has just lost enough, or too little: then one more is tried."""
+    criterion = losing(share * LOST / coarse_power(examples), SHARES[place])
+    found, surface = found_on(criterion, "grow", kind=kind, examples=examples)
+    tried = [model["grow"] for model in beside(surface, "grow")]
+    assert tried == list(SHARES[: place + more] if kind == "open" else SHARES)
+    grow = found.findings["grow"]
+    assert grow.profile.amounts == (0.0, *tried)
+    assert grow.amount == 0.0 and grow.gain < 0
+    claimed = word_for(grow.probability, gains=False, whole=False, built_in=False)
+    assert claimed == "absent"
+    assert grow.interval[0] == 0.0 and grow.interval[1] < tried[-1]
+
+
+@pytest.mark.parametrize(("kind", "amount"), [("open", 0.0), ("periodic", 1.0), ("finite", 1.0)])
+def test_a_gain_behind_a_deep_valley(kind: Kind, amount: float) -> None:
+    """A whole period may gain where half of it loses; an open motion is not followed so far."""
+
+    def criterion(amounts: Mapping[str, float]) -> float:
+        turn = amounts.get("turn", 0.0)
+        return 60.0 if turn > 0.9 else -500 * turn
+
+    found, _ = found_on(criterion, "turn", kind=kind)
+    assert found.amounts["turn"] == pytest.approx(amount, abs=0.1)
+
+
+def test_what_is_lost_is_counted_from_what_was_taken() -> None:
+    """Growth loses 90 of the 100 that turns gain, which is more than there is without both."""
+
+    def criterion(amounts: Mapping[str, float]) -> float:
+        turn, grow = amounts.get("turn", 0.0), amounts.get("grow", 0.0)
+        return hill(turn, 1.0, 100) - (90 if turn else 10) * (grow > 0)
+
+    found, surface = found_on(criterion, "turn", "grow", kind="open")
+    assert found.amounts == {"turn": pytest.approx(1.0), "grow": 0.0}
+    assert [model["grow"] for model in beside(surface, "grow")] == list(SHARES)
+    assert [model["grow"] for model in beside(surface, "grow", "turn")] == [SHARES[0]]
+
+
+@pytest.mark.parametrize("names", [("turn",), ("turn", "grow")], ids=len)
+def test_amounts_near_those_that_were_tried_are_not_tried(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About what was found there are trials at or near all `AROUND`, beside the same others."""
+    found, surface = found_on(turned_and_grown, *names)
+    monkeypatch.setattr(room, "NEAR", 0.0)
+    whole, every = found_on(turned_and_grown, *names)
+    assert whole.amounts == found.amounts
+    spared = 0
+    for name, finding in found.findings.items():
+        tried, more = set(finding.profile.amounts), set(whole.findings[name].profile.amounts)
+        goals = {min(1.0, factor * finding.amount) for factor in AROUND}
+        for goal in goals:
+            near = {each for each in tried if abs(each - goal) < NEAR * goal}
+            assert near == {goal} or (near and (goal not in near or goal == 1.0))
+        assert tried <= more and more - tried <= goals
+        spared += len(more - tried)
+    assert surface.count == every.count - spared < every.count
+
+
 # --- what was passed over -------------------------------------------------------------------------
 
 
@@ -325,6 +466,18 @@ def test_the_first_search_is_kept_where_it_is_better() -> None:
     assert found.findings["spin"].gain < 0 and found.findings["grow"].gain < 0
 
 
+def test_a_trial_that_failed_does_not_end_a_scan() -> None:
+    """The network is not finite at 0.1, and at 0.3 there is a hill."""
+
+    def criterion(amounts: Mapping[str, float]) -> float:
+        push = amounts.get("push", 0.0)
+        return -math.inf if push == 0.1 else hill(push, 0.3, 60)
+
+    surface = Surface(criterion)
+    found = search(surface, [candidate("push", kind="open")])  # type: ignore[arg-type]
+    assert found.amounts["push"] == pytest.approx(0.3, rel=0.05)
+
+
 def test_what_gains_little_by_itself_starts_none() -> None:
     """Less than `PASSED_OVER` of what the first gains."""
     found, surface = found_on(rivals(40 * PASSED_OVER - 1, 50), *RIVALS)
@@ -332,10 +485,13 @@ def test_what_gains_little_by_itself_starts_none() -> None:
     assert not any({"spin", "grow"} <= dict(key[:-1]).keys() for key in surface.done)
 
 
-def beside(surface: Surface, name: str, *others: str) -> list[dict[str, float]]:
-    """Amounts of all trials of `name` beside just these others."""
-    models = [dict(key[:-1]) for key in surface.done]
-    return [model for model in models if model.keys() == {name, *others}]
+def test_what_gains_little_beside_all_that_was_taken_starts_none() -> None:
+    """Turns and shear gain 80; spins gain 35, which is much beside the 40 of turns alone."""
+    found, surface = found_on(rivals(35, 50, more=40), *RIVALS, "shear")
+    taken = {name for name, amount in found.amounts.items() if amount}
+    assert taken == {"turn", "shear"}
+    assert found.log_predictive == pytest.approx(80, rel=0.01)
+    assert not any({"spin", "grow"} <= dict(key[:-1]).keys() for key in surface.done)
 
 
 @pytest.mark.parametrize("names", [("turn", "shear", "grow"), ("turn", "shear", *RIVALS[1:])])

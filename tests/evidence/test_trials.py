@@ -129,11 +129,17 @@ def test_trials_are_the_same_again_and_replicates_differ() -> None:
     assert len({first.log_predictive, other.log_predictive, seed.log_predictive}) == 3
 
 
-@pytest.mark.parametrize("amounts", [{}, {"mirror_x": 0.5}])
-def test_replicates_agree_where_nothing_is_drawn(amounts: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("amounts", "count"), [({}, 1), ({"mirror_x": 0.5}, 1), ({"turn": 60.0}, 2)]
+)
+def test_replicates_are_one_trial_where_nothing_is_drawn(
+    amounts: dict[str, float], count: int
+) -> None:
     trials = trials_of()
-    first, other = trials.at(amounts), trials.at(amounts, 1)
-    assert first.log_predictive == other.log_predictive and torch.equal(first.blocks, other.blocks)
+    other, first = trials.at(amounts, 1), trials.at(amounts, 0)
+    assert (other is first) is (count == 1) and trials.count == count
+    assert trials.known(amounts) is first and first.replicate == 0
+    assert (other.log_predictive == first.log_predictive) is (count == 1)
 
 
 def test_the_network_and_the_generator_are_left_as_they_were() -> None:

@@ -184,7 +184,7 @@ def _interpolated(profile: Profile, values: Array, grid: Array) -> Array:
     points, values = points[known], values[known]
     where = np.log(grid + profile.scale)
     if len(points) < 2:
-        return np.full(len(grid), values[0])
+        return np.full(len(grid), values[0] if len(values) else 0.0)
     inner: Array = np.interp(where, points, values)
     if len(points) > 2:
         inner = Akima1DInterpolator(points, values, method="makima", extrapolate=True)(where)

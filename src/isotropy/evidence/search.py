@@ -11,11 +11,14 @@ goes forwards, one symmetry after the other:
     3. again with those that are left, until none is worth taking
 
 Two directions of one motion (translation along x and y) are tried together as well, unless another
-symmetry gains more: each alone may be worth little or nothing. Where several were taken, each amount is refined once
-more beside the others. What is not taken is exactly zero. Where a symmetry was not taken that by
-itself gains about as much as all that were, the search is made again with that one first, and the
-better of both is kept. The grid covers the whole range of each
-candidate, so that a symmetry that pays only when it is complete is found as well as a small one.
+symmetry gains more: each alone may be worth little or nothing. Where several were taken, each
+amount is refined once more beside the others. What is not taken is exactly zero. Where a symmetry
+was not taken that by itself gains about as much as all that were, the search is made again with
+that one first, and the better of both is kept.
+
+Grids cover the whole range of each candidate, so that a symmetry that pays only when it is complete
+is found as well as a small one. Motions without a period are given up at the first amount that has
+lost much: there is no larger one that is complete.
 """
 
 from __future__ import annotations
@@ -292,9 +295,7 @@ class _Search:
             self._scan(candidate, taken)
             profile = self._profile(candidate, taken)
             if len(candidate.names) == 1:
-                alone[candidate.name] = (
-                    max(profile.log_predictive[1:]) - profile.log_predictive[0]
-                )
+                alone[candidate.name] = max(profile.log_predictive[1:]) - profile.log_predictive[0]
             likely = posterior(profile, self.error).above(candidate.floor) > 0.5
             enough = max(profile.log_predictive) > self.at_least
             if likely and enough and profile.gain > max(LEAST_GAIN, ERRORS * self.error):
@@ -314,13 +315,12 @@ class _Search:
     def _scan(self, candidate: Candidate, taken: Amounts) -> None:
         """Trials over the grid, up to where a motion without a period has lost much."""
         self.beside[candidate.names] = dict(taken)
-        without = last = self._value(taken)
-        enough = LOST / coarse_power(self.trials.examples)
+        least = self._value(taken) - LOST / coarse_power(self.trials.examples)
         for amount in candidate.grid:
             value = self._at(candidate, amount, taken).log_predictive
-            if candidate.kind == "open" and without - enough > value and last > value:
+            failed = value == -math.inf
+            if candidate.kind == "open" and value < least and not failed:
                 break
-            last = value
 
     def _at(self, candidate: Candidate, amount: float, taken: Amounts) -> Trial:
         tried = self.tried.setdefault(candidate.names, {})

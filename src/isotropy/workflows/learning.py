@@ -24,6 +24,7 @@ from torch import nn
 
 from isotropy.checkpoint import (
     AUGMENTATION,
+    CHECKPOINT,
     CONFIG,
     REPORT,
     RESULT,
@@ -256,12 +257,17 @@ def _better(
     """
     assert run.search is not None
     if remark is not None:
-        remark("training once more, with half of what was found whole: is all of it needed?")
+        remark(
+            "training once more, about as long: with half of what was found whole, to see whether "
+            "all of it is needed"
+        )
     _run(other, progress)
     first, second = run.trainer.final_evidence(), other.trainer.final_evidence()
     assert first is not None and second is not None  # searches are for objectives that have one
     found = decided(run.search, rival, (first.nats, second.nats))
     stays = run if found["amounts"] == run.search["amounts"] else other
+    if run.folder is not None:  # interrupted from here on, the one that stays begins again
+        (run.folder / CHECKPOINT).unlink(missing_ok=True)
     return in_folder(stays, run.folder, screening=run.screening, search=plain(found))
 
 

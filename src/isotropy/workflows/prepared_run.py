@@ -129,12 +129,13 @@ def in_folder(
     if folder is None:
         return replace(run, screening=screening, search=search)
     path = make_folder(Path(folder))
+    if resume:
+        screening = read_json(path / SCREENING) if (path / SCREENING).exists() else screening
+        search = read_json(path / SEARCH) if (path / SEARCH).exists() else search
     if resume and (path / CHECKPOINT).exists():
         config = read_json(path / CONFIG)
         check_same_run(path, config, run.config)
         history = load_trainer(path, run.trainer)
-        screening = read_json(path / SCREENING) if (path / SCREENING).exists() else screening
-        search = read_json(path / SEARCH) if (path / SEARCH).exists() else search
         return replace(
             run, config=config, history=history, folder=path, screening=screening, search=search
         )

@@ -104,7 +104,7 @@ def halved(found: Mapping[str, Any]) -> dict[str, float]:
     whole = [
         name
         for name, amount in found["amounts"].items()
-        if own[name]["kind"] == "periodic" and amount >= own[name]["whole"]
+        if own[name].get("kind") == "periodic" and amount >= own[name]["whole"]
     ]
     if not whole:
         return {}
@@ -117,6 +117,7 @@ def decided(
     """The search's record after training, with the amounts that stay and both log evidences.
 
     Half a period stays unless the whole of it leads by log 20: of equally good amounts the least.
+    The density of the whole search remains that of what it found.
     rival:    `halved` amounts
     evidence: Laplace log evidence of the trained networks, with what was found and with the rival
     """

@@ -1,0 +1,302 @@
+"""Whether training bears out a whole period: the rival run with half of it, and which one stays."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from evidence.planar_problems import CONFIG, Turn, by_radius, mirror, mlp, points
+from learn_runs import outcome
+from torch import nn
+
+import isotropy
+from isotropy.workflows import learning, prepared_run, searching
+from isotropy.workflows.searching import LEAST_GAIN, decided, halved
+
+# -- the record of a search ------------------------------------------------------------------------
+
+PROFILE = {0.0: -100.0, 45.0: -80.0, 90.0: -60.0, 135.0: -70.0, 180.0: -50.0}
+
+
+def symmetry(amount: float, kind: str = "periodic", whole: float = 162.0) -> dict[str, Any]:
+    """What a search keeps of one symmetry."""
+    profile = [{"amount": each, "log_predictive": value} for each, value in PROFILE.items()]
+    return {
+        "amount": amount,
+        "interval": [0.8 * amount, amount],
+        "kind": kind,
+        "whole": whole,
+        "gain_nats": 50.0,
+        "gain_interval": [30.0, 70.0],
+        "profile": profile,
+    }
+
+
+def record(symmetries: dict[str, dict[str, Any]], **entries: Any) -> dict[str, Any]:
+    amounts = {name: own["amount"] for name, own in symmetries.items()}
+    return {"nothing_learned": False, "amounts": amounts, "symmetries": symmetries, **entries}
+
+
+WHOLE = {"rotation": symmetry(180.0)}
+MANY = {
+    "rotation": symmetry(180.0),
+    "tilt": symmetry(100.0),
+    "spin": symmetry(0.0),
+    "scale_x": symmetry(0.5, "open", 0.4),
+    "flip": symmetry(0.5, "finite", 0.45),
+}
+HALVED = {
+    "a whole period": (WHOLE, {"rotation": 90.0}),
+    "just whole": ({"rotation": symmetry(162.0)}, {"rotation": 81.0}),
+    "not quite whole": ({"rotation": symmetry(161.9)}, {}),
+    "absent": ({"rotation": symmetry(0.0)}, {}),
+    "a whole open motion": ({"scale_x": symmetry(0.5, "open", 0.4)}, {}),
+    "a whole finite element": ({"flip": symmetry(0.5, "finite", 0.45)}, {}),
+    "two whole periods": (
+        {"rotation": symmetry(180.0), "tilt": symmetry(170.0)}, {"rotation": 90.0, "tilt": 85.0},
+    ),
+    "one of many": (
+        MANY, {"rotation": 90.0, "tilt": 100.0, "spin": 0.0, "scale_x": 0.5, "flip": 0.5}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("symmetries", "expected"), HALVED.values(), ids=HALVED)
+def test_half_of_every_whole_period(symmetries, expected: dict[str, float]) -> None:
+    assert halved(record(symmetries)) == expected
+
+
+@pytest.mark.parametrize(
+    "entries", [{"nothing_learned": True}, {"trained": [{"amounts": {}, "log_evidence": 0.0}]}]
+)
+def test_nothing_is_halved_where_nothing_was_learned_or_it_is_decided(
+    entries: dict[str, Any],
+) -> None:
+    assert halved({**record(WHOLE), **entries}) == {}
+
+
+EVIDENCE = {
+    # Log evidence of the whole and of the half, and whether the whole stays.
+    "the whole leads by more": (LEAST_GAIN + 1e-6, 0.0, True),
+    "the whole leads by just so much": (LEAST_GAIN, 0.0, False),
+    "the whole leads by less": (LEAST_GAIN - 1e-6, 0.0, False),
+    "equal": (-300.0, -300.0, False),
+    "the half leads": (-300.0, -200.0, False),
+    "no number for the whole": (math.nan, -200.0, True),
+    "no number for the half": (-300.0, math.nan, True),
+    "no numbers": (math.nan, math.nan, True),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "whole_stays"), EVIDENCE.values(), ids=EVIDENCE)
+def test_half_stays_unless_the_whole_leads(first: float, second: float, whole_stays: bool) -> None:
+    found = record(MANY, examples=200)
+    before, rival = copy.deepcopy(found), halved(found)
+    result = decided(found, rival, (first, second))
+    assert found == before, "what was given is left as it was"
+    assert result["amounts"] == (found["amounts"] if whole_stays else rival)
+    assert {n: own["amount"] for n, own in result["symmetries"].items()} == result["amounts"]
+    same = [name for name in MANY if result["symmetries"][name] == MANY[name]]
+    assert same == (list(MANY) if whole_stays else ["tilt", "spin", "scale_x", "flip"])
+    trained = [(row["amounts"], row["log_evidence"]) for row in result["trained"]]
+    assert [amounts for amounts, _ in trained] == [found["amounts"], rival]
+    assert [value for _, value in trained] == pytest.approx([first, second], nan_ok=True)
+    assert result["examples"] == 200 and halved(result) == {}
+
+
+WITH_HALF = {
+    # What was found, the interval, a trial that failed, and by how much L changes to the half.
+    "a trial at both": (180.0, [90.0, 180.0], None, -60.0 - -50.0),
+    "the interval is stretched": (180.0, [150.0, 180.0], None, -60.0 - -50.0),
+    "a trial at neither": (170.0, [50.0, 180.0], None, (-80 + 20 * 40 / 45) - (-70 + 20 * 35 / 45)),
+    "a failed trial": (180.0, [90.0, 180.0], 90.0, -75.0 - -50.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("amount", "interval", "failed", "change"), WITH_HALF.values(), ids=WITH_HALF
+)
+def test_what_is_said_of_the_half(
+    amount: float, interval: list[float], failed: float | None, change: float
+) -> None:
+    """Its gain is that of the whole, changed as the profile does; the interval holds it."""
+    own = {**symmetry(amount), "interval": interval, "probability": 0.99}
+    own["profile"] = [
+        {**row, "log_predictive": None if row["amount"] == failed else row["log_predictive"]}
+        for row in own["profile"]
+    ]
+    found = record({"rotation": own})
+    half = decided(found, halved(found), (0.0, 0.0))["symmetries"]["rotation"]
+    assert half["amount"] == amount / 2
+    assert half["interval"] == [min(interval[0], amount / 2), interval[1]]
+    assert half["gain_nats"] == pytest.approx(50 + change)
+    assert half["gain_interval"] == pytest.approx([30 + change, 70 + change])
+    changed = {"amount", "interval", "gain_nats", "gain_interval"}
+    assert {name: half[name] for name in own.keys() - changed} == {
+        name: own[name] for name in own.keys() - changed
+    }
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+EPOCHS = 3
+SETTINGS = replace(CONFIG, epochs=EPOCHS, samples=4, test_samples=4)
+WHOLE_TURN, HALF_TURN = {"turn": 180.0}, {"turn": 90.0}
+
+
+class Stopped(Exception):
+    """A run was stopped."""
+
+
+def stop(*arguments: Any, **named: Any) -> None:
+    raise Stopped
+
+
+def learned(*, dropout: float = 0.0, **options: Any) -> isotropy.LearnResult:
+    """Points of the plane, labelled by their radius, of which the search finds all turns."""
+    torch.manual_seed(0)
+    network = nn.Sequential(*mlp(), nn.Dropout(dropout)).double()
+    train, test = points(60), points(30, seed=1)
+    given = {"actions": [Turn(), mirror(0)], "config": SETTINGS, "verdicts": 2, **options}
+    return isotropy.learn(network, (train, by_radius(train)), (test, by_radius(test)), **given)
+
+
+def starts_of(told: list[isotropy.LearnProgress]) -> list[Any]:
+    """The amounts that each epoch had."""
+    return [each.config.start for each in told]
+
+
+def numbers(folder: Path) -> list[Any]:
+    """All numbers of a run's folder but times."""
+    result, rows = outcome(folder)
+    config, search = (
+        json.loads((folder / name).read_text()) for name in ("config.json", "search.json")
+    )
+    assert result["search"] == search, "the result holds the search as it was kept"
+    for each in (search, result["search"]):
+        assert each.pop("seconds") >= 0
+    return [result, rows, config, search]
+
+
+@pytest.fixture
+def half_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far the whole leads."""
+    monkeypatch.setattr(searching, "LEAST_GAIN", math.inf)
+
+
+@pytest.mark.parametrize("whole_stays", [False, True])
+def test_the_better_of_both_runs_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_stays: bool
+) -> None:
+    """It is what a run with its amounts is, in all files of the folder."""
+    monkeypatch.setattr(searching, "LEAST_GAIN", -math.inf if whole_stays else math.inf)
+    told: list[isotropy.LearnProgress] = []
+    said: list[str] = []
+    result = learned(folder=tmp_path, progress=told.append, remark=said.append)
+    assert starts_of(told) == [WHOLE_TURN] * EPOCHS + [HALF_TURN] * EPOCHS
+    assert sum("training once more" in sentence for sentence in said) == 1
+    start = WHOLE_TURN if whole_stays else HALF_TURN
+    turn, mirrored = result.symmetries
+    assert turn.high == pytest.approx(start["turn"]) and mirrored.high == 0.0
+    record = json.loads((tmp_path / "result.json").read_text())
+    found = record["search"]
+    assert found["amounts"] == {**start, "mirror_x": 0.0}
+    assert found["symmetries"]["turn"]["amount"] == start["turn"]
+    assert [row["amounts"]["turn"] for row in found["trained"]] == [180.0, 90.0]
+    assert found["trained"][0 if whole_stays else 1]["log_evidence"] == result.log_evidence
+    tried = [row["amount"] for row in found["symmetries"]["turn"]["beside_held_out"]]
+    assert tried == [0.0, 45.0, 90.0, 180.0]
+    verdict = next(each for each in record["verdicts"] if each["name"] == "turn")
+    assert verdict["verdict"] == ("present" if whole_stays else "partial")
+    assert verdict["gain_nats"] == found["symmetries"]["turn"]["gain_nats"]
+
+    config = replace(SETTINGS, start=start, caps={"mirror_x": 0.0}, refine=False)
+    expected = learned(config=config)
+    assert result.log_evidence == expected.log_evidence
+    assert record["test_accuracy"] == expected.test_accuracy
+    for given, wanted in zip(result.history, expected.history, strict=True):
+        assert {**given, "seconds": 0} == {**wanted, "seconds": 0}
+    weights, wanted = result.model.state_dict(), expected.model.state_dict()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+
+    _, rows, kept, search = before = numbers(tmp_path)
+    assert kept["schedule"]["start"] == start and search["amounts"] == found["amounts"]
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    monkeypatch.setattr(learning, "find_amounts", stop)
+    again = learned(folder=tmp_path, resume=True, progress=pytest.fail)
+    assert numbers(tmp_path) == before
+    weights = again.model.state_dict()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted), "the checkpoint's"
+
+
+STOPS = {
+    "in the second training": (None, EPOCHS),
+    "before it is decided": ("decided", EPOCHS),
+    "in the verdicts": ("judge", 0),
+}
+
+
+@pytest.mark.parametrize("saved", ["after each epoch", "at the end"])
+@pytest.mark.parametrize(("place", "epochs"), STOPS.values(), ids=STOPS)
+def test_stopped_runs_end_as_unbroken_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays, place, epochs: int, saved: str
+) -> None:
+    """The first run is kept; the second is trained again, if it was not decided."""
+    seconds = 0.0 if saved == "after each epoch" else math.inf
+    monkeypatch.setattr(learning, "CHECKPOINT_SECONDS", seconds)
+    unbroken, folder = tmp_path / "unbroken", tmp_path / "stopped"
+    learned(folder=unbroken, dropout=0.3)
+
+    def progress(told: isotropy.LearnProgress) -> None:
+        if place is None and told.config.start == HALF_TURN and told.row.epoch == 2:
+            raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        if place is not None:
+            patch.setattr(learning, place, stop)
+        learned(folder=folder, progress=progress, dropout=0.3)
+    assert not (folder / "result.json").exists()
+    told: list[isotropy.LearnProgress] = []
+    monkeypatch.setattr(learning, "find_amounts", stop)
+    learned(folder=folder, resume=True, progress=told.append, dropout=0.3)
+    assert starts_of(told) == [HALF_TURN] * epochs
+    mine, theirs = numbers(folder), numbers(unbroken)
+    assert mine == theirs
+    assert mine[0]["search"]["amounts"]["turn"] == 90.0
+
+
+def test_stopped_while_the_second_run_takes_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays
+) -> None:
+    """No weights of the first are left beside the record of the second, which begins again."""
+    unbroken, folder = tmp_path / "unbroken", tmp_path / "stopped"
+    learned(folder=unbroken)
+    save = prepared_run.save_trainer
+
+    def saved(place: Path, trainer, history) -> None:
+        if trainer.config.start == HALF_TURN:
+            raise Stopped
+        save(place, trainer, history)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(prepared_run, "save_trainer", saved)
+        learned(folder=folder)
+    assert not (folder / "checkpoint.safetensors").exists()
+    told: list[isotropy.LearnProgress] = []
+    learned(folder=folder, resume=True, progress=told.append)
+    assert starts_of(told) == [HALF_TURN] * EPOCHS
+    assert numbers(folder) == numbers(unbroken)
+
+
+def test_amounts_that_are_refined_are_trained_once(half_stays) -> None:
+    told: list[isotropy.LearnProgress] = []
+    config = replace(SETTINGS, refine=True)
+    found = learned(config=config, progress=told.append).record["search"]
+    assert starts_of(told) == [WHOLE_TURN] * EPOCHS
+    assert found["amounts"]["turn"] == 180.0 and "trained" not in found
