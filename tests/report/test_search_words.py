@@ -25,6 +25,7 @@ from isotropy.report.search_words import (
     HELD_OUT_NATS,
     disagreement_sentences,
     held_out_points,
+    trained_sentences,
 )
 
 
@@ -64,6 +65,35 @@ def test_the_sentence_is_among_the_findings() -> None:
         "held-out log density per example is −1.400 at ±50° and −1.500 at ±100°, while the log "
         "predictive density of training examples left out is lower at ±50° by 24.9 nats."
     )
+
+
+def after_training(kept: float, evidence: tuple[float | None, ...]) -> dict[str, Any]:
+    """A result whose rotation was found to be ±180°, and trained with that and with half of it."""
+    trained = [
+        {"amounts": {"rotation": amount, "scale_x": 0.1}, "log_evidence": value}
+        for amount, value in zip((180.0, 90.0), evidence, strict=False)
+    ]
+    search = {**SEARCH, "amounts": {"rotation": kept, "scale_x": 0.1}, "trained": trained}
+    return {**result_with(rotation=kept), "search": search}
+
+
+@pytest.mark.parametrize(
+    ("kept", "end"),
+    [(180.0, "all of it is needed"), (90.0, "no more is needed, although the search found more")],
+)
+def test_what_training_adds_is_said(kept: float, end: str) -> None:
+    result = after_training(kept, (-1767.2, -1742.5))
+    (sentence,) = trained_sentences(result)
+    assert sentence in finding_sentences(result, {})
+    assert sentence == (
+        "Trained with half the period, rotation by up to ±90°, the network has a log evidence of "
+        f"−1,742.5 nats, with the whole of it −1,767.2: {end}."
+    )
+
+
+@pytest.mark.parametrize("evidence", [(), (-1.0,), (-1.0, None)])
+def test_without_two_trained_runs_nothing_is_said(evidence: tuple[float | None, ...]) -> None:
+    assert trained_sentences(after_training(180.0, evidence)) == []
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from isotropy.report.search_words import (
     disagreement_sentences,
     is_nothing_learned,
     nothing_learned_sentence,
+    trained_sentences,
 )
 from isotropy.report.units import (
     OTHER_READING,
@@ -139,6 +140,7 @@ def finding_sentences(result: Mapping[str, Any], truth: Mapping[str, float]) -> 
     told = _judged_sentences(symmetries, verdicts) if verdicts else _read_sentences(symmetries)
     return (
         *told,
+        *trained_sentences(result),
         *moving,
         *disagreement_sentences(result),
         *_correlation_sentences(result),

@@ -1,4 +1,4 @@
-"""What the search before a run says: nothing learned, and where held-out data disagree.
+"""What the search before a run says: nothing learned, what training adds, where data disagree.
 
 A record's `search` holds, for every symmetry, the log predictive density L of trials at some
 amounts: each training example is predicted from all others. For one that was taken it holds L, the
@@ -25,7 +25,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from isotropy.report.units import signed_amount
-from isotropy.report.wording import finite, mapping_of, number_text, objects_of, spoken_name
+from isotropy.report.wording import (
+    finite,
+    joined,
+    mapping_of,
+    number_text,
+    objects_of,
+    spoken_name,
+)
 
 HELD_OUT_NATS = 0.02
 """Nats per held-out example by which amounts must differ."""
@@ -188,6 +195,32 @@ def disagreement_sentences(result: Mapping[str, Any]) -> list[str]:
                 f"per example is {_held_out(other)} at {there} and {_held_out(learned)} at {here}."
             )
     return sentences
+
+
+def trained_sentences(result: Mapping[str, Any]) -> list[str]:
+    """What a second run with half of the periods that were found whole came to; else nothing."""
+    search = mapping_of(result.get("search"))
+    rows = objects_of(search.get("trained"))
+    evidence = [number for row in rows if (number := finite(row.get("log_evidence"))) is not None]
+    if len(rows) != 2 or len(evidence) != 2:
+        return []
+    units = {str(s["name"]): str(s.get("unit") or "") for s in result.get("symmetries") or []}
+    whole, half = (mapping_of(row.get("amounts")) for row in rows)
+    halves = {str(name): finite(half.get(name)) for name in whole if half.get(name) != whole[name]}
+    phrases = [
+        f"{spoken_name(name)} by up to {signed_amount(amount, units.get(name, ''))}"
+        for name, amount in halves.items()
+        if amount is not None
+    ]
+    if not phrases:
+        return []
+    needed = mapping_of(search.get("amounts")) == whole
+    end = "all of it is needed" if needed else "no more is needed, although the search found more"
+    first, second = (number_text(value, 1) for value in evidence)
+    return [
+        f"Trained with half the period, {joined(phrases)}, the network has a log evidence of "
+        f"{second} nats, with the whole of it {first}: {end}."
+    ]
 
 
 def _held_out(point: HeldOutPoint) -> str:
