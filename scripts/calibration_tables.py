@@ -6,6 +6,7 @@ what was said of each symmetry under each truth, and amounts by the number of co
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,17 +31,23 @@ def calibration_table(results: Path) -> str:
     lines += [
         "",
         "| network, N | sets | verdicts right | right or cannot tell | ±45° and ±180° within 15 % "
-        "| intervals that cover | random labels: sets called learned, called symmetric |",
-        "|---|---|---|---|---|---|---|",
+        "| intervals that cover | of symmetries that are there "
+        "| random labels: sets called learned, called symmetric |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for (network, examples), own in calibration.by_size(records).items():
         shares = calibration.shares_of(own)
         lines.append(
             f"| {network}, {examples:,} | {len(own)} | {shares['right']:.1%} | "
-            f"{shares['right or cannot tell']:.1%} | {shares['within']:.0%} | "
-            f"{shares['covers']:.1%} | {shares['fooled']:.0f}, {shares['claimed']:.0f} |"
+            f"{shares['right or cannot tell']:.1%} | {_percent(shares['within'])} | "
+            f"{shares['covers']:.1%} | {_percent(shares['covers what is there'])} | "
+            f"{shares['fooled']:.0f}, {shares['claimed']:.0f} |"
         )
     return "\n".join([*lines, "", made_with(records)])
+
+
+def _percent(share: float) -> str:
+    return "" if math.isnan(share) else f"{share:.0%}"
 
 
 def confusion_table(results: Path) -> str:

@@ -43,7 +43,10 @@ def test_counts() -> None:
     records = [record(), record(amount=60.0, covers=False), record(verdict="absent", right=False)]
     found = shares_of(records)
     assert found["right"] == found["right or cannot tell"] == found["within"] == 2 / 3
-    assert found["covers"] == 2 / 3 and found["fooled"] == 0
+    assert found["covers"] == found["covers what is there"] == 2 / 3 and found["fooled"] == 0
+    absent = record("none") | {"symmetries": [{**record()["symmetries"][0], "truth": 0.0}]}
+    assert shares_of([record(covers=False), absent])["covers"] == 1 / 2
+    assert shares_of([record(covers=False), absent])["covers what is there"] == 0
     assert shares_of([record(verdict="cannot tell", right=False)])["right or cannot tell"] == 1
     assert math.isnan(within([record(truth="none")]))
     assert any("3 sets, right 0.667" in line for line in summary(records))

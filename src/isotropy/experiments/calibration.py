@@ -163,6 +163,8 @@ def shares_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     right, right or cannot tell: of all verdicts
     within:  see `within`
     covers:  of the intervals of all symmetries where something was learned, those with the truth
+    covers what is there: the same of symmetries that the data have; the others have zero in their
+             intervals unless they were taken
     fooled:  how many sets of random labels were said to have been learned
     claimed: how many of these were said to have a symmetry
     """
@@ -173,6 +175,13 @@ def shares_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "right or cannot tell": share(s["right"] or s["verdict"] == "cannot tell" for s in judged),
         "within": within(records),
         "covers": share(s["covers"] for record in learned for s in record["symmetries"]),
+        "covers what is there": share(
+            s["covers"]
+            for record in learned
+            if record["truth"] != NOTHING
+            for s in record["symmetries"]
+            if s["truth"] > 0
+        ),
         "fooled": float(sum(record["truth"] == NOTHING for record in learned)),
         "claimed": float(sum(_claims(record) for record in learned)),
     }
