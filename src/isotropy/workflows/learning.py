@@ -24,13 +24,11 @@ from torch import nn
 
 from isotropy.checkpoint import (
     AUGMENTATION,
-    CHECKPOINT,
     CONFIG,
     REPORT,
     RESULT,
     check_unused,
     make_folder,
-    plain,
     read_json,
     save_trainer,
     unwritable,
@@ -53,11 +51,12 @@ from isotropy.networks.mixtures import Mixture
 from isotropy.networks.specification import NetworkSpecification
 from isotropy.report.learn_report import learn_page
 from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
+from isotropy.workflows.confirming import confirmed
 from isotropy.workflows.illustration import Illustration, illustrate
 from isotropy.workflows.prepared_run import SEARCH, PreparedRun, in_folder, prepare_run
 from isotropy.workflows.preparing import Actions, default_actions, read_split, write_page
 from isotropy.workflows.provenance import record_head
-from isotropy.workflows.searching import decided, find_amounts, halved, settings_from
+from isotropy.workflows.searching import find_amounts, settings_from
 
 CALIBRATION_EXAMPLES = 500
 """Test examples whose calibration is scored: each needs its own Jacobian."""
@@ -190,7 +189,7 @@ def learn(
         # More is learned than amounts, and trials could not follow it.
         settings = replace(settings, search=False)
         run = prepare_run(model, split, settings, **options)
-    found, is_told = None, False
+    asked, found, is_told = settings, None, False
     if run.trainer.config.search:
         found = _kept_search(folder) if resume else None
         if found is None:
@@ -213,9 +212,13 @@ def learn(
     begun, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
     run.save()  # before the verdicts, so that they can be interrupted
-    if found is not None and not trainer.config.refine and (rival := halved(found)):
-        other = replace(settings, start={name: each for name, each in rival.items() if each})
-        run = _better(run, prepare_run(model, split, other, **options), rival, progress, remark)
+    run = confirmed(
+        run,
+        asked,
+        lambda other: prepare_run(model, split, other, **options),
+        lambda other: _run(other, progress),
+        remark,
+    )
     result = outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
     searched = 0.0 if run.search is None else float(run.search["seconds"])
     result.record["seconds"] = searched + seconds_before + time.monotonic() - begun
@@ -242,33 +245,6 @@ def _run(run: PreparedRun, progress: Callable[[LearnProgress], None] | None) -> 
             saved = time.monotonic()
         if progress is not None:
             progress(progress_of(run, row))
-
-
-def _better(
-    run: PreparedRun,
-    other: PreparedRun,
-    rival: Mapping[str, float],
-    progress: Callable[[LearnProgress], None] | None,
-    remark: Callable[[str], None] | None,
-) -> PreparedRun:
-    """A run that has ended, or another with these rival amounts if its evidence says so.
-
-    The other is trained here, and takes the run's folder if it is better.
-    """
-    assert run.search is not None
-    if remark is not None:
-        remark(
-            "training once more, about as long: with half of what was found whole, to see whether "
-            "all of it is needed"
-        )
-    _run(other, progress)
-    first, second = run.trainer.final_evidence(), other.trainer.final_evidence()
-    assert first is not None and second is not None  # searches are for objectives that have one
-    found = decided(run.search, rival, (first.nats, second.nats))
-    stays = run if found["amounts"] == run.search["amounts"] else other
-    if run.folder is not None:  # interrupted from here on, the one that stays begins again
-        (run.folder / CHECKPOINT).unlink(missing_ok=True)
-    return in_folder(stays, run.folder, screening=run.screening, search=plain(found))
 
 
 def progress_of(run: PreparedRun, row: EpochRecord) -> LearnProgress:

@@ -2,14 +2,9 @@
 
 Trials (`evidence.trials`) train nothing: they say how well the network linearised in its weights
 where it starts predicts training examples that are left out. They take at most `search_examples` of
-the training data. The amounts found are final, and the run trains with them; with `refine` it moves
-them further along the gradient of the Laplace evidence of all data. What the search says of each
-symmetry goes into the run's folder as JSON, from which a resumed run takes it.
-
-A linearised network learns no features, and averages over a whole period help it where a trained
-one needs less. That there is all of a period is therefore said only if training bears it out: a
-second run has half of it (`halved`), and of both the one with the larger Laplace evidence stays
-(`decided`).
+the training data. The run trains with the amounts found, and then confirms them (`confirming`);
+with `refine` it moves them further along the gradient of the Laplace evidence of all data. What the
+search says of each symmetry goes into the run's folder as JSON, from which a resumed run takes it.
 """
 
 from __future__ import annotations
@@ -19,13 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from isotropy.checkpoint import plain
 from isotropy.evidence.schedule import LearnConfig
-from isotropy.evidence.search import LEAST_GAIN, Search, candidates_of, search
+from isotropy.evidence.search import Search, candidates_of, search
 from isotropy.evidence.streams import stream
 from isotropy.evidence.trials import Trial, Trials
 from isotropy.evidence.verdict import NOTHING_LEARNED, nothing_learned
@@ -78,79 +72,21 @@ def settings_from(settings: LearnConfig, found: Mapping[str, Any]) -> LearnConfi
     """The settings of the run that follows: what was found as its start, the rest held at zero.
 
     Amounts stay as they were found. Correlations are not searched for, and a bound is an objective
-    of its own: these refine amounts by gradient.
+    of its own: these refine amounts by gradient. Without any symmetry one copy of an example is
+    enough.
     """
     amounts = {} if found["nothing_learned"] else dict(found["amounts"])
     taken = {name: amount for name, amount in amounts.items() if amount}
     absent = {name: 0.0 for name in found["amounts"] if name not in taken}
     complete = settings.distribution == "independent" and settings.bound == "none"
-    refine = settings.refine
+    refine = not complete and bool(taken) if settings.refine is None else settings.refine
     return replace(
         settings,
         start=taken,
         caps={**(settings.caps or {}), **absent},
-        refine=not complete and bool(taken) if refine is None else refine,
+        refine=refine,
+        samples=settings.samples if taken or refine else 1,
     )
-
-
-def halved(found: Mapping[str, Any]) -> dict[str, float]:
-    """The amounts that were found, with half of every period that was found whole.
-
-    Empty where there is none, where nothing was learned, or where it was decided before.
-    """
-    if found["nothing_learned"] or found.get("trained"):
-        return {}
-    own = found["symmetries"]
-    whole = [
-        name
-        for name, amount in found["amounts"].items()
-        if own[name].get("kind") == "periodic" and amount >= own[name]["whole"]
-    ]
-    if not whole:
-        return {}
-    return {n: a / 2 if n in whole else a for n, a in found["amounts"].items()}
-
-
-def decided(
-    found: Mapping[str, Any], rival: Mapping[str, float], evidence: tuple[float, float]
-) -> dict[str, Any]:
-    """The search's record after training, with the amounts that stay and both log evidences.
-
-    Half a period stays unless the whole of it leads by log 20: of equally good amounts the least.
-    The density of the whole search remains that of what it found.
-    rival:    `halved` amounts
-    evidence: Laplace log evidence of the trained networks, with what was found and with the rival
-    """
-    first, second = evidence
-    amounts = dict(rival) if second >= first - LEAST_GAIN else found["amounts"]
-    symmetries = {
-        name: own if amounts[name] == own["amount"] else _with_amount(own, amounts[name])
-        for name, own in found["symmetries"].items()
-    }
-    trained = [
-        {"amounts": dict(found["amounts"]), "log_evidence": first},
-        {"amounts": dict(rival), "log_evidence": second},
-    ]
-    return {**found, "amounts": amounts, "symmetries": symmetries, "trained": trained}
-
-
-def _with_amount(own: Mapping[str, Any], amount: float) -> dict[str, Any]:
-    """The record of a symmetry with another amount, and its gain there by the profile."""
-    known = [row for row in own["profile"] if row["log_predictive"] is not None]
-    there, here = np.interp(
-        [amount, own["amount"]],
-        [row["amount"] for row in known],
-        [row["log_predictive"] for row in known],
-    )
-    change = float(there - here)
-    low, high = own["interval"]
-    return {
-        **own,
-        "amount": amount,
-        "interval": [min(low, amount), max(high, amount)],
-        "gain_nats": own["gain_nats"] + change,
-        "gain_interval": [each + change for each in own["gain_interval"]],
-    }
 
 
 def _record(found: Search, trials: Trials) -> dict[str, Any]:
