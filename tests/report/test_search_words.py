@@ -67,33 +67,62 @@ def test_the_sentence_is_among_the_findings() -> None:
     )
 
 
-def after_training(kept: float, evidence: tuple[float | None, ...]) -> dict[str, Any]:
-    """A result whose rotation was found to be ±180°, and trained with that and with half of it."""
-    trained = [
-        {"amounts": {"rotation": amount, "scale_x": 0.1}, "log_evidence": value}
-        for amount, value in zip((180.0, 90.0), evidence, strict=False)
-    ]
-    search = {**SEARCH, "amounts": {"rotation": kept, "scale_x": 0.1}, "trained": trained}
-    return {**result_with(rotation=kept), "search": search}
+def after_training(kept: Amounts, *rows: tuple[Amounts, float | None]) -> dict[str, Any]:
+    """A result with these amounts, after networks with others had been trained."""
+    trained = [{"amounts": amounts, "log_evidence": value} for amounts, value in rows]
+    search = {**SEARCH, "amounts": kept, "trained": trained}
+    return {**result_with(**kept), "search": search}
 
 
-@pytest.mark.parametrize(
-    ("kept", "end"),
-    [(180.0, "all of it is needed"), (90.0, "no more is needed, although the search found more")],
+Amounts = dict[str, float]
+WHOLE: Amounts = {"rotation": 180.0, "scale_x": 0.1}
+HALF: Amounts = {"rotation": 90.0, "scale_x": 0.1}
+SCALED: Amounts = {"rotation": 0.0, "scale_x": 0.1}
+NONE: Amounts = {"rotation": 0.0, "scale_x": 0.0}
+HALF_SENTENCE = (
+    "Trained with half the period, rotation by up to ±90°, the network has a log evidence of "
+    "−1,742.5 nats, with the whole of it −1,767.2: "
 )
-def test_what_training_adds_is_said(kept: float, end: str) -> None:
-    result = after_training(kept, (-1767.2, -1742.5))
-    (sentence,) = trained_sentences(result)
-    assert sentence in finding_sentences(result, {})
-    assert sentence == (
-        "Trained with half the period, rotation by up to ±90°, the network has a log evidence of "
-        f"−1,742.5 nats, with the whole of it −1,767.2: {end}."
-    )
+NONE_SENTENCE = (
+    "Trained without any symmetry the network has a log evidence of −1,700.0 nats, with what the "
+    "search found −1,742.5: "
+)
+TRAINED = {
+    "a whole period": (WHOLE, [], [HALF_SENTENCE + "all of it is needed."]),
+    "half of it": (
+        HALF,
+        [(NONE, -1700.0)],
+        [HALF_SENTENCE + "no more is needed than half.", NONE_SENTENCE + "confirmed."],
+    ),
+    "none of it": (
+        NONE,
+        [(NONE, -1700.0)],
+        [
+            HALF_SENTENCE + "no more is needed than half.",
+            NONE_SENTENCE + "rotation and scaling along x left out, not confirmed by training.",
+        ],
+    ),
+    "one of both": (
+        SCALED,
+        [(NONE, -1700.0), (SCALED, -1699.0)],
+        [
+            HALF_SENTENCE + "no more is needed than half.",
+            NONE_SENTENCE + "rotation left out, not confirmed by training.",
+        ],
+    ),
+}
 
 
-@pytest.mark.parametrize("evidence", [(), (-1.0,), (-1.0, None)])
-def test_without_two_trained_runs_nothing_is_said(evidence: tuple[float | None, ...]) -> None:
-    assert trained_sentences(after_training(180.0, evidence)) == []
+@pytest.mark.parametrize(("kept", "rows", "sentences"), TRAINED.values(), ids=TRAINED)
+def test_what_training_adds_is_said(kept, rows, sentences: list[str]) -> None:
+    result = after_training(kept, (WHOLE, -1767.2), (HALF, -1742.5), *rows)
+    assert trained_sentences(result) == sentences
+    assert set(sentences) <= set(finding_sentences(result, {}))
+
+
+@pytest.mark.parametrize("rows", [[], [(WHOLE, -1.0)], [(WHOLE, -1.0), (HALF, None)]])
+def test_without_trained_rivals_nothing_is_said(rows) -> None:
+    assert trained_sentences(after_training(WHOLE, *rows)) == []
 
 
 @pytest.mark.parametrize(

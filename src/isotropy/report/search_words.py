@@ -198,29 +198,50 @@ def disagreement_sentences(result: Mapping[str, Any]) -> list[str]:
 
 
 def trained_sentences(result: Mapping[str, Any]) -> list[str]:
-    """What a second run with half of the periods that were found whole came to; else nothing."""
+    """What training with rivals of the amounts that were found came to; nothing without rivals.
+
+    Rivals are half of the periods that were found whole, no symmetry at all, and all but one.
+    """
     search = mapping_of(result.get("search"))
-    rows = objects_of(search.get("trained"))
-    evidence = [number for row in rows if (number := finite(row.get("log_evidence"))) is not None]
-    if len(rows) != 2 or len(evidence) != 2:
+    rows = [
+        (mapping_of(row.get("amounts")), evidence)
+        for row in objects_of(search.get("trained"))
+        if (evidence := finite(row.get("log_evidence"))) is not None
+    ]
+    if not rows:
         return []
     units = {str(s["name"]): str(s.get("unit") or "") for s in result.get("symmetries") or []}
-    whole, half = (mapping_of(row.get("amounts")) for row in rows)
-    halves = {str(name): finite(half.get(name)) for name in whole if half.get(name) != whole[name]}
-    phrases = [
-        f"{spoken_name(name)} by up to {signed_amount(amount, units.get(name, ''))}"
-        for name, amount in halves.items()
-        if amount is not None
-    ]
-    if not phrases:
-        return []
-    needed = mapping_of(search.get("amounts")) == whole
-    end = "all of it is needed" if needed else "no more is needed, although the search found more"
-    first, second = (number_text(value, 1) for value in evidence)
-    return [
-        f"Trained with half the period, {joined(phrases)}, the network has a log evidence of "
-        f"{second} nats, with the whole of it {first}: {end}."
-    ]
+    kept, (before, first), *rivals = mapping_of(search.get("amounts")), *rows
+    sentences: list[str] = []
+    for amounts, evidence in rivals:
+        halves = {
+            str(name): amount
+            for name in amounts
+            if (amount := finite(amounts[name])) and amount != before.get(name)
+        }
+        if halves:
+            phrases = joined(
+                f"{spoken_name(name)} by up to {signed_amount(amount, units.get(name, ''))}"
+                for name, amount in halves.items()
+            )
+            is_needed = kept == before
+            end = "all of it is needed" if is_needed else "no more is needed than half"
+            sentences.append(
+                f"Trained with half the period, {phrases}, the network has a log evidence of "
+                f"{number_text(evidence, 1)} nats, with the whole of it {number_text(first, 1)}: "
+                f"{end}."
+            )
+            if not is_needed:
+                before, first = amounts, evidence
+        elif not any(amounts.values()):
+            lost = [spoken_name(str(n)) for n in before if before[n] and not kept.get(n)]
+            end = f"{joined(lost)} left out, not confirmed by training" if lost else "confirmed"
+            sentences.append(
+                f"Trained without any symmetry the network has a log evidence of "
+                f"{number_text(evidence, 1)} nats, with what the search found "
+                f"{number_text(first, 1)}: {end}."
+            )
+    return sentences
 
 
 def _held_out(point: HeldOutPoint) -> str:

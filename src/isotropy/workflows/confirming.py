@@ -53,9 +53,9 @@ def confirmed(
         return run
     contest = _Contest(found, settings, prepare, train, remark or (lambda _: None))
     amounts = contest.decide(run)
+    record = plain(with_amounts(found, amounts, contest.trained))
     if run.folder is not None:  # interrupted from here on, the one that stays begins again
         (run.folder / CHECKPOINT).unlink(missing_ok=True)
-    record = plain(with_amounts(found, amounts, contest.trained))
     return in_folder(contest.kept, run.folder, screening=run.screening, search=record)
 
 

@@ -1,12 +1,14 @@
-"""Whether training bears out a whole period: the rival run with half of it, and which one stays."""
+"""What was found, confirmed by training: which rivals are trained, and which network stays."""
 
 from __future__ import annotations
 
 import copy
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,10 @@ from learn_runs import outcome
 from torch import nn
 
 import isotropy
-from isotropy.workflows import learning, prepared_run, searching
-from isotropy.workflows.searching import LEAST_GAIN, decided, halved
+from isotropy.evidence.schedule import LearnConfig
+from isotropy.workflows import confirming, learning, prepared_run
+from isotropy.workflows.confirming import LEAST_GAIN, confirmed, halved, with_amounts
+from isotropy.workflows.prepared_run import PreparedRun
 
 # -- the record of a search ------------------------------------------------------------------------
 
@@ -72,42 +76,120 @@ def test_half_of_every_whole_period(symmetries, expected: dict[str, float]) -> N
     assert halved(record(symmetries)) == expected
 
 
-@pytest.mark.parametrize(
-    "entries", [{"nothing_learned": True}, {"trained": [{"amounts": {}, "log_evidence": 0.0}]}]
-)
-def test_nothing_is_halved_where_nothing_was_learned_or_it_is_decided(
-    entries: dict[str, Any],
-) -> None:
-    assert halved({**record(WHOLE), **entries}) == {}
+# -- which of the trained networks stays -----------------------------------------------------------
+
+Surface = Callable[[Mapping[str, float]], float]
+
+
+def contest(found: dict[str, Any], surface: Surface, **settings: Any) -> tuple[PreparedRun, list]:
+    """The run that stays, and the amounts of all that were trained after the first."""
+    trained: list[dict[str, float]] = []
+
+    def prepare(config: LearnConfig) -> PreparedRun:
+        start = dict(config.start or {})
+        evidence = SimpleNamespace(nats=surface(start))
+        trainer = SimpleNamespace(
+            config=replace(config, refine=bool(config.refine)), final_evidence=lambda: evidence
+        )
+        return PreparedRun(trainer, None, {}, search=found)  # type: ignore[arg-type]
+
+    def train(run: PreparedRun) -> None:
+        trained.append(dict(run.trainer.config.start or {}))
+
+    config = LearnConfig(**settings)
+    first = prepare(replace(config, start={n: a for n, a in found["amounts"].items() if a}))
+    return confirmed(first, config, prepare, train), trained
 
 
 EVIDENCE = {
-    # Log evidence of the whole and of the half, and whether the whole stays.
-    "the whole leads by more": (LEAST_GAIN + 1e-6, 0.0, True),
-    "the whole leads by just so much": (LEAST_GAIN, 0.0, False),
-    "the whole leads by less": (LEAST_GAIN - 1e-6, 0.0, False),
-    "equal": (-300.0, -300.0, False),
-    "the half leads": (-300.0, -200.0, False),
-    "no number for the whole": (math.nan, -200.0, True),
-    "no number for the half": (-300.0, math.nan, True),
-    "no numbers": (math.nan, math.nan, True),
+    # Log evidence of the whole, of the half and of neither; what stays.
+    "the whole leads by more": (LEAST_GAIN + 1e-6, 0.0, 90.0, 180.0),
+    "the whole leads by just so much": (LEAST_GAIN, 0.0, -90.0, 90.0),
+    "equal": (-300.0, -300.0, -400.0, 90.0),
+    "the half leads": (-300.0, -200.0, -400.0, 90.0),
+    "no number for the whole": (math.nan, -200.0, -100.0, 180.0),
+    "no number for the half": (-300.0, math.nan, -100.0, 180.0),
+    "nothing leads the half": (-300.0, -200.0, -200.0 + LEAST_GAIN + 1e-6, 0.0),
+    "nothing leads by just so much": (-300.0, -200.0, -200.0 + LEAST_GAIN, 90.0),
+    "no number for nothing": (-300.0, -200.0, math.nan, 90.0),
 }
 
 
-@pytest.mark.parametrize(("first", "second", "whole_stays"), EVIDENCE.values(), ids=EVIDENCE)
-def test_half_stays_unless_the_whole_leads(first: float, second: float, whole_stays: bool) -> None:
-    found = record(MANY, examples=200)
-    before, rival = copy.deepcopy(found), halved(found)
-    result = decided(found, rival, (first, second))
+@pytest.mark.parametrize(("whole", "half", "none", "stays"), EVIDENCE.values(), ids=EVIDENCE)
+def test_a_whole_period(whole: float, half: float, none: float, stays: float) -> None:
+    """One that leads is confirmed without a third network."""
+    values = {180.0: whole, 90.0: half, 0.0: none}
+    found = record(WHOLE, examples=200)
+    before = copy.deepcopy(found)
+    run, trained = contest(found, lambda start: values[start.get("rotation", 0.0)])
     assert found == before, "what was given is left as it was"
-    assert result["amounts"] == (found["amounts"] if whole_stays else rival)
-    assert {n: own["amount"] for n, own in result["symmetries"].items()} == result["amounts"]
+    search = run.search
+    assert search is not None and search["amounts"] == {"rotation": stays}
+    assert search["symmetries"]["rotation"]["amount"] == stays
+    assert (run.trainer.config.start or {}).get("rotation", 0.0) == stays
+    amounts = [180.0, 90.0] if stays == 180.0 else [180.0, 90.0, 0.0]
+    assert [row["amounts"]["rotation"] for row in search["trained"]] == amounts
+    assert [each.get("rotation", 0.0) for each in trained] == amounts[1:]
+    written = [row["log_evidence"] for row in search["trained"]]
+    expected = [None if math.isnan(values[amount]) else values[amount] for amount in amounts]
+    assert written == expected, "as JSON can hold it"
+    assert search["examples"] == 200
+
+
+PARTS = {"tilt": symmetry(100.0), "spin": symmetry(0.0), "scale_x": symmetry(0.5, "open", 0.4)}
+
+
+@pytest.mark.parametrize(
+    ("tilt", "scale", "stays"),
+    [
+        (30.0, 20.0, {"tilt", "scale_x"}),
+        (-30.0, 20.0, {"scale_x"}),
+        (20.0, -30.0, {"tilt"}),
+        (-30.0, -20.0, set()),
+    ],
+)
+def test_parts_that_are_not_confirmed_go(tilt: float, scale: float, stays: set[str]) -> None:
+    """Each is left out alone only where nothing at all is better than all of them."""
+    gains = {"tilt": tilt, "scale_x": scale}
+    run, trained = contest(record(PARTS), lambda start: sum(gains[name] for name in start))
+    assert run.search is not None
+    assert {name for name, amount in run.search["amounts"].items() if amount} == stays
+    assert (run.trainer.config.start or {}).keys() == stays
+    alone = [] if tilt + scale > 0 else [{"scale_x": 0.5}, {"tilt": 100.0}]
+    assert trained == [{}, *alone]
+    copies = run.trainer.config.samples
+    assert copies == (None if stays else 1), "without any symmetry one copy is enough"
+
+
+@pytest.mark.parametrize(
+    ("entries", "settings"),
+    [
+        ({"nothing_learned": True}, {}),
+        ({"trained": []}, {}),
+        ({"amounts": {"rotation": 0.0}}, {}),
+        ({}, {"refine": True}),
+    ],
+    ids=["nothing learned", "confirmed before", "nothing found", "refined"],
+)
+def test_nothing_is_trained(entries: dict[str, Any], settings: dict[str, Any]) -> None:
+    found = {**record(WHOLE), **entries}
+    run, trained = contest(found, lambda _: 0.0, **settings)
+    assert not trained and run.search is found
+
+
+def test_records_without_kinds_have_no_periods() -> None:
+    """Those of older run folders."""
+    own = {name: value for name, value in symmetry(180.0).items() if name != "kind"}
+    assert halved(record({"rotation": own})) == {}
+
+
+def test_what_is_said_of_others_is_left() -> None:
+    found = record(MANY)
+    result = with_amounts(found, halved(found), [])
     same = [name for name in MANY if result["symmetries"][name] == MANY[name]]
-    assert same == (list(MANY) if whole_stays else ["tilt", "spin", "scale_x", "flip"])
-    trained = [(row["amounts"], row["log_evidence"]) for row in result["trained"]]
-    assert [amounts for amounts, _ in trained] == [found["amounts"], rival]
-    assert [value for _, value in trained] == pytest.approx([first, second], nan_ok=True)
-    assert result["examples"] == 200 and halved(result) == {}
+    assert same == ["tilt", "spin", "scale_x", "flip"]
+    none = with_amounts(found, {**found["amounts"], "tilt": 0.0}, [])["symmetries"]["tilt"]
+    assert none == {**MANY["tilt"], "amount": 0.0, "interval": [0.0, 100.0]}
 
 
 WITH_HALF = {
@@ -132,7 +214,7 @@ def test_what_is_said_of_the_half(
         for row in own["profile"]
     ]
     found = record({"rotation": own})
-    half = decided(found, halved(found), (0.0, 0.0))["symmetries"]["rotation"]
+    half = with_amounts(found, halved(found), [])["symmetries"]["rotation"]
     assert half["amount"] == amount / 2
     assert half["interval"] == [min(interval[0], amount / 2), interval[1]]
     assert half["gain_nats"] == pytest.approx(50 + change)
@@ -187,7 +269,7 @@ def numbers(folder: Path) -> list[Any]:
 @pytest.fixture
 def half_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """However far the whole leads."""
-    monkeypatch.setattr(searching, "LEAST_GAIN", math.inf)
+    monkeypatch.setattr(confirming, "LEAST_GAIN", math.inf)
 
 
 @pytest.mark.parametrize("whole_stays", [False, True])
@@ -195,12 +277,13 @@ def test_the_better_of_both_runs_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_stays: bool
 ) -> None:
     """It is what a run with its amounts is, in all files of the folder."""
-    monkeypatch.setattr(searching, "LEAST_GAIN", -math.inf if whole_stays else math.inf)
+    monkeypatch.setattr(confirming, "LEAST_GAIN", -math.inf if whole_stays else math.inf)
     told: list[isotropy.LearnProgress] = []
     said: list[str] = []
     result = learned(folder=tmp_path, progress=told.append, remark=said.append)
-    assert starts_of(told) == [WHOLE_TURN] * EPOCHS + [HALF_TURN] * EPOCHS
-    assert sum("training once more" in sentence for sentence in said) == 1
+    rivals = [HALF_TURN] if whole_stays else [HALF_TURN, {}]
+    assert starts_of(told) == [start for start in (WHOLE_TURN, *rivals) for _ in range(EPOCHS)]
+    assert sum("training once more" in sentence for sentence in said) == len(rivals)
     start = WHOLE_TURN if whole_stays else HALF_TURN
     turn, mirrored = result.symmetries
     assert turn.high == pytest.approx(start["turn"]) and mirrored.high == 0.0
@@ -208,7 +291,8 @@ def test_the_better_of_both_runs_stays(
     found = record["search"]
     assert found["amounts"] == {**start, "mirror_x": 0.0}
     assert found["symmetries"]["turn"]["amount"] == start["turn"]
-    assert [row["amounts"]["turn"] for row in found["trained"]] == [180.0, 90.0]
+    amounts = [row["amounts"]["turn"] for row in found["trained"]]
+    assert amounts == [180.0, *(rival.get("turn", 0.0) for rival in rivals)]
     assert found["trained"][0 if whole_stays else 1]["log_evidence"] == result.log_evidence
     tried = [row["amount"] for row in found["symmetries"]["turn"]["beside_held_out"]]
     assert tried == [0.0, 45.0, 90.0, 180.0]
@@ -237,8 +321,8 @@ def test_the_better_of_both_runs_stays(
 
 STOPS = {
     "in the second training": (None, EPOCHS),
-    "before it is decided": ("decided", EPOCHS),
-    "in the verdicts": ("judge", 0),
+    "before it is decided": ((confirming, "with_amounts"), EPOCHS),
+    "in the verdicts": ((learning, "judge"), 0),
 }
 
 
@@ -259,13 +343,13 @@ def test_stopped_runs_end_as_unbroken_ones(
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         if place is not None:
-            patch.setattr(learning, place, stop)
+            patch.setattr(*place, stop)
         learned(folder=folder, progress=progress, dropout=0.3)
     assert not (folder / "result.json").exists()
     told: list[isotropy.LearnProgress] = []
     monkeypatch.setattr(learning, "find_amounts", stop)
     learned(folder=folder, resume=True, progress=told.append, dropout=0.3)
-    assert starts_of(told) == [HALF_TURN] * epochs
+    assert starts_of(told) == [HALF_TURN] * epochs + [{}] * epochs
     mine, theirs = numbers(folder), numbers(unbroken)
     assert mine == theirs
     assert mine[0]["search"]["amounts"]["turn"] == 90.0
