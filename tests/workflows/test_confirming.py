@@ -378,6 +378,25 @@ def test_stopped_while_the_second_run_takes_the_folder(
     assert numbers(folder) == numbers(unbroken)
 
 
+def test_a_run_that_was_left_without_a_symmetry_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(self: Any, run: PreparedRun) -> dict[str, float]:
+        none = dict.fromkeys(self.found["amounts"], 0.0)
+        self.kept = self._run(none)
+        return none
+
+    with monkeypatch.context() as patch:
+        patch.setattr(confirming._Contest, "decide", nothing)
+        result = learned(folder=tmp_path)
+    assert [each.high for each in result.symmetries] == [0.0, 0.0]
+    words = {each["name"]: each["verdict"] for each in result.record["verdicts"]}
+    assert words["turn"] == "cannot tell"
+    before = numbers(tmp_path)
+    learned(folder=tmp_path, resume=True, progress=pytest.fail)
+    assert numbers(tmp_path) == before
+
+
 def test_amounts_that_are_refined_are_trained_once(half_stays) -> None:
     told: list[isotropy.LearnProgress] = []
     config = replace(SETTINGS, refine=True)
