@@ -120,7 +120,15 @@ def test_what_training_adds_is_said(kept, rows, sentences: list[str]) -> None:
     assert set(sentences) <= set(finding_sentences(result, {}))
 
 
-@pytest.mark.parametrize("rows", [[], [(WHOLE, -1.0)], [(WHOLE, -1.0), (HALF, None)]])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [(WHOLE, -1.0)],
+        [(WHOLE, -1.0), (HALF, None)],
+        [(WHOLE, None), (HALF, -1.0), (NONE, -2.0)],
+    ],
+)
 def test_without_trained_rivals_nothing_is_said(rows) -> None:
     assert trained_sentences(after_training(WHOLE, *rows)) == []
 

@@ -128,8 +128,8 @@ def coarse_power(examples: int) -> float:
 
     No model is exact, and with many examples an exact model's interval would be narrower than what
     the model is wrong by. Conditioning on data *near* those that were seen gives, to first order, a
-    power 1/(1 + N/a) of the likelihood with which N examples count as at most a. How near follows
-    from how far data of the same law differ among themselves, so a = α√N.
+    power 1/(1 + N/a) of the likelihood with which N examples count as at most a. Here a = α√N: with
+    a constant a intervals of 1,000 examples were too wide (docs/results.md, calibration).
     Miller and Dunson (2019), "Robust Bayesian inference via coarsening".
     """
     return 1 / (1 + examples**0.5 / COARSE)

@@ -203,12 +203,13 @@ def trained_sentences(result: Mapping[str, Any]) -> list[str]:
     Rivals are half of the periods that were found whole, no symmetry at all, and all but one.
     """
     search = mapping_of(result.get("search"))
+    trained = objects_of(search.get("trained"))
     rows = [
         (mapping_of(row.get("amounts")), evidence)
-        for row in objects_of(search.get("trained"))
+        for row in trained
         if (evidence := finite(row.get("log_evidence"))) is not None
     ]
-    if not rows:
+    if not rows or finite(trained[0].get("log_evidence")) is None:
         return []
     units = {str(s["name"]): str(s.get("unit") or "") for s in result.get("symmetries") or []}
     kept, (before, first), *rivals = mapping_of(search.get("amounts")), *rows

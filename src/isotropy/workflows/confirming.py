@@ -25,10 +25,10 @@ import numpy as np
 from isotropy.checkpoint import CHECKPOINT, plain
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.search import LEAST_GAIN
+from isotropy.evidence.trials import Amounts
+from isotropy.report.wording import spoken_name
 from isotropy.workflows.prepared_run import PreparedRun, in_folder
 from isotropy.workflows.searching import settings_from
-
-Amounts = Mapping[str, float]
 
 
 def confirmed(
@@ -95,7 +95,9 @@ class _Contest:
         taken = [name for name, amount in amounts.items() if amount]
         self.kept, before, amounts, best = other, amounts, none, value
         for name in taken if len(taken) > 1 else ():
-            self.remark(f"training once more without {name}: no symmetry at all was better")
+            self.remark(
+                f"training once more without {spoken_name(name)}: it did better without any"
+            )
             without = {**before, name: 0.0}
             other = self._run(without)
             value = self._value(other, without)
