@@ -107,9 +107,8 @@ def code_lines(path: Path) -> int:
     source = path.read_text(encoding="utf-8")
     left_out: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
+            left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
              tokenize.ENDMARKER}  # fmt: skip
     held: set[int] = set()
