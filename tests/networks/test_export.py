@@ -366,3 +366,12 @@ def test_mistakes_in_exporting_are_named(tmp_path: Path) -> None:
     random = augmentation_over(RandomTransform(torch.dropout, "drop"))
     with pytest.raises(CallerError, match="drop: expected elements that are the same each time"):
         export_model(InvariantModel(model.network, random), example)
+
+
+def test_by_default_the_program_is_the_model_in_evaluation_mode() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, 4)).double()
+    model = InvariantModel(network, over(affine()), samples=5)
+    images = draw(3, *IMAGES)
+    program = export_model(model, images)
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(images), model.eval()(images))

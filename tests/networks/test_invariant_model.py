@@ -204,3 +204,55 @@ def test_noise_for_no_samples_is_refused():
     """Zero is not the same as not saying: it must not fall back to the model's own number."""
     with pytest.raises(CallerError, match="samples: expected at least 1, got 0"):
         model_with(nn.Identity()).noise(2, samples=0)
+
+
+def test_in_evaluation_mode_it_is_one_function():
+    """The same output twice, alone or in a batch, and nothing drawn from the global generator."""
+    model = model_with(network_named("linear"), samples=7).eval()
+    images = draw(5, 1, 7, 7)
+    state = torch.get_rng_state()
+    outputs = model(images)
+    assert torch.equal(outputs, model(images))
+    torch.testing.assert_close(model(images[2:3])[0], outputs[2], rtol=0, atol=1e-13)
+    assert torch.equal(state, torch.get_rng_state())
+    assert not torch.equal(model.train()(images), outputs)
+
+
+def test_its_seed_scrambles_the_fixed_copies():
+    network = network_named("linear")
+    first, same, other = (
+        InvariantModel(network, ranges(), samples=7, seed=seed).eval() for seed in (0, 0, 1)
+    )
+    images = draw(3, 1, 7, 7)
+    assert torch.equal(first(images), same(images))
+    assert not torch.equal(first(images), other(images))
+
+
+def test_fixed_copies_of_several_ranges_are_sobol_points():
+    model = InvariantModel(network_named("linear"), ranges("rotation", "scale_x", "scale_y"))
+    noise = model.fixed_noise(2, samples=16)
+    engine = torch.quasirandom.SobolEngine(3, scramble=True, seed=0)
+    expected = 2 * engine.draw(16, dtype=torch.float64) - 1
+    assert torch.equal(noise[0], expected) and torch.equal(noise[1], expected)
+    strata = ((noise[0] + 1) * 8).floor().sort(0).values
+    assert torch.equal(strata, torch.arange(16.0).double()[:, None].expand(-1, 3))
+
+
+def test_fixed_copies_of_one_range_have_equal_steps():
+    only_rotation = ranges(start={"rotation": 30.0})
+    noise = InvariantModel(network_named("linear"), only_rotation).fixed_noise(1, samples=4)[0]
+    column = only_rotation.action.names.index("rotation")
+    assert noise[:, column].tolist() == [-0.75, -0.25, 0.25, 0.75]
+    others = [number for number in range(noise.shape[1]) if number != column]
+    assert not noise[:, others].any()
+
+
+def test_fixed_copies_are_nearer_to_the_average_than_drawn_ones():
+    model = InvariantModel(network_named("convolutions"), ranges("rotation", start=1.0)).eval()
+    images = draw(20, 1, 7, 7)
+    with torch.no_grad():
+        whole = model(images, model.fixed_noise(20, samples=2048))
+        fixed = (model(images, model.fixed_noise(20, samples=8)) - whole).square().mean()
+        independent = torch.rand((20, 8, 1), generator=torch.Generator().manual_seed(0)).double()
+        drawn = (model(images, 2 * independent - 1) - whole).square().mean()
+    assert 4 * fixed < drawn

@@ -541,3 +541,11 @@ def test_what_is_refused(case: str):
     call, sentence = REFUSED[case]
     with pytest.raises(CallerError, match=sentence):
         call()
+
+
+def test_fixed_noise_gives_every_element_the_same_copies():
+    mixture = augmentation_over([affine(("rotation",)), flip("horizontal")])
+    noise = mixture.fixed_noise(10)
+    assert noise.shape == (1, 10, 1)
+    assert torch.equal(noise[:, :5], noise[:, 5:])
+    assert augmentation_over(flip("horizontal")).fixed_noise(9).shape[1] == 2

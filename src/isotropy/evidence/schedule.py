@@ -51,6 +51,9 @@ NOISY_TRAVEL = 3 * TRAVEL
 BOUND_FITS = 10
 """Epochs between passes over all data for the precisions, with a bound."""
 
+TEST_SAMPLES = 16
+"""Copies of a prediction: spread evenly, they predict as well as 31 that are drawn."""
+
 SEARCH_EXAMPLES = 1500
 """Trials take so many examples at most."""
 
@@ -234,7 +237,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
     return replace(
         config,
         samples=1 if recipe.ranges == "absent" else samples,
-        test_samples=config.test_samples or max(31, samples),
+        test_samples=config.test_samples or TEST_SAMPLES,
         epochs=epochs,
         batch_size=batch_size,
         curvature_batch=min(curvature_batch, examples),

@@ -1,4 +1,4 @@
-"""Scores of a model on data: accuracy and mean log likelihood, over copies drawn by a seed.
+"""Scores of a model on data: accuracy and mean log likelihood, over its fixed copies.
 
     outputs              log p(y | Σ_s w_s f(x_s))
     log-probabilities    Σ_s w_s log p(· | f(x_s)), normalised again
@@ -21,7 +21,6 @@ from isotropy.checks import check_choice
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.objectives import COMBINATIONS, Combination
-from isotropy.evidence.streams import stream
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.invariant_model import InvariantModel
 
@@ -58,24 +57,22 @@ def score(
     targets: Tensor,
     *,
     copies: int,
-    seed: int,
     combination: Combination = "outputs",
 ) -> Scores:
-    """Scores over `copies` copies of each example, the same for the same seed.
+    """Scores over `copies` fixed copies of each example (`InvariantModel.fixed_noise`).
 
     copies: 0 predicts the data as they are
     """
     device = inputs.device
     if copies and model.augmentation.is_identity:
         copies = 1  # all copies are the same
-    noise_stream = stream(seed, "test", 0, device)
     classes = targets.ndim == 1
     hits, total = torch.zeros((), device=device), torch.zeros((), device=device)
     size = max(1, ROWS // max(1, copies))
     with evaluation_mode(model.network):
         for part, wanted in zip(inputs.split(size), targets.split(size), strict=True):
             if copies:
-                noise = model.noise(len(part), samples=copies, generator=noise_stream)
+                noise = model.fixed_noise(len(part), samples=copies)
                 over = model.augmentation.copies(noise.shape[1])
                 rows = model.network(model.orbit(part, noise))
             else:

@@ -345,14 +345,13 @@ class Trainer:
     # -- scoring ---------------------------------------------------------------------------
 
     def score(self, inputs: Tensor, targets: Tensor) -> Scores:
-        """Averaged predictions with the same noise every time, `test_samples` copies each."""
+        """Averaged predictions over the same `test_samples` copies every time."""
         copies = _whole(self.config.test_samples)
-        seed = self.config.seed
-        return score(self.model, self.likelihood, inputs, targets, copies=copies, seed=seed)
+        return score(self.model, self.likelihood, inputs, targets, copies=copies)
 
     def own_score(self, inputs: Tensor, targets: Tensor) -> Scores | None:
         """Scores as the objective itself predicts; None where that is how all are scored."""
-        own, seed = self.recipe.own, self.config.seed
+        own = self.recipe.own
         if own is None:
             return None
         return score(
@@ -361,7 +360,6 @@ class Trainer:
             inputs,
             targets,
             copies=own.copies,
-            seed=seed,
             combination=own.combination,
         )
 

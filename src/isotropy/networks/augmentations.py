@@ -33,6 +33,8 @@ from isotropy.curvature.copies import Copies
 from isotropy.fused import is_capturing
 from isotropy.symmetry.actions import Action, Composition
 
+COPIES_SEED = 0
+"""Scrambles the points that predictions are averaged over."""
 START = 0.05
 """Half-width every learnable range starts from, in coordinates (radians, half widths, logs)."""
 
@@ -70,6 +72,15 @@ class Augmentation(nn.Module):
         antithetic: bool = False,
     ) -> Tensor:
         """Fresh noise for `samples` copies of each of `batch` examples, or a few more."""
+
+    def fixed_noise(self, samples: int, *, seed: int = COPIES_SEED) -> Tensor:
+        """Noise (1, copies, numbers) for predictions, the same for the same seed.
+
+        `Ranges` and mixtures with them spread the copies evenly; others draw them by the seed.
+        """
+        like = next(iter(self.parameters()), torch.zeros(()))
+        generator = torch.Generator(like.device).manual_seed(seed)
+        return self.noise(1, samples, generator=generator)
 
     @abstractmethod
     def forward(self, data: Tensor, noise: Tensor) -> Tensor:
@@ -150,6 +161,15 @@ class Ranges(Augmentation):
             generator=generator,
             antithetic=antithetic,
         )
+
+    def fixed_noise(self, samples: int, *, seed: int = COPIES_SEED) -> Tensor:
+        """ε (1, samples, coordinates), spread evenly over ranges that are not zero."""
+        count, like = self.action.coordinate_count, self.learnable()[0].detach()
+        unit = torch.eye(count, dtype=like.dtype, device=like.device)
+        used = self.coordinates(unit).detach().ne(0).any(-1)
+        noise = like.new_zeros(1, samples, count)
+        noise[..., used] = (2 * even_points(samples, int(used.sum()), seed) - 1).to(like)
+        return noise
 
     def forward(self, data: Tensor, noise: Tensor) -> Tensor:
         self.action.check_coordinates(noise, data)
@@ -265,6 +285,22 @@ def uniform_noise(
             strata[..., number] = (factor * steps + shifts[..., number]) % drawn
     epsilon = (strata + places) * (2 / drawn) - 1
     return torch.cat([epsilon, -epsilon], 1) if antithetic else epsilon
+
+
+@lru_cache
+def even_points(points: int, numbers: int, seed: int) -> Tensor:
+    """Points (points, numbers) in [0, 1), float64, over which a mean is close to the integral.
+
+    One number: the midpoints of S equal parts, whose error falls as S⁻², and faster than any power
+    over a whole period. Several: the first points of a scrambled Sobol sequence, S^(−3/2) up to
+    logarithms for smooth functions (Owen 1997), where independent points have S^(−1/2).
+    """
+    if not numbers:
+        return torch.zeros(points, 0, dtype=torch.float64)
+    if numbers == 1:
+        return ((torch.arange(points, dtype=torch.float64) + 0.5) / points)[:, None]
+    engine = torch.quasirandom.SobolEngine(numbers, scramble=True, seed=seed)
+    return engine.draw(points, dtype=torch.float64)
 
 
 @lru_cache

@@ -38,7 +38,8 @@ def export_model(
     path       a .pt2 file to save it to (`torch.export.load` opens it)
     samples    copies per input; the model's own number by default
     generator  where the copies are drawn from: program(x) is model(x, noise) with
-               noise = model.noise(1, samples=samples, generator=generator) for every input
+               noise = model.noise(1, samples=samples, generator=generator) for every input.
+               None: the fixed copies of evaluation mode, program(x) is model.eval()(x)
     noise_as_input  a program of (inputs, noise) with noise (batch, copies, numbers) as
                `model.noise` draws it, and nothing drawn here
 
@@ -61,7 +62,11 @@ def export_model(
                     "draws by itself, which a fixed program cannot; leave it out, or export "
                     "model.network alone"
                 )
-    noise = model.noise(1, samples=samples, generator=generator)
+    noise = (
+        model.fixed_noise(1, samples=samples)
+        if generator is None
+        else model.noise(1, samples=samples, generator=generator)
+    )
     # Asked for a gradient, an augmentation does not look whether its ranges happen to be zero,
     # which would be a branch on data.
     frozen = copy.deepcopy(model).eval().requires_grad_(False)

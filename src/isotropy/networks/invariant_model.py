@@ -4,6 +4,10 @@
 
 or with the augmentation's own weights in place of 1/S, where some of it is a finite group.
 
+In training the copies of every example are drawn anew. In evaluation mode all examples have the
+same copies, spread evenly over the ranges (`augmentations.even_points`): the model is one function,
+the same input gives the same output, alone or in a batch, and fewer copies are enough.
+
 Outputs (logits) are averaged, not probabilities or losses; the same average is used in training,
 for the evidence and at test time, because the average *is* the model. Any `nn.Module` that
 maps (batch, …) to (batch, outputs) works unmodified: it is called on (batch·samples, …), samples
@@ -16,23 +20,34 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import check_at_least
-from isotropy.networks.augmentations import Augmentation, Symmetry
+from isotropy.networks.augmentations import COPIES_SEED, Augmentation, Symmetry
 
 
 class InvariantModel(nn.Module):
     """`network` averaged over `samples` copies transformed by `augmentation`.
 
     >>> model = InvariantModel(network, UniformRanges(affine()), samples=31)
-    >>> logits = model(images)                                  # fresh noise each call
+    >>> logits = model.train()(images)                          # fresh noise each call
+    >>> logits = model.eval()(images)                           # fixed copies
     >>> logits = model(images, noise=model.noise(len(images), generator=g))   # replayable
+
+    seed: scrambles the fixed copies
     """
 
-    def __init__(self, network: nn.Module, augmentation: Augmentation, samples: int = 31) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        augmentation: Augmentation,
+        samples: int = 31,
+        *,
+        seed: int = COPIES_SEED,
+    ) -> None:
         super().__init__()
         check_at_least(samples, 1, what="samples")
         self.network = network
         self.augmentation = augmentation
         self.samples = samples
+        self.seed = seed
 
     def noise(
         self, batch: int, *, samples: int | None = None, generator: torch.Generator | None = None
@@ -41,6 +56,12 @@ class InvariantModel(nn.Module):
         samples = self.samples if samples is None else samples
         check_at_least(samples, 1, what="samples")
         return self.augmentation.noise(batch, samples, generator=generator)
+
+    def fixed_noise(self, batch: int, *, samples: int | None = None) -> Tensor:
+        """The noise of evaluation mode, (batch, copies, numbers): the same for every example."""
+        samples = self.samples if samples is None else samples
+        check_at_least(samples, 1, what="samples")
+        return self.augmentation.fixed_noise(samples, seed=self.seed).expand(batch, -1, -1)
 
     def orbit(self, inputs: Tensor, noise: Tensor) -> Tensor:
         """What the network is called on: (batch·samples, …), samples fastest."""
@@ -53,9 +74,18 @@ class InvariantModel(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Averaged outputs (batch, outputs) for inputs (batch, …)."""
+        """Averaged outputs (batch, outputs) for inputs (batch, …).
+
+        noise:     which copies; else drawn by `generator`, or drawn in training and fixed in
+                   evaluation mode
+        """
         if noise is None:
-            noise = self.noise(len(inputs), generator=generator)
+            draws = self.training or generator is not None
+            noise = (
+                self.noise(len(inputs), generator=generator)
+                if draws
+                else self.fixed_noise(len(inputs))
+            )
         outputs = self.network(self.orbit(inputs, noise))
         return self.augmentation.copies(noise.shape[1]).mean(outputs)
 

@@ -24,7 +24,14 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.copies import Copies
-from isotropy.networks.augmentations import START, Augmentation, Symmetry, UniformRanges
+from isotropy.networks.augmentations import (
+    COPIES_SEED,
+    START,
+    Augmentation,
+    Symmetry,
+    UniformRanges,
+    even_points,
+)
 from isotropy.networks.correlated import CorrelatedRanges
 from isotropy.symmetry.actions import Action, compose
 from isotropy.symmetry.finite_actions import FiniteAction
@@ -178,6 +185,17 @@ class Mixture(Augmentation):
             (*joined.shape[:2], 1), generator=generator, device=like.device, dtype=like.dtype
         )
         return torch.cat([joined, seeds], 2)
+
+    def fixed_noise(self, samples: int, *, seed: int = COPIES_SEED) -> Tensor:
+        """The fixed noise of the ranges, the same for every element; see `noise` for its length."""
+        elements = len(self._combinations)
+        draws = bool(self.action.generators) or self._random
+        each = math.ceil(samples / elements) if draws else 1
+        joined = self.ranges.fixed_noise(each, seed=seed).repeat(1, elements, 1)
+        if not self._random:
+            return joined
+        seeds = even_points(joined.shape[1], 1, seed).to(joined)
+        return torch.cat([joined, seeds[None]], 2)
 
     def forward(self, data: Tensor, noise: Tensor) -> Tensor:
         each = self._each(noise.shape[1])

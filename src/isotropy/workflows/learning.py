@@ -44,7 +44,7 @@ from isotropy.evidence.search import candidates_of
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
-from isotropy.networks.augmentations import Augmentation, Symmetry
+from isotropy.networks.augmentations import COPIES_SEED, Augmentation, Symmetry
 from isotropy.networks.correlated import CorrelatedRanges
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import Mixture
@@ -321,6 +321,7 @@ def _result(
         "curvature": trainer.evidence.curvature_name,
         "samples": settings.samples,
         "test_samples": settings.test_samples,
+        "test_seed": COPIES_SEED,
         "epochs": settings.epochs,
         "settled": is_settled(history, floors) if settings.objective == "laplace" else True,
         "train_examples": count,
