@@ -12,7 +12,6 @@ from network_cases import assert_equal, relative_difference
 from torch import Tensor
 
 from isotropy.curvature.kronecker import KroneckerFactors, KroneckerRoots, KroneckerSpectrum
-from isotropy.evidence.parametric_bound import log_determinant_of_batch
 from isotropy.evidence.predictive import covariance_root
 
 COUNT, GROUPS = 5, 3
@@ -165,15 +164,6 @@ def test_a_basis_of_other_groups_is_not_used(roots: KroneckerRoots) -> None:
 def test_batches_add_up(roots: KroneckerRoots) -> None:
     twice = roots.factors() + roots.factors()
     assert_equal(twice.dense(COUNT), 4 * roots.factors().dense(COUNT), "both factors doubled")
-
-
-def test_the_bound_of_one_batch(roots: KroneckerRoots) -> None:
-    """log|I + s H/δ| from the roots themselves."""
-    scale, precision = numbers_of(2.5, 0.3)
-    found = log_determinant_of_batch({"weight": roots}, scale, {"weight": precision}, COUNT)
-    dense = written_out(*roots.factors().tensors())
-    expected = log_determinant(dense, scale / precision, torch.ones(()).double())
-    assert_equal(found, expected, "log-determinant", tolerance=1e-8)
 
 
 def test_posterior_covariance(roots: KroneckerRoots) -> None:

@@ -367,8 +367,8 @@ REFUSED: dict[str, tuple[Callable[[], list[Trainer]], str]] = {
         "one training loss, got averaged-losses beside fixed",
     ),
     "a bound": (
-        lambda: [made(0, bound="parametric"), made(1, bound="parametric")],
-        "got the bound parametric",
+        lambda: [made(0, bound="function-space"), made(1, bound="function-space")],
+        "got the bound function-space",
     ),
 }
 

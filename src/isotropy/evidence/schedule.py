@@ -54,8 +54,8 @@ BOUND_FITS = 10
 SEARCH_EXAMPLES = 1500
 """Trials take so many examples at most."""
 
-Bound = Literal["none", "function-space", "parametric"]
-BOUNDS: tuple[Bound, ...] = ("none", "function-space", "parametric")
+Bound = Literal["none", "function-space"]
+BOUNDS: tuple[Bound, ...] = ("none", "function-space")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class LearnConfig:
     refine           move ranges along the gradient of the evidence during the run. None: unless a
                      search has found them
     bound            none: hyper steps by the evidence of all data, between epochs. Else by a lower
-                     bound of it, function-space or parametric, between weight steps (`bound_steps`)
+                     bound of it, function-space, between weight steps (`bound_steps`)
     bound_batch      examples of an estimate of the bound
     bound_every      weight steps between hyper steps by a bound
     bound_fits       epochs between passes over all data that precisions and noise follow with a
