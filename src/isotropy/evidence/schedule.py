@@ -78,8 +78,6 @@ class LearnConfig:
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
     gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
-    reuse            0: an evidence pass for V, another for the gradient. Else one for both, with
-                     the V of the hyper step before, and new eigenvectors every so many steps
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
     range_memory     decay of the squared gradients in the ranges' Adam (β₂)
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
@@ -120,7 +118,6 @@ class LearnConfig:
     burn_in: int | None = None
     update_every: int = 1
     gradient_batches: int | None = None
-    reuse: int = 0
     range_rate: float | None = None
     range_rate_end: float | None = None
     range_memory: float | None = None
@@ -164,7 +161,7 @@ class LearnConfig:
                 check_at_least(value, 1, what=name.replace("_", " "))
         if self.precision is not None:
             check_choice(self.precision, PRECISIONS, what="precision")
-        for name in ("burn_in", "gradient_batches", "reuse", "bound_fits"):
+        for name in ("burn_in", "gradient_batches", "bound_fits"):
             value = getattr(self, name)
             if value is not None:
                 check_at_least(value, 0, what=name.replace("_", " "))
