@@ -2,17 +2,15 @@
 
 Cost, for an MLP on random images, in weight steps of the same run:
 
-    function-space   one estimate from a few examples, joint directions, and its step
-    parametric       the same by KFAC of the batch
+    function-space   one estimate from a few examples, and its step
     pass             one pass over all data, which precisions follow (`bound_fits`)
     step             a hyper step by the evidence of all data, which a bound takes the place of
     added            all of the function-space hyper steps and passes of a run, over its weight
                      steps; `added by steps` is the same without a bound
 
 Tightness: nats an example below the evidence, after a short training on digits of 14 × 14 pixels.
-The function-space bound is compared with the evidence by the whole Gauss–Newton matrix, which is
-the same bound with one batch of everything; the parametric one by KFAC with KFAC's own evidence,
-which it need not lie below. Ratios hold within one run.
+The bound is compared with the evidence by the whole Gauss–Newton matrix, which is the same bound
+with one batch of everything. Ratios hold within one run.
 
     python -m benchmarks.bound [--json] [--rounds 3] [--device cpu]
 """
@@ -34,7 +32,6 @@ from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of,
 from isotropy.data.embedded import digits
 from isotropy.evidence.captured import WARM_UP
 from isotropy.evidence.laplace import Batch
-from isotropy.evidence.parametric_bound import ParametricBound
 from isotropy.evidence.precision import multiplying_in
 from isotropy.evidence.schedule import LearnConfig, resolve
 from isotropy.evidence.stochastic import FunctionSpaceBound
@@ -98,25 +95,23 @@ def cost(setup: Setup, device: torch.device, rounds: int) -> dict[str, float]:
     network = parse_network(setup.network)
     runs = {
         bound: trainer_of(network.build(SHAPE, 10), images, labels, device, bound=bound, **settings)
-        for bound in ("none", "function-space", "parametric")
+        for bound in ("none", "function-space")
     }
     plain, config = runs["none"], runs["function-space"].config
+    bound_steps = runs["function-space"].bound_steps
+    assert bound_steps is not None
     plain.epoch = 1
 
-    def after(bound: str) -> None:
-        steps = runs[bound].bound_steps
-        assert steps is not None
-        steps.after_step(config.bound_every, 0.0)
+    def by_bound() -> None:
+        bound_steps.after_step(config.bound_every, 0.0)
 
     if device.type == "cuda":  # the first calls are those before a graph is recorded
         for _ in range(WARM_UP + 1):
-            after("function-space")
-            after("parametric")
+            by_bound()
     seconds = fastest(
         {
             "epoch": lambda: plain.weight_steps.epoch(1),
-            "function-space": lambda: after("function-space"),
-            "parametric": lambda: after("parametric"),
+            "function-space": by_bound,
             "pass": lambda: plain.evidence.fit(plain.orbit_batches("factors")),
             "step": plain._hyper_step,
         },
@@ -149,9 +144,7 @@ def tightness(examples: int, epochs: int, device: torch.device) -> dict[str, Any
     for _ in range(epochs):
         trainer.run_epoch()
     evidence = trainer.evidence
-    parts = (network, evidence.likelihood, evidence.prior)
-    function_space = FunctionSpaceBound(*parts)
-    parametric = ParametricBound(*parts, evidence.curvature)
+    bound = FunctionSpaceBound(network, evidence.likelihood, evidence.prior)
     noise = trainer.model.noise(examples, generator=torch.Generator(trainer.device).manual_seed(0))
 
     def batches(size: int, given: int = 0) -> list[Batch]:
@@ -166,26 +159,19 @@ def tightness(examples: int, epochs: int, device: torch.device) -> dict[str, Any
         return Batch(rows, trainer.targets[chosen], copies)
 
     with torch.no_grad():
-        exact = float(function_space.value(batches(examples)))
-        kfac = float(evidence.value(evidence.fit(batches(examples))))
+        exact = float(bound.value(batches(examples)))
         lost = {
-            "function-space": {
-                size: (exact - float(function_space.value(batches(size)))) for size in SIZES
-            },
+            "function-space": {size: (exact - float(bound.value(batches(size)))) for size in SIZES},
             "function-space, half conditioned": {
-                size: (_complexity(function_space, batches(size // 2, size // 2), size // 2)
-                       - _complexity(function_space, batches(examples), 0)) / 2
+                size: (_complexity(bound, batches(size // 2, size // 2), size // 2)
+                       - _complexity(bound, batches(examples), 0)) / 2
                 for size in SIZES
-            },
-            "parametric, kfac": {
-                size: (kfac - float(parametric.value(batches(size)))) for size in SIZES
             },
         }  # fmt: skip
     return {
         "examples": examples,
         "epochs": epochs,
         "exact_per_example": exact / examples,
-        "kfac_per_example": kfac / examples,
         "lost_per_example": {
             name: {str(size): value / examples for size, value in row.items()}
             for name, row in lost.items()
@@ -218,9 +204,14 @@ def run(
         "weight_steps": costs,
         "tightness": tightness(examples, epochs, device),
         "goals": [
-            goal(f"hyper step, {bound}, {name}", row[bound], MOST, at="most", unit="weight steps")
+            goal(
+                f"hyper step, function-space, {name}",
+                row["function-space"],
+                MOST,
+                at="most",
+                unit="weight steps",
+            )
             for name, row in costs.items()
-            for bound in ("function-space", "parametric")
         ],
     }
 
@@ -241,7 +232,7 @@ def _table(report: dict[str, Any]) -> str:
     tight = report["tightness"]
     lines.append(
         f"nats an example, {tight['examples']} digits: whole Gauss–Newton "
-        f"{tight['exact_per_example']:.3f}, KFAC {tight['kfac_per_example']:.3f}; bounds lie below"
+        f"{tight['exact_per_example']:.3f}; the bound lies below"
     )
     for name, row in tight["lost_per_example"].items():
         values = "  ".join(f"batch {size} {value:.3f}" for size, value in row.items())

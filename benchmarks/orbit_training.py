@@ -7,8 +7,6 @@ batches of 1000, TF32:
     factors    a pass over all data: curvature, eigendecompositions, value of the evidence
     gradient   the gradient of the evidence by the ranges, over all data
     full       both, added up: the exact evidence and its exact gradient
-    one pass   value and gradient in a single pass, with the derivative of the step before; also
-               with its eigenvectors ("old eigenvectors")
 
 each by a `Trainer` as `isotropy.learn` makes it ("fast"), and by one that has plain PyTorch only
 ("reference": warp and exponential from torch's operations, no CUDA graphs, the same precision), in

@@ -3,7 +3,6 @@
     fast                 as `isotropy.learn` runs by itself
     reference            plain PyTorch in the same precision
     reference, float32   plain PyTorch without TF32, on a GPU
-    fast, one pass       one evidence pass a hyper step, new eigenvectors every fifth
 
 Random numbers are the same on every path, so that rounding alone tells them apart; training
 amplifies rounding, and how far it gets is seen beside the spread over seeds.
@@ -26,7 +25,6 @@ from isotropy.evidence.schedule import LearnConfig
 from isotropy.networks.specification import parse_network
 from isotropy.workflows.learning import learn
 
-REUSE = 5
 VARIANT, SYMMETRY = "rotated", "rotation"
 GOALS = {"degrees": 5.0, "other units": 0.05}
 """Means of two paths differ by at most so much: rotations, and every other range."""
@@ -52,7 +50,6 @@ def run(
     ways: dict[str, tuple[RunPath, LearnConfig]] = {
         name: (path, config) for name, path in PATHS.items()
     }
-    ways["fast, one pass"] = (PATHS["fast"], replace(config, reuse=REUSE))
     if device.type == "cuda":
         whole = replace(config, precision="float32")
         ways["reference, float32"] = (PATHS["reference"], whole)

@@ -4,12 +4,9 @@
     factors    a pass over all data: curvature, eigendecompositions, value of the evidence
     gradient   the ranges' gradient over all data, from the factors of the last fit
     full       both, added up: the exact evidence and its exact gradient
-    one pass   value and gradient in a single pass, with the derivative of the fit before
-    one pass, old eigenvectors    the same, with the eigenvectors of the fit before, too
 
-Nothing here imports the library, so that the same parts can be called on any version of it; a
-version without the single pass has no such parts. The trainer's burn-in must be longer than the
-benchmark, so that `run_epoch` takes weight steps alone.
+Nothing here imports the library, so that the same parts can be called on any version of it. The
+trainer's burn-in must be longer than the benchmark, so that `run_epoch` takes weight steps alone.
 """
 
 from __future__ import annotations
@@ -33,15 +30,7 @@ class TrainingParts:
 
     def tasks(self) -> dict[str, Callable[[], object]]:
         """All parts by name, but "full", which `with_full` adds."""
-        found: dict[str, Callable[[], object]] = {
-            "epoch": self.epoch,
-            "factors": self.factors,
-            "gradient": self.gradient,
-        }
-        if hasattr(self.trainer.evidence, "fit_with_gradient"):
-            found["one pass"] = self.one_pass
-            found["one pass, old eigenvectors"] = lambda: self.one_pass(keep_eigenvectors=True)
-        return found
+        return {"epoch": self.epoch, "factors": self.factors, "gradient": self.gradient}
 
     def epoch(self) -> None:
         with self.context():
@@ -57,17 +46,6 @@ class TrainingParts:
         with self.context():
             batches = self.trainer.orbit_batches("ranges", graph=True)
             found: list[Any] = self.trainer.evidence.gradient(self._fitted(), batches, self.ranges)
-            return found
-
-    def one_pass(self, *, keep_eigenvectors: bool = False) -> list[Any]:
-        before = self._fitted()
-        basis = before if keep_eigenvectors else None
-        with self.context():
-            batches = self.trainer.orbit_batches("factors", graph=True)
-            evidence = self.trainer.evidence
-            self.fit, gradients = evidence.fit_with_gradient(before, batches, self.ranges, basis)
-            float(evidence.value(self.fit).detach())
-            found: list[Any] = gradients
             return found
 
     def _fitted(self) -> Any:

@@ -106,7 +106,6 @@ def _evidence(report: dict[str, Any]) -> str:
     columns = {
         "factors": "factors",
         "full": "full step",
-        "one pass": "in one pass",
         "recipe": "with the paper's batches",
         "recipe, kfac-mc": "the same by the Monte-Carlo Fisher, 5 N",
         "recipe, kfac-ef": "by the empirical Fisher, 5 N",

@@ -33,7 +33,7 @@ from isotropy.evidence.schedule import LearnConfig  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = "mlp:8"
-PARTS = ["epoch", "factors", "gradient", "full", "one pass", "one pass, old eigenvectors"]
+PARTS = ["epoch", "factors", "gradient", "full"]
 
 
 def check_report(report: dict[str, Any]) -> None:
@@ -148,8 +148,6 @@ def test_both_paths_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fast.factors() == pytest.approx(reference.factors(), rel=1e-4)
     first, second = fast.gradient()[0], reference.gradient()[0]
     torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-3)
-    # Nothing was trained in between: the pass before is this one.
-    torch.testing.assert_close(fast.one_pass()[0], fast.one_pass()[0], rtol=1e-5, atol=1e-5)
 
 
 def test_an_epoch_with_a_hyper_step_is_noticed() -> None:
@@ -165,11 +163,11 @@ def test_same_ranges_from_both_paths() -> None:
     small = Split(train=whole.train.subset(40, seed=0), test=None)
     options = {"examples": 30, "epochs": 2, "seeds": (0, 1), "network": SMALL, "samples": 2}
     report = same_ranges.run(small, CPU, **options)  # type: ignore[arg-type]
-    assert list(report["ranges"]) == ["fast", "reference", "fast, one pass"]
+    assert list(report["ranges"]) == ["fast", "reference"]
     rotation = report["ranges"]["fast"]["rotation"]
     assert len(rotation["values"]) == 2 and rotation["unit"] == "degrees"
     assert rotation["mean"] == pytest.approx(sum(rotation["values"]) / 2)
-    assert len(report["goals"]) == 4
+    assert len(report["goals"]) == 2
     assert any("rotation" in line for line in same_ranges.table(report))
 
 
@@ -198,7 +196,7 @@ def test_evidence_in_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["full"] == pytest.approx(row["factors"] + row["gradient"])
     assert math.isfinite(report["peers"]["isotropy"]["log_evidence"])
     assert report["peers"]["absent"] == "missing: not installed"
-    assert "one pass" in evidence._table(report)
+    assert "recipe, kfac-mc" in evidence._table(report)
 
 
 def missing_peer(*_: object) -> Any:
@@ -235,7 +233,7 @@ def test_first_version_in_turns_with_this_one() -> None:
     assert report["base"].startswith(first_version.FIRST_RELEASE)
     row = report["networks"][SMALL]
     assert list(row["times_faster"]) == PARTS
-    assert list(row["epochs"]["old"]) == PARTS[:4]  # the older version has no single pass
+    assert list(row["epochs"]["old"]) == PARTS
 
 
 @pytest.mark.parametrize(

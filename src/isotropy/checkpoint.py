@@ -26,7 +26,6 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.evidence.fit_state import fit_from_state, fit_state
 from isotropy.evidence.training import Trainer
 
 CONFIG = "config.json"
@@ -172,9 +171,6 @@ def save_trainer(folder: Path, trainer: Trainer, history: list[dict[str, Any]]) 
     if trainer.device.type == "cuda":
         tensors["generator/cuda"] = torch.cuda.get_rng_state(trainer.device)
     record: dict[str, Any] = {"epoch": trainer.epoch, "seconds": trainer.seconds}
-    if trainer.previous_fit is not None:
-        of_fit, record["fit"] = fit_state(trainer.previous_fit)
-        tensors.update({f"fit/{name}": tensor for name, tensor in of_fit.items()})
     write_lines(folder / METRICS, history)
     save_tensors(folder / CHECKPOINT, tensors, record)
 
@@ -203,9 +199,6 @@ def load_trainer(folder: Path, trainer: Trainer) -> list[dict[str, Any]]:
     if trainer.device.type == "cuda" and "generator/cuda" in tensors:
         torch.cuda.set_rng_state(tensors["generator/cuda"], trainer.device)
     trainer.epoch, trainer.seconds = int(record["epoch"]), float(record["seconds"])
-    if "fit" in record:
-        of_fit = {k.removeprefix("fit/"): v for k, v in tensors.items() if k.startswith("fit/")}
-        trainer.previous_fit = fit_from_state(of_fit, record["fit"], trainer.device)
     # The history is written first, so that a run stopped between the two has a row too many.
     history = read_lines(folder / METRICS)[: trainer.epoch]
     if [row.get("epoch") for row in history] != list(range(1, trainer.epoch + 1)):

@@ -12,14 +12,10 @@ from torch import Tensor
 from isotropy.curvature.kronecker import (
     DenseFactors,
     DenseRoots,
-    DenseSpectrum,
     Factors,
     KroneckerFactors,
     KroneckerRoots,
-    KroneckerSpectrum,
     Roots,
-    all_factors,
-    all_spectra,
 )
 from isotropy.fused import reference_path
 
@@ -190,103 +186,6 @@ def test_more_curvature_is_a_larger_determinant(seed: int, precision: float):
     high = (base + more.factors()).spectrum(COUNT).log_determinant(one, delta)
     assert high >= low - 1e-9
     assert 6 * delta.log() <= low + 1e-9  # the prior's own, without any data
-
-
-def turned(matrix: Tensor, angle: float) -> Tensor:
-    """The matrix in a basis that is turned a little, different for every size."""
-    skew = numbers(matrix.shape[-1], matrix.shape[-1], seed=7)
-    rotation = torch.linalg.matrix_exp(angle * (skew - skew.mT))
-    return rotation @ matrix @ rotation.mT
-
-
-def changed(factors: Factors, scale: float = 1.0, angle: float = 0.0) -> Factors:
-    parts = [scale * turned(tensor, angle) for tensor in tensors(factors)]
-    return type(factors)(*parts)
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.3])
-def test_the_same_eigenvectors_give_the_same_spectrum(factors: Factors, scale: float) -> None:
-    """Unchanged or rescaled factors, also by another number of examples."""
-    later = changed(factors, scale)
-    found = later.spectrum_in(factors.spectrum(COUNT), 2 * COUNT).eigenvalues()
-    expected = later.spectrum(2 * COUNT).eigenvalues()
-    assert_equal(found.sort().values, expected.sort().values, "eigenvalues")
-
-
-@pytest.mark.parametrize(("scale", "precision"), SCALES)
-@pytest.mark.parametrize("angle", [0.3, 0.01])
-def test_other_eigenvectors_overstate_the_determinant(
-    factors: Factors, angle: float, scale: float, precision: float
-) -> None:
-    """Never less than the exact one; a turn by ε costs ε²."""
-    arguments = torch.tensor(scale).double(), torch.tensor(precision).double()
-    later = changed(factors, angle=angle)
-    exact = later.spectrum(COUNT).log_determinant(*arguments)
-    bound = later.spectrum_in(factors.spectrum(COUNT), COUNT).log_determinant(*arguments)
-    assert bound >= exact - 1e-9
-
-
-def test_the_error_is_of_second_order() -> None:
-    factors = ROOTS["kronecker"].factors()
-    one = torch.ones((), dtype=torch.float64)
-    errors = []
-    for angle in (0.02, 0.01):
-        later = changed(factors, angle=angle)
-        bound = later.spectrum_in(factors.spectrum(COUNT), COUNT).log_determinant(one, one)
-        errors.append(float(bound - later.spectrum(COUNT).log_determinant(one, one)))
-    assert 0 < errors[0] < 0.02
-    assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["kronecker", "kronecker, groups", "dense", "dense, scalar"])
-def test_pullback_in_a_basis_is_autograd_with_the_basis_fixed(name: str) -> None:
-    factors = ROOTS[name].factors()
-    arguments = torch.tensor(2.5).double(), torch.tensor(0.3).double()
-    basis = factors.spectrum(COUNT)
-    leaves = [tensor.requires_grad_() for tensor in tensors(changed(factors, 0.7, 0.2))]
-    later = type(factors)(*leaves)
-    value = later.spectrum_in(basis, COUNT).log_determinant(*arguments)
-    expected = torch.autograd.grad(value, leaves)
-    found = later.spectrum_in(basis, COUNT).pullback(*arguments)
-    for ours, autograd in zip(found, expected, strict=True):
-        # By a symmetric matrix: only the symmetric part of the derivative is defined.
-        assert_equal(ours, (autograd + autograd.mT) / 2, name)
-
-
-def test_a_basis_that_does_not_fit_is_not_used() -> None:
-    for name, roots in ROOTS.items():
-        factors = roots.factors()
-        exact = factors.spectrum(COUNT).eigenvalues()
-        for other in ROOTS.values():
-            basis = other.factors().spectrum(COUNT)
-            shapes = [tensor.shape for tensor in tensors(other.factors())]
-            if shapes != [tensor.shape for tensor in tensors(factors)]:
-                assert torch.equal(factors.spectrum_in(basis, COUNT).eigenvalues(), exact), name
-
-
-def test_spectra_in_a_basis_by_name() -> None:
-    """A bias follows its weight; a block without an earlier spectrum is decomposed."""
-    roots = {
-        "weight": KroneckerRoots(numbers(1, 7, 3), numbers(1, 9, 2, seed=1)),
-        "bias": DenseRoots(numbers(1, 9, 2, seed=1)[0], output_of="weight"),
-        "gain": DenseRoots(numbers(9, 4)),
-    }
-    before = all_factors(roots)
-    basis = all_spectra(before, COUNT)
-    weight = changed(before["weight"], angle=0.3)
-    assert isinstance(weight, KroneckerFactors)
-    after = {
-        "weight": weight,
-        "bias": DenseFactors(weight.outputs[0], "weight"),
-        "gain": changed(before["gain"], angle=0.3),
-    }
-    found = all_spectra(after, COUNT, {name: basis[name] for name in ("weight", "bias")})
-    kept, followed = found["weight"], found["bias"]
-    assert isinstance(kept, KroneckerSpectrum) and isinstance(followed, DenseSpectrum)
-    assert kept.output_vectors is basis["weight"].output_vectors  # type: ignore[attr-defined]
-    assert torch.equal(followed.values, kept.output_values[0])
-    exact = after["gain"].spectrum(COUNT).eigenvalues()
-    assert torch.equal(found["gain"].eigenvalues(), exact)
 
 
 @pytest.mark.parametrize("size", [513, 700])

@@ -11,8 +11,7 @@ import torch
 from network_cases import assert_equal, relative_difference
 from torch import Tensor
 
-from isotropy.curvature.kronecker import KroneckerFactors, KroneckerRoots, KroneckerSpectrum
-from isotropy.evidence.parametric_bound import log_determinant_of_batch
+from isotropy.curvature.kronecker import KroneckerRoots, KroneckerSpectrum
 from isotropy.evidence.predictive import covariance_root
 
 COUNT, GROUPS = 5, 3
@@ -125,55 +124,9 @@ def test_effective_parameters_are_a_trace(roots: KroneckerRoots) -> None:
     assert_equal(found, shrink.diagonal(dim1=-2, dim2=-1).sum(), "effective parameters")
 
 
-def test_the_same_eigenvectors_give_the_same_spectrum(roots: KroneckerRoots) -> None:
-    factors = roots.factors()
-    basis = factors.spectrum(COUNT)
-    later = KroneckerFactors(0.3 * factors.inputs, 2.0 * factors.outputs)
-    found = later.spectrum_in(basis, 2 * COUNT)
-    assert found.input_vectors is basis.input_vectors
-    expected = later.spectrum(2 * COUNT).eigenvalues()
-    assert_equal(found.eigenvalues().sort().values, expected.sort().values, "eigenvalues")
-
-
-def turned(matrix: Tensor, angle: float) -> Tensor:
-    skew = numbers(matrix.shape[-1], matrix.shape[-1], seed=7)
-    rotation = torch.linalg.matrix_exp(angle * (skew - skew.mT))
-    return rotation @ matrix @ rotation.mT
-
-
-def test_pullback_in_a_basis_is_autograd_with_the_basis_fixed(roots: KroneckerRoots) -> None:
-    factors, arguments = roots.factors(), numbers_of(2.5, 0.3)
-    basis = factors.spectrum(COUNT)
-    leaves = [turned(tensor, 0.2).requires_grad_() for tensor in factors.tensors()]
-    later = KroneckerFactors(*leaves)
-    value = later.spectrum_in(basis, COUNT).log_determinant(*arguments)
-    exact = later.spectrum(COUNT).log_determinant(*arguments)
-    assert value > exact  # Hadamard
-    expected = torch.autograd.grad(value, leaves)
-    found = later.spectrum_in(basis, COUNT).pullback(*arguments)
-    for ours, autograd in zip(found, expected, strict=True):
-        assert_equal(ours, (autograd + autograd.mT) / 2, "pullback")
-
-
-def test_a_basis_of_other_groups_is_not_used(roots: KroneckerRoots) -> None:
-    factors = roots.factors()
-    other = repeated(roots).factors().spectrum(COUNT)
-    found = factors.spectrum_in(other, COUNT)
-    assert torch.equal(found.eigenvalues(), factors.spectrum(COUNT).eigenvalues())
-
-
 def test_batches_add_up(roots: KroneckerRoots) -> None:
     twice = roots.factors() + roots.factors()
     assert_equal(twice.dense(COUNT), 4 * roots.factors().dense(COUNT), "both factors doubled")
-
-
-def test_the_bound_of_one_batch(roots: KroneckerRoots) -> None:
-    """log|I + s H/δ| from the roots themselves."""
-    scale, precision = numbers_of(2.5, 0.3)
-    found = log_determinant_of_batch({"weight": roots}, scale, {"weight": precision}, COUNT)
-    dense = written_out(*roots.factors().tensors())
-    expected = log_determinant(dense, scale / precision, torch.ones(()).double())
-    assert_equal(found, expected, "log-determinant", tolerance=1e-8)
 
 
 def test_posterior_covariance(roots: KroneckerRoots) -> None:

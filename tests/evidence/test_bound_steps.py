@@ -17,14 +17,13 @@ from isotropy.data.variants import apply_variant
 from isotropy.evidence.bound_steps import FEW, distinct
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.laplace import LaplaceEvidence, NotFiniteError
-from isotropy.evidence.schedule import BOUNDS, NOISY_TRAVEL, LearnConfig, resolve, too_short
+from isotropy.evidence.schedule import NOISY_TRAVEL, LearnConfig, resolve, too_short
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.augmentations import START, UniformRanges
 from isotropy.networks.invariant_model import InvariantModel
 from isotropy.symmetry.image_actions import affine
 
-CHOSEN = [bound for bound in BOUNDS if bound != "none"]
 GENERATORS = ("rotation", "translation_x", "scale_x")
 
 
@@ -72,13 +71,11 @@ def bumps(count: int = 40) -> tuple[Tensor, Tensor]:
     return torch.exp(-distance / 0.05)[:, None], labels
 
 
-@pytest.mark.parametrize(
-    ("bound", "fits"), [("function-space", 0), ("function-space", 4), ("parametric", 0)]
-)
-def test_rotation_is_found_where_labels_do_not_depend_on_it(bound: str, fits: int) -> None:
+@pytest.mark.parametrize("fits", [0, 4])
+def test_rotation_is_found_where_labels_do_not_depend_on_it(fits: int) -> None:
     images, labels = bumps()
     settings = {"epochs": 20, "samples": 4, "batch_size": 10, "burn_in": 3, "bound_every": 1,
-                "bound_batch": 8, "weight_rate": 0.02, "bound": bound,
+                "bound_batch": 8, "weight_rate": 0.02, "bound": "function-space",
                 "bound_fits": fits}  # fmt: skip
     chosen = LearnConfig(**settings)  # type: ignore[arg-type]
     config = resolve(chosen, examples=len(images), on_gpu=False)
@@ -125,7 +122,7 @@ def test_with_fits_precisions_move_in_these_epochs_alone() -> None:
 
 
 def test_noise_is_learned_by_the_bound() -> None:
-    records = run(made("parametric", likelihood=Gaussian(3.0)))
+    records = run(made(likelihood=Gaussian(3.0)))
     noise = [record.noise for record in records if record.noise is not None]
     assert noise == sorted(noise, reverse=True) and noise[-1] < 2.4
 
@@ -145,15 +142,14 @@ def test_objectives_with_given_ranges_keep_them(objective: str) -> None:
 
 
 @pytest.mark.parametrize("fits", [0, 2])
-@pytest.mark.parametrize("bound", CHOSEN)
-def test_no_pass_over_all_data_but_those_asked_for(bound: str, fits: int) -> None:
-    trainer = made(bound, bound_fits=fits)
-    calls = {"fit": 0, "fit_with_gradient": 0, "gradient": 0}
+def test_no_pass_over_all_data_but_those_asked_for(fits: int) -> None:
+    trainer = made(bound_fits=fits)
+    calls = {"fit": 0, "gradient": 0}
     with mock.patch.multiple(LaplaceEvidence, **{
         name: counted(getattr(LaplaceEvidence, name), calls, name) for name in calls
     }):  # fmt: skip
         records = run(trainer)
-        assert calls == {"fit": 2 if fits else 0, "fit_with_gradient": 0, "gradient": 0}
+        assert calls == {"fit": 2 if fits else 0, "gradient": 0}
         trainer.final_evidence()
     assert calls["fit"] == (3 if fits else 1)
     assert all((record.log_evidence is None) == (fits == 0 or record.epoch % 2 == 0)
@@ -210,14 +206,13 @@ def test_without_a_bound_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("fits", [0, 2])
-@pytest.mark.parametrize("bound", CHOSEN)
-def test_a_resumed_run_is_an_unbroken_one(bound: str, fits: int, tmp_path: Path) -> None:
-    whole = made(bound, bound_fits=fits, bound_every=3)
+def test_a_resumed_run_is_an_unbroken_one(fits: int, tmp_path: Path) -> None:
+    whole = made(bound_fits=fits, bound_every=3)
     records = run(whole)
-    first = made(bound, bound_fits=fits, bound_every=3)
+    first = made(bound_fits=fits, bound_every=3)
     history = [record.as_dict() for record in run(first, 2)]
     save_trainer(tmp_path, first, history)
-    second = made(bound, bound_fits=fits, bound_every=3)
+    second = made(bound_fits=fits, bound_every=3)
     load_trainer(tmp_path, second)
     rest = run(second, 2)
     for mine, theirs in zip(state(second), state(whole), strict=True):
@@ -246,7 +241,7 @@ def test_trying_a_run_out_leaves_it_as_it_was() -> None:
 def test_what_a_bound_leaves_open_is_filled_in() -> None:
     plain, chosen = (
         resolve(LearnConfig(bound=bound), examples=2000, on_gpu=False)  # type: ignore[arg-type]
-        for bound in ("none", "parametric")
+        for bound in ("none", "function-space")
     )
     assert (plain.range_memory, plain.bound_fits, plain.prior_steps) == (0.9, 0, 1)
     assert (chosen.range_memory, chosen.bound_batch, chosen.bound_every) == (0.99, 8, 4)
@@ -258,9 +253,9 @@ def test_what_a_bound_leaves_open_is_filled_in() -> None:
 
 
 def test_too_short_counts_the_steps_of_a_bound() -> None:
-    config = resolve(LearnConfig(bound="parametric"), examples=2000, on_gpu=False)
+    config = resolve(LearnConfig(bound="function-space"), examples=2000, on_gpu=False)
     assert not too_short(config, 2000)
-    short = resolve(LearnConfig(bound="parametric", epochs=2), examples=100, on_gpu=False)
+    short = resolve(LearnConfig(bound="function-space", epochs=2), examples=100, on_gpu=False)
     assert too_short(short, 100)
 
 
@@ -272,7 +267,7 @@ def test_too_short_counts_the_steps_of_a_bound() -> None:
         ({"bound_every": 0}, "bound every: expected at least 1, got 0"),
         ({"bound_fits": -1}, "bound fits: expected at least 0, got -1"),
         ({"range_memory": 1.0}, "range memory: expected at least 0 and below 1, got 1.0"),
-        ({"bound": "parametric", "objective": "augerino"}, "bound parametric: expected an obj"),
+        ({"bound": "function-space", "objective": "augerino"}, "function-space: expected an obj"),
     ],
 )
 def test_settings_that_cannot_be_meant(settings: dict[str, object], message: str) -> None:
@@ -280,9 +275,8 @@ def test_settings_that_cannot_be_meant(settings: dict[str, object], message: str
         LearnConfig(**settings).check()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("bound", CHOSEN)
-def test_numbers_that_are_not_finite_are_named_before_a_step(bound: str) -> None:
-    trainer = made(bound)
+def test_numbers_that_are_not_finite_are_named_before_a_step() -> None:
+    trainer = made()
     with torch.no_grad():
         trainer.inputs[:] = torch.nan
     before = state(trainer)

@@ -119,10 +119,6 @@ def numbers(trainer: Trainer) -> dict[str, Tensor]:
 
 def check_same(stacked: Trainer, alone: Trainer, tolerance: float = 1e-7) -> None:
     assert stacked.epoch == alone.epoch
-    if alone.config.reuse:
-        # Eigenvectors are kept. Those of nearly equal eigenvalues, of zero above all, are any basis
-        # of their space: rounding decides, and later factors are seen in what it decided on.
-        tolerance = 1e-4
     got, expected = numbers(stacked), numbers(alone)
     assert got.keys() == expected.keys()
     for name, value in expected.items():
@@ -178,8 +174,6 @@ CASES: dict[str, dict[str, Any]] = {
     "normalisations": {"build": normalised, "prior_structure": "layer"},
     "some of the data for the ranges": {"gradient_batches": 1, "prior_steps": 2},
     "batches in parts": {"micro_batch": 3, "prior_structure": "tensor"},
-    "factors reused": {"reuse": 2},
-    "factors reused, some of the data": {"reuse": 2, "gradient_batches": 1},
     "drawn labels": {"curvature": "kfac-mc"},
     "passes that are not stacked": {"curvature": "diagonal"},
     "fixed ranges": {"objective": "fixed"},
@@ -287,7 +281,7 @@ def test_on_a_gpu_too(build: Callable[[], nn.Module], captured: bool) -> None:
 
 
 def test_each_trainer_can_continue_alone_and_be_stacked_again() -> None:
-    stacked, alone = three(reuse=2), three(reuse=2)
+    stacked, alone = three(), three()
     stack = StackedTrainer(stacked)
     stack.run_epoch()
     stack.run_epoch()
@@ -367,8 +361,8 @@ REFUSED: dict[str, tuple[Callable[[], list[Trainer]], str]] = {
         "one training loss, got averaged-losses beside fixed",
     ),
     "a bound": (
-        lambda: [made(0, bound="parametric"), made(1, bound="parametric")],
-        "got the bound parametric",
+        lambda: [made(0, bound="function-space"), made(1, bound="function-space")],
+        "got the bound function-space",
     ),
 }
 

@@ -26,12 +26,7 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.kinds import KINDS
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.stochastic import (
-    SPLITTINGS,
-    FunctionSpaceBound,
-    Splitting,
-    log_determinant_above_one,
-)
+from isotropy.evidence.stochastic import FunctionSpaceBound, log_determinant_above_one
 from isotropy.likelihoods import Categorical
 
 COUNT = 6
@@ -93,12 +88,12 @@ class Setting:
                 0, 1, len(self.prior.groups), dtype=torch.float64
             )
 
-    def bound(self, splitting: Splitting = "joint") -> FunctionSpaceBound:
-        return FunctionSpaceBound(self.network, self.likelihood, self.prior, splitting)
+    def bound(self) -> FunctionSpaceBound:
+        return FunctionSpaceBound(self.network, self.likelihood, self.prior)
 
-    def batch(self, examples: list[int], generator: torch.Generator | None = None) -> Batch:
+    def batch(self, examples: list[int]) -> Batch:
         rows = self.copies.split(self.rows)[examples].flatten(0, 1)
-        return Batch(rows, self.targets[examples], self.copies, generator)
+        return Batch(rows, self.targets[examples], self.copies)
 
     def batches(self, partition: list[list[int]]) -> list[Batch]:
         return [self.batch(examples) for examples in partition]
@@ -130,13 +125,13 @@ class Setting:
         complexity = exact_log_determinant(self.jacobian(), curvature, self.precisions())
         return self.fit_and_penalty() - complexity / 2
 
-    def split(self, partition: list[list[int]], split_directions: bool) -> Tensor:
+    def split(self, partition: list[list[int]]) -> Tensor:
         """The bound of a partition, written out."""
         outputs = weighted_outputs(self.network, self.rows, self.weights)
         categorical = isinstance(self.likelihood, Categorical)
         root = softmax_root(outputs) if categorical else gaussian_root(outputs, NOISE)
         kernel = whole_kernel(self.jacobian(), root, self.precisions())
-        complexity = split_log_determinant(kernel, partition, split_directions)
+        complexity = split_log_determinant(kernel, partition)
         return self.fit_and_penalty() - complexity / 2
 
 
@@ -187,48 +182,34 @@ def test_only_parameters_with_a_prior_count() -> None:
 # --- where it is below ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("splitting", ["joint", "each"])
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_every_partition_is_its_formula_and_a_bound(
-    network: str, likelihood: str, partition: str, splitting: Splitting
+    network: str, likelihood: str, partition: str
 ) -> None:
     setting = Setting(network, likelihood)
     parts = PARTITIONS[partition]
-    found = setting.bound(splitting).value(setting.batches(parts))
-    assert_equal(found, setting.split(parts, splitting == "each").detach(), partition)
+    found = setting.bound().value(setting.batches(parts))
+    assert_equal(found, setting.split(parts).detach(), partition)
     gap = float(setting.exact().detach() - found)
-    if (partition, splitting) == ("all", "joint"):
-        assert abs(gap) < 1e-8
-    else:
-        assert gap > 1e-3
+    assert abs(gap) < 1e-8 if partition == "all" else gap > 1e-3
 
 
-@pytest.mark.parametrize("splitting", ["joint", "each"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_finer_partitions_are_looser(likelihood: str, splitting: Splitting) -> None:
+def test_finer_partitions_are_looser(likelihood: str) -> None:
     setting = Setting("mlp", likelihood)
-    values = [float(setting.bound(splitting).value(setting.batches(part))) for part in NESTED]
+    values = [float(setting.bound().value(setting.batches(part))) for part in NESTED]
     assert all(finer < coarser - 1e-3 for coarser, finer in itertools.pairwise(values))
-
-
-@pytest.mark.parametrize("partition", PARTITIONS)
-def test_directions_apart_are_looser(partition: str) -> None:
-    setting = Setting("mlp")
-    batches = setting.batches(PARTITIONS[partition])
-    together, apart = (float(setting.bound(s).value(batches)) for s in ("joint", "each"))
-    assert apart < together - 1e-3
 
 
 # --- estimates -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("splitting", ["joint", "each"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_batches_estimate_the_bound_without_bias(likelihood: str, splitting: Splitting) -> None:
+def test_batches_estimate_the_bound_without_bias(likelihood: str) -> None:
     setting = Setting("mlp", likelihood)
-    bound = setting.bound(splitting)
+    bound = setting.bound()
     parts = PARTITIONS["uneven"]
     drawn = [bound.estimate(setting.batch(part), COUNT).value.detach() for part in parts]
     mean = sum(len(part) / COUNT * value for part, value in zip(parts, drawn, strict=True))
@@ -237,34 +218,16 @@ def test_batches_estimate_the_bound_without_bias(likelihood: str, splitting: Spl
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_one_direction_estimates_each_without_bias(likelihood: str) -> None:
+def test_conditioning_is_between_the_bound_and_the_evidence(likelihood: str) -> None:
     setting = Setting("mlp", likelihood)
-    directions = CLASSES - 1 if likelihood == "categorical" else CLASSES
-    found: dict[float, Tensor] = {}
-    for seed in range(30):
-        generator = torch.Generator().manual_seed(seed)
-        batch = setting.batch([0, 2, 5], generator)
-        value = setting.bound("one").estimate(batch, COUNT).value.detach()
-        found[round(float(value), 9)] = value
-    assert len(found) == directions
-    expected = setting.bound("each").estimate(setting.batch([0, 2, 5]), COUNT).value.detach()
-    assert_equal(torch.stack(list(found.values())).mean(), expected, "mean over directions")
-
-
-@pytest.mark.parametrize("splitting", ["joint", "each"])
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_conditioning_is_between_the_bound_and_the_evidence(
-    likelihood: str, splitting: Splitting
-) -> None:
-    setting = Setting("mlp", likelihood)
-    bound, apart = setting.bound(splitting), splitting == "each"
+    bound = setting.bound()
     given, rest = [0, 1], [[2, 3], [4, 5]]
     estimates = [bound.estimate(setting.batch(given + batch), COUNT, len(given)) for batch in rest]
     mean = torch.stack([estimate.log_determinant for estimate in estimates]).mean().detach()
 
     def determinant(*partition: list[int]) -> Tensor:
         fit = setting.fit_and_penalty()
-        return 2 * (fit - setting.split(list(partition), apart)).detach()
+        return 2 * (fit - setting.split(list(partition))).detach()
 
     written_out = sum(determinant(given + batch) for batch in rest) - determinant(given)
     assert_equal(mean, written_out, "Schur complements", 1e-9)
@@ -284,7 +247,7 @@ def test_parts_add_up() -> None:
 def test_one_hidden_layer_needs_no_gradient_of_any_example(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting("frozen weight")
     batches = setting.batches(PARTITIONS["halves"])
-    expected = setting.split(PARTITIONS["halves"], split_directions=False).detach()
+    expected = setting.split(PARTITIONS["halves"]).detach()
 
     def refused(*_: object) -> None:
         raise AssertionError("a gradient of every example was asked for")
@@ -312,8 +275,6 @@ def test_single_precision_is_close_to_double() -> None:
 def test_mistakes_are_named() -> None:
     setting = Setting("mlp")
     bound = setting.bound()
-    with pytest.raises(CallerError, match=r"unknown splitting 'joined'.*did you mean 'joint'"):
-        setting.bound("joined")  # type: ignore[arg-type]
     with pytest.raises(CallerError, match="expected a batch of 1 to 5 examples.*got 6"):
         bound.estimate(setting.batch([0, 1, 2, 3, 4, 5]), COUNT - 1)
     with pytest.raises(CallerError, match="got 0"):
@@ -330,17 +291,16 @@ def test_mistakes_are_named() -> None:
         bound.estimate(batch._replace(targets=batch.targets + CLASSES), COUNT)
 
 
-@pytest.mark.parametrize("splitting", SPLITTINGS)
-def test_a_kernel_that_is_not_finite_is_named(splitting: Splitting) -> None:
+def test_a_kernel_that_is_not_finite_is_named() -> None:
     setting = Setting("mlp")
     setting.rows[0] = torch.nan
     with pytest.raises(NotFiniteError, match="tangent kernel of a batch is not finite"):
-        setting.bound(splitting).estimate(setting.batch([0, 1]), COUNT)
+        setting.bound().estimate(setting.batch([0, 1]), COUNT)
 
 
-def test_log_determinants_of_blocks_add_up_and_bad_ones_are_refused() -> None:
-    blocks = torch.stack([torch.diag(torch.tensor([1.0, 3.0])), torch.zeros(2, 2)]).double()
+def test_log_determinants_of_bad_kernels_are_refused() -> None:
+    kernel = torch.diag(torch.tensor([1.0, 3.0], dtype=torch.float64))
     expected = torch.tensor(8.0, dtype=torch.float64).log()
-    assert_equal(log_determinant_above_one(blocks), expected, "log 8")
+    assert_equal(log_determinant_above_one(kernel), expected, "log 8")
     with pytest.raises(NotFiniteError):
-        log_determinant_above_one(-2 * torch.eye(2, dtype=torch.float64)[None])
+        log_determinant_above_one(-2 * torch.eye(2, dtype=torch.float64))

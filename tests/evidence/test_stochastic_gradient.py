@@ -20,19 +20,19 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.tangent_kernel import gram
 from isotropy.evidence.laplace import Batch
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.stochastic import FunctionSpaceBound, Splitting
+from isotropy.evidence.stochastic import FunctionSpaceBound
 from isotropy.likelihoods import Categorical, Gaussian
 
 EQUAL = torch.full((SAMPLES,), 1 / SAMPLES, dtype=torch.float64)
 STEP = 1e-5
 
 
-def bound_of(problem: Problem, splitting: Splitting) -> FunctionSpaceBound:
+def bound_of(problem: Problem) -> FunctionSpaceBound:
     evidence = problem.evidence
-    return FunctionSpaceBound(evidence.network, evidence.likelihood, evidence.prior, splitting)
+    return FunctionSpaceBound(evidence.network, evidence.likelihood, evidence.prior)
 
 
-def written_out(problem: Problem, split_directions: bool, partition: list[list[int]]) -> Tensor:
+def written_out(problem: Problem, partition: list[list[int]]) -> Tensor:
     """log likelihood − ½ Σ log|I + K_block| in one graph from the half-widths."""
     network, names = problem.model.network.eval(), problem.evidence.prior.names
     rows = problem.model.orbit(problem.inputs, problem.noise)
@@ -47,19 +47,18 @@ def written_out(problem: Problem, split_directions: bool, partition: list[list[i
         ]
     )
     kernel = whole_kernel(weighted_jacobian(network, names, rows, EQUAL), root, precisions)
-    complexity = split_log_determinant(kernel, partition, split_directions)
+    complexity = split_log_determinant(kernel, partition)
     return log_likelihood_of(problem, outputs) - complexity / 2
 
 
-@pytest.mark.parametrize("splitting", ["joint", "each"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("network", ["mlp", "relu, in place", "cnn", "fixup block"])
-def test_by_ranges(network: str, likelihood: str, splitting: Splitting) -> None:
+def test_by_ranges(network: str, likelihood: str) -> None:
     problem = image_problem(network, likelihood)
-    bound = bound_of(problem, splitting)
+    bound = bound_of(problem)
     value = sum(bound.estimate(batch, len(batch.targets)).value for batch in problem.batches(3, 1))
     (found,) = torch.autograd.grad(value, problem.half_widths)
-    expected = written_out(problem, splitting == "each", [[0, 1, 2], [3]])
+    expected = written_out(problem, [[0, 1, 2], [3]])
     (gradient,) = torch.autograd.grad(expected, problem.half_widths)
     assert float(gradient.abs().min()) > 1e-6
     assert_equal(found, gradient, "gradient by the half-widths", 1e-8)
@@ -70,8 +69,8 @@ def test_a_few_units_at_a_time_give_the_same(units: int, monkeypatch: pytest.Mon
     problem = image_problem("mlp", "categorical")  # four hidden units on 36 numbers
     batches = list(problem.batches())
     monkeypatch.setattr(tangent_kernel, "CACHE_BYTES", units * 36 * len(problem.inputs) * 8)
-    bound = bound_of(problem, "joint")
-    expected = written_out(problem, False, [[0, 1, 2, 3]])
+    bound = bound_of(problem)
+    expected = written_out(problem, [[0, 1, 2, 3]])
     value = bound.estimate(batches[0], len(problem.inputs))
     assert_equal(value.log_likelihood - value.log_determinant / 2, expected, "value")
     (found,) = torch.autograd.grad(value.value, problem.half_widths)
@@ -79,16 +78,14 @@ def test_a_few_units_at_a_time_give_the_same(units: int, monkeypatch: pytest.Mon
     assert_equal(found, gradient, "gradient by the half-widths", 1e-8)
 
 
-@pytest.mark.parametrize("splitting", ["joint", "each", "one"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_by_precisions_and_noise(likelihood: str, splitting: Splitting) -> None:
+def test_by_precisions_and_noise(likelihood: str) -> None:
     problem = image_problem("mlp", likelihood)
-    bound = bound_of(problem, splitting)
+    bound = bound_of(problem)
     (batch,) = problem.batches()
 
     def value() -> Tensor:
-        drawn = batch._replace(generator=torch.Generator().manual_seed(4))
-        return bound.estimate(drawn, 17).value
+        return bound.estimate(batch, 17).value
 
     parameters: list[Tensor] = [bound.prior.log_precisions]
     if isinstance(bound.likelihood, Gaussian):
@@ -124,11 +121,10 @@ def test_by_weights_of_copies(network: str, conditioned: int) -> None:
     assert torch.autograd.gradcheck(value, (share,))
 
 
-@pytest.mark.parametrize("splitting", ["joint", "each"])
-def test_weights_of_the_network_are_constants(splitting: Splitting) -> None:
+def test_weights_of_the_network_are_constants() -> None:
     problem = image_problem("cnn", "categorical")
     (batch,) = problem.batches()
-    value = bound_of(problem, splitting).estimate(batch, 9).value
+    value = bound_of(problem).estimate(batch, 9).value
     assert value.requires_grad
     value.backward()
     assert all(parameter.grad is None for parameter in problem.model.network.parameters())
@@ -138,6 +134,5 @@ def test_weights_of_the_network_are_constants(splitting: Splitting) -> None:
 def test_inner_products_have_first_and_second_derivatives() -> None:
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    for joint in (True, False):
-        assert torch.autograd.gradcheck(gram, (vectors, joint))
-        assert torch.autograd.gradgradcheck(gram, (vectors, joint))
+    assert torch.autograd.gradcheck(gram, (vectors,))
+    assert torch.autograd.gradgradcheck(gram, (vectors,))

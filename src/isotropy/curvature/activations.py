@@ -32,8 +32,7 @@ from isotropy.fused import fused_module
 class Activation:
     """φ by its value, φ′ of (z, y), and what reaches z from y and s.
 
-    bent: g_y ⊙ s + g_s ⊙ φ″ of (g_y, g_s, z, y, s), into `out` if given; None: φ″ is zero almost
-        everywhere
+    bent: g_y ⊙ s + g_s ⊙ φ″ of (g_y, g_s, z, y, s); None: φ″ is zero almost everywhere
     is_monotone: φ never falls
     keeps_inputs: `bent` wants z, which is None otherwise
     """
@@ -137,17 +136,12 @@ def _node(values: Tensor) -> Any:
     return node if found else None
 
 
-def _tanh_bent(
-    to_y: Tensor, to_s: Tensor, z: Tensor, y: Tensor, s: Tensor, out: Tensor | None = None
-) -> Tensor:
-    return torch.mul(torch.addcmul(to_y, y, to_s, value=-2), s, out=out)  # φ″ = −2 y s
+def _tanh_bent(to_y: Tensor, to_s: Tensor, z: Tensor, y: Tensor, s: Tensor) -> Tensor:
+    return torch.addcmul(to_y, y, to_s, value=-2) * s  # φ″ = −2 y s
 
 
-def _sigmoid_bent(
-    to_y: Tensor, to_s: Tensor, z: Tensor, y: Tensor, s: Tensor, out: Tensor | None = None
-) -> Tensor:
-    inner = torch.addcmul(to_y + to_s, y, to_s, value=-2)
-    return torch.mul(inner, s, out=out)  # φ″ = (1 − 2 y) s
+def _sigmoid_bent(to_y: Tensor, to_s: Tensor, z: Tensor, y: Tensor, s: Tensor) -> Tensor:
+    return torch.addcmul(to_y + to_s, y, to_s, value=-2) * s  # φ″ = (1 − 2 y) s
 
 
 def _silu_slope(z: Tensor, y: Tensor) -> Tensor:
@@ -155,12 +149,10 @@ def _silu_slope(z: Tensor, y: Tensor) -> Tensor:
     return torch.addcmul(gate, y, 1 - gate)
 
 
-def _silu_bent(
-    to_y: Tensor, to_s: Tensor, z: Tensor, y: Tensor, s: Tensor, out: Tensor | None = None
-) -> Tensor:
+def _silu_bent(to_y: Tensor, to_s: Tensor, z: Tensor, y: Tensor, s: Tensor) -> Tensor:
     gate = z.sigmoid()
     bend = gate * (1 - gate) * (2 + z * (1 - 2 * gate))
-    return torch.addcmul(to_y * s, to_s, bend, out=out)
+    return torch.addcmul(to_y * s, to_s, bend)
 
 
 def _density(z: Tensor) -> Tensor:
@@ -171,10 +163,8 @@ def _gelu_slope(z: Tensor, y: Tensor) -> Tensor:
     return torch.addcmul(torch.special.ndtr(z), z, _density(z))
 
 
-def _gelu_bent(
-    to_y: Tensor, to_s: Tensor, z: Tensor, y: Tensor, s: Tensor, out: Tensor | None = None
-) -> Tensor:
-    return torch.addcmul(to_y * s, to_s, _density(z) * (2 - z.square()), out=out)
+def _gelu_bent(to_y: Tensor, to_s: Tensor, z: Tensor, y: Tensor, s: Tensor) -> Tensor:
+    return torch.addcmul(to_y * s, to_s, _density(z) * (2 - z.square()))
 
 
 def _tanh_slope(z: Tensor, y: Tensor) -> Tensor:

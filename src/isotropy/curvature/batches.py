@@ -42,18 +42,16 @@ class BatchCurvature:
 def spectra_of(
     factors: Mapping[str, AnyFactors],
     count: int,
-    basis: Mapping[str, AnySpectrum] | None = None,
     *,
     values_only: bool = False,
 ) -> dict[str, AnySpectrum]:
     """Every block in the form a log-determinant needs, from factors over `count` examples.
 
-    basis: earlier spectra, whose eigenvectors are kept where a block has some (`kronecker`).
     values_only: without eigenvectors, which pullbacks need and values do not
     """
     joint = {n: f.spectrum(count) for n, f in factors.items() if isinstance(f, JointFactors)}
     single = {n: f for n, f in factors.items() if not isinstance(f, JointFactors)}
-    return {**joint, **all_spectra(single, count, basis, values_only=values_only)}
+    return {**joint, **all_spectra(single, count, values_only=values_only)}
 
 
 class Curvature(Protocol):

@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError, check_choice
-from isotropy.curvature.activations import activation_of, slopes_of
+from isotropy.curvature.activations import slopes_of
 from isotropy.curvature.batches import BatchCurvature
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.copy_means import means_over_copies
 from isotropy.curvature.jacobians import example_gradients
 from isotropy.curvature.kinds import KINDS, CurvatureKind
 from isotropy.curvature.kronecker import DenseRoots, DiagonalRoots, Roots
@@ -283,10 +282,6 @@ def _averaged(
     if kernels is not None and curve is not None:
         means: tuple[Tensor, Tensor] = kernels.mean_slopes(inputs, curve, copies.count)
         return means
-    activation = activation_of(head.inputs)
-    last = len(recording.calls) == 2  # nothing is differentiated through the means
-    if activation is not None and last and copies.weights is None and not head.inputs.is_cuda:
-        return means_over_copies(before.output, head.inputs, activation, copies.count)
     slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
     return copies.mean(head.inputs), copies.mean(slopes)
 

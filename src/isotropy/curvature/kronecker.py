@@ -19,11 +19,6 @@ With eigenvalues λ of G, μ of A, output-curvature scale s and prior precision 
 Grouped convolutions have one such block a group; `groups` is the first axis everywhere. Where one
 of the two factors has only one group, all blocks share it (`fully_connected_pathways`).
 Eigendecompositions run in float64: in lower precision they fail on ill-conditioned factors.
-
-Where factors have changed little since they were last decomposed, eigenvectors U from then will do:
-diag(Uᵀ A U) in place of eigenvalues costs a product (`spectrum_in`). The log-determinant is then
-that of the block's diagonal in this basis, never less than the exact one (Hadamard) and equal to it
-where the eigenvectors are still the same; pullbacks are its exact gradient for fixed U.
 """
 
 from __future__ import annotations
@@ -127,21 +122,6 @@ class KroneckerFactors:
         found = _eigenvalues if values_only else _eigh
         return KroneckerSpectrum(*found(self.outputs), *found(self.inputs / count), count)
 
-    def spectrum_in(self, previous: object, count: int) -> KroneckerSpectrum:
-        """Diagonals in the eigenvectors of `previous`; decomposed if those do not fit."""
-        if not isinstance(previous, KroneckerSpectrum):
-            return self.spectrum(count)
-        if (previous.output_vectors.shape, previous.input_vectors.shape) != (
-            self.outputs.shape,
-            self.inputs.shape,
-        ):
-            return self.spectrum(count)
-        return KroneckerSpectrum(
-            *_diagonal_in(previous.output_vectors, self.outputs),
-            *_diagonal_in(previous.input_vectors, self.inputs / count),
-            count,
-        )
-
     def dense(self, count: int) -> Tensor:
         """The block written out, (groups, out·in, out·in); for small layers and tests."""
         size = self.inputs.shape[1] * self.outputs.shape[1]
@@ -172,12 +152,6 @@ class DenseFactors:
         del count  # a dense block is a plain sum over examples
         return DenseSpectrum(*(_eigenvalues if values_only else _eigh)(self.matrix))
 
-    def spectrum_in(self, previous: object, count: int) -> DenseSpectrum:
-        """The diagonal in the eigenvectors of `previous`; decomposed if those do not fit."""
-        if not isinstance(previous, DenseSpectrum) or previous.vectors.shape != self.matrix.shape:
-            return self.spectrum(count)
-        return DenseSpectrum(*_diagonal_in(previous.vectors, self.matrix))
-
     def dense(self, count: int) -> Tensor:
         del count
         return self.matrix[None]
@@ -199,11 +173,6 @@ class DiagonalFactors:
     def spectrum(self, count: int, *, values_only: bool = False) -> DiagonalSpectrum:
         del count, values_only
         return DiagonalSpectrum(self.values.double())
-
-    def spectrum_in(self, previous: object, count: int) -> DiagonalSpectrum:
-        """`spectrum`: its basis never turns."""
-        del previous
-        return self.spectrum(count)
 
     def dense(self, count: int) -> Tensor:
         del count
@@ -311,15 +280,10 @@ class DiagonalSpectrum(Spectrum):
 
 
 def all_spectra(
-    factors: Mapping[str, Factors],
-    count: int,
-    basis: Mapping[str, object] | None = None,
-    *,
-    values_only: bool = False,
+    factors: Mapping[str, Factors], count: int, *, values_only: bool = False
 ) -> dict[str, Spectrum]:
     """Spectra by parameter name; what a bias shares with its weight is decomposed once.
 
-    basis: earlier spectra by name, whose eigenvectors are kept (`spectrum_in`).
     values_only: no eigenvectors are found, which is faster; there are no pullbacks then
     """
     found: dict[str, Spectrum] = {}
@@ -328,8 +292,6 @@ def all_spectra(
         if isinstance(weight, KroneckerSpectrum):
             vectors = weight.output_vectors if values_only else weight.output_vectors[0]
             found[name] = DenseSpectrum(weight.output_values[0], vectors)
-        elif basis is not None and name in basis:
-            found[name] = block.spectrum_in(basis[name], count)
         else:
             found[name] = block.spectrum(count, values_only=values_only)
     return found
@@ -375,7 +337,7 @@ def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     matrix = matrix.double()
     values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
-    # In the layout in which a file gives them back: products of the other one round differently.
+    # Row-major from here on: products of LAPACK's column-major layout round differently.
     return values.clamp_min(0.0), vectors.contiguous()
 
 
@@ -384,9 +346,3 @@ def _eigenvalues(matrix: Tensor) -> tuple[Tensor, Tensor]:
     matrix = matrix.double()
     values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
     return values.clamp_min(0.0), values.new_empty(0)
-
-
-def _diagonal_in(vectors: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """diag(Uᵀ A U) and U, from symmetric A; rounding may leave a zero below zero."""
-    values = ((matrix.to(vectors) @ vectors) * vectors).sum(-2)
-    return values.clamp_min(0.0), vectors

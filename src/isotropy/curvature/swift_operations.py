@@ -4,10 +4,9 @@
     max_pool2d   windows that lie side by side                        `pooling`
     pad          maps that are continued periodically                 `circular_padding`
 
-and in a Sequential a maximum before a φ that never falls, max φ(z) = φ(max z), which leaves φ a
-fraction of the work. torch's own are made for many channels and for windows that overlap. Values
-and derivatives are the same up to rounding, and everything else stays torch's. On a CPU and on the
-reference path (`fused`) nothing is changed.
+torch's own are made for many channels and for windows that overlap. Values and derivatives are the
+same up to rounding, and everything else stays torch's. On a CPU and on the reference path (`fused`)
+nothing is changed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from isotropy.curvature.circular_padding import CIRCULAR
@@ -32,38 +31,6 @@ def swift_operations(device: torch.device) -> AbstractContextManager[Any]:
     if device.type != "cuda" or is_plain():
         return nullcontext()
     return StandIns(SWIFT)
-
-
-def on_gpu(rows: Tensor) -> bool:
-    """Whether rows are on a GPU, and not on the reference path."""
-    return rows.is_cuda and not is_plain()
-
-
-def swift_call(network: nn.Module, rows: Tensor) -> Tensor:
-    """`network(rows)`, within `swift_operations`."""
-    if type(network) is not nn.Sequential or not on_gpu(rows) or _has_hooks(network):
-        found: Tensor = network(rows)
-        return found
-    modules = list(network)
-    for index in range(len(modules) - 1):
-        if _never_falls(modules[index]) and _takes_maxima(modules[index + 1]):
-            modules[index], modules[index + 1] = modules[index + 1], modules[index]
-    for module in modules:
-        rows = swift_call(module, rows)
-    return rows
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-
-
-def _never_falls(module: nn.Module) -> bool:
-    return type(module) in (nn.Tanh, nn.ReLU, nn.Sigmoid) and not _has_hooks(module)
-
-
-def _takes_maxima(module: nn.Module) -> bool:
-    plain = type(module) is nn.MaxPool2d and not module.return_indices
-    return plain and not _has_hooks(module)
 
 
 def _conv2d(

@@ -6,9 +6,8 @@ eigenvalues as
 
     K_(dn)(em) = j_nd · j_me = Σ_l K_l          one kernel K_l for each parameter tensor
 
-which has batch·directions rows, however many parameters there are. Kernels come as (blocks, rows,
-rows): with all directions together one block, directions slowest, `(1, D·batch, D·batch)`; with
-each by itself `(D, batch, batch)`.
+which has batch·directions rows, however many parameters there are. Kernels come as (D·batch,
+D·batch), directions slowest.
 
 A network that ends Linear, elementwise φ, Linear needs no gradient of any example. With V the last
 weight, v_nd = Vᵀ r_nd, and a bar for the weighted sum over copies,
@@ -50,18 +49,16 @@ def tangent_kernels(
     rows: Tensor,
     copies: Copies,
     directions: Directions,
-    *,
-    joint: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Averaged outputs (batch, outputs) and the kernel of each named parameter.
 
-    rows (batch·copies, …), copies fastest. joint: all directions in one block, or one block each.
+    rows (batch·copies, …), copies fastest. A kernel is (directions·batch, directions·batch).
     """
     needs_graph = rows.requires_grad or (
         copies.weights is not None and copies.weights.requires_grad
     )
     with torch.enable_grad():
-        outputs, kernels = _kernels(network, names, rows, copies, directions, joint, needs_graph)
+        outputs, kernels = _kernels(network, names, rows, copies, directions, needs_graph)
     if needs_graph and torch.is_grad_enabled():
         return outputs, kernels
     return outputs.detach(), {name: kernel.detach() for name, kernel in kernels.items()}
@@ -73,7 +70,6 @@ def _kernels(
     rows: Tensor,
     copies: Copies,
     directions: Directions,
-    joint: bool,
     needs_graph: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     recording = record(network, _own_linear_layers(network), rows)
@@ -90,9 +86,8 @@ def _kernels(
         outputs = functional.linear(features, weight, None if bias is None else bias.detach())
         chosen = directions(outputs)
         if uses[head.layer] == 1:
-            of_directions = gram(chosen, joint)
-            repeats = len(chosen) if joint else 1
-            of_features = _inner_products(features).repeat(repeats, repeats)
+            of_directions = gram(chosen)
+            of_features = _inner_products(features).repeat(len(chosen), len(chosen))
             kernels |= _named(head, of_directions * of_features, of_directions)
         if before is not None and uses[before.layer] == 1:
             (slopes,) = torch.autograd.grad(
@@ -106,8 +101,8 @@ def _kernels(
             inputs = _kept(before.inputs, needs_graph)
             kernels |= _named(
                 before,
-                _behind_elementwise(back, slopes, inputs, copies, joint),
-                gram(back * copies.mean(slopes), joint),
+                _behind_elementwise(back, slopes, inputs, copies),
+                gram(back * copies.mean(slopes)),
             )
     found = {name: kernels[name] for name in names if name in kernels}
     rest = [name for name in names if name not in kernels]
@@ -115,7 +110,7 @@ def _kernels(
         gradients = _gradients(network, rest, rows, copies, chosen, needs_graph)
         for name, gradient in gradients.items():
             # (batch·directions, entries), directions fastest there
-            found[name] = gram(gradient.unflatten(0, (-1, len(chosen))).transpose(0, 1), joint)
+            found[name] = gram(gradient.unflatten(0, (-1, len(chosen))).transpose(0, 1))
     return outputs, found
 
 
@@ -145,9 +140,9 @@ def _gradients(
     return {name: torch.cat([part[name].detach() for part in parts]) for name in names}
 
 
-def gram(vectors: Tensor, joint: bool) -> Tensor:
+def gram(vectors: Tensor) -> Tensor:
     """Inner products of vectors (directions, batch, entries), as kernels are ordered."""
-    return _inner_products(vectors.flatten(0, 1)[None] if joint else vectors)
+    return _inner_products(vectors.flatten(0, 1))
 
 
 class _InnerProducts(torch.autograd.Function):
@@ -207,9 +202,7 @@ def _inner_products(vectors: Tensor) -> Tensor:
     return products
 
 
-def _behind_elementwise(
-    back: Tensor, slopes: Tensor, inputs: Tensor, copies: Copies, joint: bool
-) -> Tensor:
+def _behind_elementwise(back: Tensor, slopes: Tensor, inputs: Tensor, copies: Copies) -> Tensor:
     """Σ_h v_ndh v_meh (M_n M_mᵀ)_hh.
 
     back v (directions, batch, hidden), slopes φ′ (batch·copies, hidden), inputs
@@ -222,32 +215,26 @@ def _behind_elementwise(
         weighted = weighted * copies.weights.to(weighted.dtype)[:, None]
     split = copies.split(inputs)
     if not any(tensor.requires_grad for tensor in (back, weighted, split)):
-        return _unit_by_unit(back, weighted, split, joint)
+        return _unit_by_unit(back, weighted, split)
     # (M_n M_mᵀ)_hh as (batch, batch, hidden)
     products: Tensor = _UnitProducts.apply(weighted, split).permute(1, 2, 0)
-    if not joint:
-        left = back[:, :, None, :] * products  # (directions, batch, batch, hidden)
-        return (left * back[:, None, :, :]).sum(-1)
     by_example = back.transpose(0, 1)  # (batch, directions, hidden)
     left = by_example[:, None] * products[:, :, None]  # (batch, batch, directions, hidden)
     kernel = left @ by_example.mT[None]  # (n, m, d, e)
-    return kernel.permute(2, 0, 3, 1).flatten(2).flatten(0, 1)[None]
+    return kernel.permute(2, 0, 3, 1).flatten(2).flatten(0, 1)
 
 
-def _unit_by_unit(back: Tensor, weighted: Tensor, inputs: Tensor, joint: bool) -> Tensor:
+def _unit_by_unit(back: Tensor, weighted: Tensor, inputs: Tensor) -> Tensor:
     """The same without a graph: what is kept is the result, and a few units at a time."""
     directions, batch, _ = back.shape
-    shape = (directions, batch, directions if joint else 1, batch)
-    total = back.new_zeros(shape)
+    total = back.new_zeros(directions, batch, directions, batch)
     units = 4 * _units_at_once(inputs)
     for some, values in zip(weighted.split(units, 2), back.split(units, 2), strict=True):
         by_unit = (some.mT @ inputs).transpose(0, 1)
         for products, v in zip(by_unit @ by_unit.mT, values.unbind(2), strict=True):
             left = v[:, :, None, None] * products[:, None]  # (directions, batch, 1, batch)
-            total.addcmul_(left, v if joint else v[:, None, None])
-    if joint:
-        return total.flatten(2).flatten(0, 1)[None]
-    return total[:, :, 0]
+            total.addcmul_(left, v)
+    return total.flatten(2).flatten(0, 1)
 
 
 def _named(call: Call, of_weight: Tensor, of_bias: Tensor) -> dict[str, Tensor]:

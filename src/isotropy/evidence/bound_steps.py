@@ -1,12 +1,9 @@
 """Hyper steps between weight steps, each from one estimate of a lower bound of the evidence.
 
-A hyper step by the evidence itself needs a pass over all data. A bound (`stochastic`,
-`parametric_bound`) has an unbiased estimate from a few examples. After every `bound_every` weight
-steps one such estimate, from `bound_batch` examples, gives the gradients by precisions, noise and
-ranges at once, at about the cost of a weight step:
-
-    function-space   joint directions; the first half of the batch is conditioned on
-    parametric       the run's own curvature, each batch by itself
+A hyper step by the evidence itself needs a pass over all data. The function-space bound
+(`stochastic`) has an unbiased estimate from a few examples. After every `bound_every` weight steps
+one such estimate, from `bound_batch` examples of which the first half is conditioned on, gives the
+gradients by precisions, noise and ranges at once, at about the cost of a weight step.
 
 Precisions and noise step from the beginning, ranges after the burn-in. The bound counts whatever
 examples share once a batch instead of once, so that the precisions that maximise it are too large
@@ -27,7 +24,6 @@ from torch import Tensor
 from isotropy.evidence.captured import CapturedFunction, can_capture
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.objectives import RECIPES
-from isotropy.evidence.parametric_bound import ParametricBound
 from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.stochastic import BoundEstimate, FunctionSpaceBound
 from isotropy.evidence.streams import stream
@@ -41,7 +37,7 @@ FEW = 5000
 class BoundSteps:
     """The hyper steps of a run by a bound; config is resolved and names one.
 
-    evidence: whose network, likelihood, prior and curvature the bound has
+    evidence: whose network, likelihood and prior the bound has
     data: inputs (examples, …) and targets on the model's device
     optimisers: "prior", and "ranges" where there are any
     """
@@ -64,15 +60,11 @@ class BoundSteps:
         self._burn_in, self._steps = config.burn_in * per_epoch, config.epochs * per_epoch
         self._learns = RECIPES[config.objective].ranges == "evidence" and "ranges" in optimisers
         self._follows_fits = config.bound_fits > 0
-        parts = (evidence.network, evidence.likelihood, evidence.prior)
-        self.function_space = FunctionSpaceBound(*parts)
-        self.parametric = ParametricBound(*parts, evidence.curvature)
+        self.bound = FunctionSpaceBound(evidence.network, evidence.likelihood, evidence.prior)
         self._total = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         self._count = 0
-        # Labels that are drawn would be the same ones in every replay.
         self._captured: CapturedFunction | None = None
-        may_capture = config.captured and can_capture(evidence.network, self.inputs.device)
-        if may_capture and config.bound == "function-space":
+        if config.captured and can_capture(evidence.network, self.inputs.device):
             self._captured = CapturedFunction(self._take, self._state)
 
     def after_step(self, step: int, progress: float) -> None:
@@ -110,7 +102,7 @@ class BoundSteps:
 
     def estimate(self, step: int, graph: bool) -> BoundEstimate:
         """The bound from the examples and the noise of this step; graph: to the ranges too."""
-        return self._estimate(*self._drawn(step), graph, step)
+        return self._estimate(*self._drawn(step), graph)
 
     def _drawn(self, step: int) -> tuple[Tensor, Tensor]:
         """Numbers of the examples of this step, and their noise."""
@@ -120,18 +112,12 @@ class BoundSteps:
         noise_stream = stream(seed, "bound", step, device)
         return examples, self.model.noise(len(examples), generator=noise_stream)
 
-    def _estimate(
-        self, examples: Tensor, noise: Tensor, graph: bool, step: int | None = None
-    ) -> BoundEstimate:
-        seed, device = self.config.seed, self.inputs.device
+    def _estimate(self, examples: Tensor, noise: Tensor, graph: bool) -> BoundEstimate:
         with torch.set_grad_enabled(graph):
             rows = self.model.orbit(self.inputs[examples], noise)
             copies = self.model.augmentation.copies(noise.shape[1])
-        labels = None if step is None else stream(seed, "bound labels", step, device)
-        batch = Batch(rows, self.targets[examples], copies, labels, is_checked=True)
-        if self.config.bound == "function-space":
-            return self.function_space.estimate(batch, len(self.inputs), len(examples) // 2)
-        return self.parametric.estimate(batch, len(self.inputs))
+        batch = Batch(rows, self.targets[examples], copies, is_checked=True)
+        return self.bound.estimate(batch, len(self.inputs), len(examples) // 2)
 
     def _hyper_step(self, step: int, moves: bool) -> None:
         if moves:
@@ -151,7 +137,7 @@ class BoundSteps:
         for name in ("prior", "ranges"):
             if name in self.optimisers:
                 self.optimisers[name].zero_grad(set_to_none=True)
-        value = self._estimate(examples, noise, moves, step).value
+        value = self._estimate(examples, noise, moves).value
         (-value).backward()
         gradients = [
             parameter.grad.sum()

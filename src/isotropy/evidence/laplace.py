@@ -55,12 +55,6 @@ class Batch(NamedTuple):
     generator: torch.Generator | None = None
     is_checked: bool = False
 
-    @property
-    def has_graph(self) -> bool:
-        """Whether there is anything to differentiate by: rows or weights that depend on it."""
-        weights = self.copies.weights
-        return self.rows.requires_grad or (weights is not None and weights.requires_grad)
-
 
 class NotFiniteError(RuntimeError):
     """A loss or an evidence became NaN or infinite; the message says where and what to try."""
@@ -109,25 +103,18 @@ class LaplaceEvidence:
         """As in records: `kfac-ggn`, …"""
         return self.curvature.kind.name
 
-    def fit(
-        self,
-        batches: Iterable[Batch],
-        basis: LaplaceFit | None = None,
-        *,
-        values_only: bool = False,
-    ) -> LaplaceFit:
+    def fit(self, batches: Iterable[Batch], *, values_only: bool = False) -> LaplaceFit:
         """Pass one: factors and likelihood statistic over all batches, then eigenvalues.
 
-        basis: an earlier fit whose eigenvectors are kept, which saves the decompositions; the
-        log-determinant is then that of the blocks' diagonals in this basis, never smaller than
-        the exact one and equal to it as long as the eigenvectors have not turned.
         values_only: no eigenvectors are found; enough for `value` and `effective_parameters`, and
         not for gradients.
         """
         sums = _Sums(self.likelihood)
         for batch in batches:
             sums.add(self._curvature_of(batch, graph=False), batch)
-        return self._fit_from(sums, basis, values_only=values_only)
+        sums.check()
+        spectra = spectra_of(sums.factors, sums.count, values_only=values_only)
+        return self._laplace_fit(spectra, sums.statistics, sums.count)
 
     def fit_of_few(self, batches: Iterable[Batch]) -> LaplaceFit:
         """`fit` of few examples by their roots, which are kept: for `value` and `moving_mode`.
@@ -152,27 +139,6 @@ class LaplaceEvidence:
             raise CallerError("evidence: expected at least one batch of data, got none")
         return self._laplace_fit(spectra_of_roots(kept, count), statistics, count)
 
-    def fit_with_gradient(
-        self,
-        previous: LaplaceFit,
-        batches: Iterable[Batch],
-        inputs: Sequence[Tensor],
-        basis: LaplaceFit | None = None,
-    ) -> tuple[LaplaceFit, list[Tensor]]:
-        """Both passes in one: a new fit, and the gradient with V from the `previous` one.
-
-        Batches with a graph to `inputs` are those the gradient is estimated from. Weights move
-        little between hyper steps, and V is smooth in them.
-        """
-        sums, shares = _Sums(self.likelihood), _Shares(inputs)
-        pullbacks = self._pullbacks(previous)
-        for batch in batches:
-            found = self._curvature_of(batch, graph=batch.has_graph)
-            sums.add(found, batch)
-            if batch.has_graph:
-                shares.add(self._share(found, batch, pullbacks, inputs), batch)
-        return self._fit_from(sums, basis), shares.scaled_to(sums.count)
-
     def _curvature_of(self, batch: Batch, *, graph: bool) -> BatchCurvature:
         rows, copies = batch.rows, batch.copies
         if not graph:
@@ -185,14 +151,6 @@ class LaplaceEvidence:
             generator=batch.generator,
             create_graph=graph,
         )
-
-    def _fit_from(
-        self, sums: _Sums, basis: LaplaceFit | None, *, values_only: bool = False
-    ) -> LaplaceFit:
-        sums.check()
-        kept = None if basis is None else basis.spectra
-        spectra = spectra_of(sums.factors, sums.count, kept, values_only=values_only)
-        return self._laplace_fit(spectra, sums.statistics, sums.count)
 
     def _laplace_fit(
         self, spectra: Mapping[str, AnySpectrum], statistics: Sequence[Tensor], count: int

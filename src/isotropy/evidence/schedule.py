@@ -57,8 +57,8 @@ TEST_SAMPLES = 16
 SEARCH_EXAMPLES = 1500
 """Trials take so many examples at most."""
 
-Bound = Literal["none", "function-space", "parametric"]
-BOUNDS: tuple[Bound, ...] = ("none", "function-space", "parametric")
+Bound = Literal["none", "function-space"]
+BOUNDS: tuple[Bound, ...] = ("none", "function-space")
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,6 @@ class LearnConfig:
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
     gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
-    reuse            0: an evidence pass for V, another for the gradient. Else one for both, with
-                     the V of the hyper step before, and new eigenvectors every so many steps
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
     range_memory     decay of the squared gradients in the ranges' Adam (β₂)
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
@@ -99,7 +97,7 @@ class LearnConfig:
     refine           move ranges along the gradient of the evidence during the run. None: unless a
                      search has found them
     bound            none: hyper steps by the evidence of all data, between epochs. Else by a lower
-                     bound of it, function-space or parametric, between weight steps (`bound_steps`)
+                     bound of it, function-space, between weight steps (`bound_steps`)
     bound_batch      examples of an estimate of the bound
     bound_every      weight steps between hyper steps by a bound
     bound_fits       epochs between passes over all data that precisions and noise follow with a
@@ -123,7 +121,6 @@ class LearnConfig:
     burn_in: int | None = None
     update_every: int = 1
     gradient_batches: int | None = None
-    reuse: int = 0
     range_rate: float | None = None
     range_rate_end: float | None = None
     range_memory: float | None = None
@@ -167,7 +164,7 @@ class LearnConfig:
                 check_at_least(value, 1, what=name.replace("_", " "))
         if self.precision is not None:
             check_choice(self.precision, PRECISIONS, what="precision")
-        for name in ("burn_in", "gradient_batches", "reuse", "bound_fits"):
+        for name in ("burn_in", "gradient_batches", "bound_fits"):
             value = getattr(self, name)
             if value is not None:
                 check_at_least(value, 0, what=name.replace("_", " "))

@@ -33,7 +33,7 @@ from isotropy.evidence.weight_steps import fix_statistics
 Test = tuple[Tensor, Tensor]
 
 IN_COMMON = ("samples", "epochs", "batch_size", "curvature_batch", "micro_batch", "burn_in",
-             "update_every", "gradient_batches", "reuse", "prior_steps", "prior_structure",
+             "update_every", "gradient_batches", "prior_steps", "prior_structure",
              "precision", "bound")  # fmt: skip
 """Settings that runs of one stack must share; all others may differ."""
 

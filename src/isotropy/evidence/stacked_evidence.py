@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from isotropy.curvature.batches import AnyFactors, BatchCurvature, spectra_of
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.run_axis import of_run, over_runs, stack_runs, with_state
+from isotropy.curvature.run_axis import over_runs, stack_runs, with_state
 from isotropy.curvature.stacked_kfac import StackedKFAC
 from isotropy.evidence.laplace import Batch, LaplaceFit, NotFiniteError, _joined, _times
 from isotropy.evidence.sizing import fit_curvature_batch
@@ -48,12 +48,6 @@ class StackedBatch:
     def size(self) -> int:
         """Examples of each run."""
         return self.targets.shape[1]
-
-    @property
-    def has_graph(self) -> bool:
-        """Whether there is anything to differentiate by."""
-        weights = self.copies.weights
-        return self.rows.requires_grad or (weights is not None and weights.requires_grad)
 
     def parts(self, size: int) -> Iterator[StackedBatch]:
         """The same in parts of at most `size` examples a run."""
@@ -107,30 +101,17 @@ class StackedHyperSteps:
         assert config.gradient_batches is not None and config.batch_size is not None
         limit = config.gradient_batches * config.batch_size
         learns = first.recipe.ranges == "evidence" and bool(first.ranges)
-        previous = [t.previous_fit for t in self.trainers if t.previous_fit is not None]
-        before = stack_runs(previous) if len(previous) == len(self.trainers) else None
-        basis = before if first._keeps_basis() else None
-        gradients: list[list[Tensor]] | None = None
-        if before is not None and learns:
-            batches = self._batches("factors", graph=limit or True)
-            fit, gradients = self._pass(batches, basis, self._pullbacks(before))
-        else:
-            fit, _ = self._pass(self._batches("factors"), basis)
+        fit = self._fit(self._batches("factors"))
         log_likelihoods = self._log_likelihoods(fit.statistic, fit.count).detach().tolist()
         values = self._precision_steps(fit)
         if learns:
-            if gradients is None:
-                batches = self._batches("ranges", limit=limit, graph=True)
-                shares = _Shares([trainer.ranges for trainer in self.trainers])
-                state, pullbacks = self.curvature.state(), self._pullbacks(fit)
-                for batch in batches:
-                    found = self._curvature_of(state, batch, graph=True)
-                    shares.add(*self._terms(found, batch, pullbacks), batch)
-                gradients = shares.scaled_to(fit.count)
-            for trainer, own in zip(self.trainers, gradients, strict=True):
+            shares = _Shares([trainer.ranges for trainer in self.trainers])
+            state, pullbacks = self.curvature.state(), self._pullbacks(fit)
+            for batch in self._batches("ranges", limit=limit, graph=True):
+                found = self._curvature_of(state, batch, graph=True)
+                shares.add(*self._terms(found, batch, pullbacks), batch)
+            for trainer, own in zip(self.trainers, shares.scaled_to(fit.count), strict=True):
                 trainer._range_step(own)
-        for run, trainer in enumerate(self.trainers):
-            trainer.previous_fit = of_run(fit, run) if config.reuse else None
         return list(zip(log_likelihoods, values, strict=True))
 
     def _batches(self, purpose: str, **options: Any) -> Iterator[StackedBatch]:
@@ -139,41 +120,29 @@ class StackedHyperSteps:
         for own in zip(*each, strict=True):
             yield from _side_by_side(own).parts(self._part)
 
-    def _pass(
-        self,
-        batches: Iterator[StackedBatch],
-        basis: LaplaceFit | None,
-        pullbacks: dict[str, list[Tensor]] | None = None,
-    ) -> tuple[LaplaceFit, list[list[Tensor]] | None]:
-        """A stacked fit; with pullbacks the gradient, too, from those batches that have a graph."""
+    def _fit(self, batches: Iterator[StackedBatch]) -> LaplaceFit:
+        """A stacked fit."""
         state = self.curvature.state()
         factors: dict[str, AnyFactors] = {}
         statistics: list[Tensor] = []
-        shares = _Shares([trainer.ranges for trainer in self.trainers])
         count = 0
         for batch in batches:
-            graph = pullbacks is not None and batch.has_graph
-            found = self._curvature_of(state, batch, graph=graph)
+            found = self._curvature_of(state, batch, graph=False)
             with torch.no_grad():
                 for name, block in over_runs(BatchCurvature.factors, found.detach()).items():
                     before = factors.get(name)
                     factors[name] = block if before is None else before + block  # type: ignore[operator]
                 statistics.append(self._statistic(found, batch).double())
             count += batch.size
-            if graph:
-                assert pullbacks is not None
-                shares.add(*self._terms(found, batch, pullbacks), batch)
         _check_finite(factors)
         names = self.curvature.parameter_names
-        given = () if basis is None else (basis.spectra,)
-        fit = LaplaceFit(
-            spectra=over_runs(lambda blocks, *b: spectra_of(blocks, count, *b), factors, *given),
+        return LaplaceFit(
+            spectra=over_runs(lambda blocks: spectra_of(blocks, count), factors),
             squared_norms={n: state[n].double().square().flatten(1).sum(1) for n in names},
             sizes={name: state[name][0].numel() for name in names},
             statistic=torch.stack(statistics).sum(0),
             count=count,
         )
-        return fit, shares.scaled_to(count) if shares.seen else None
 
     def _curvature_of(
         self, state: dict[str, Tensor], batch: StackedBatch, *, graph: bool

@@ -12,11 +12,8 @@ mini-batch drawn uniformly an unbiased estimate of it, as is its gradient:
 
     N/|b| log p(y_b | f̂) − ½ Σ_l δ_l ‖θ_l‖² − ½ N/|b| log|I + K_bb|
 
-Within a batch the directions may be left together or split further:
-
-    joint   one determinant, (batch·directions)²: the tightest, equal to log Z when b is all data
-    each    one determinant a direction, batch² each: looser and cheaper
-    one     one direction drawn at random, times their number: an unbiased estimate of `each`
+The directions of a batch are left together, in one determinant of (batch·directions)² entries: the
+bound equals log Z when b is all data.
 
 A batch may also be conditioned on its first examples c, which makes the bound tighter at no cost:
 given c, what remains of K (its Schur complement) is split into batches, so that an example counts
@@ -26,34 +23,27 @@ with what it adds to c and not with what it adds to nothing. The determinant is 
 
 with a larger variance, because fewer examples stand for all.
 
-Any root of the output curvature makes this a bound; which one decides how tight it is once
-directions are split. Monte-Carlo directions (`sampled_root`) would not do: the logarithm of their
-determinant lies below on average, and the evidence above.
+Any root of the output curvature gives the same bound. Monte-Carlo directions (`sampled_root`) would
+not do: the logarithm of their determinant lies below on average, and the evidence above.
 
 Immer, van der Ouderaa, van der Wilk, Rätsch, Schölkopf (2023), "Stochastic marginal likelihood
-gradients using neural tangent kernels". Oracle: tests/oracles/function_space.py. The same split
-over the parameters is `parametric_bound`.
+gradients using neural tangent kernels". Oracle: tests/oracles/function_space.py.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError, check_choice
+from isotropy.checks import CallerError
 from isotropy.curvature.tangent_kernel import tangent_kernels
 from isotropy.evidence.laplace import Batch, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.fused import is_capturing
 from isotropy.likelihoods import Likelihood
-
-Splitting = Literal["joint", "each", "one"]
-SPLITTINGS: tuple[Splitting, ...] = ("joint", "each", "one")
 
 
 @dataclass(frozen=True)
@@ -75,21 +65,62 @@ class BoundEstimate:
         return self.log_likelihood - (self.penalty + self.log_determinant) / 2
 
 
-class EvidenceBound(ABC):
-    """A lower bound of the evidence of `network` from mini-batches."""
+class FunctionSpaceBound:
+    """Lower bound of the evidence by the whole Gauss–Newton matrix, seen from the outputs.
+
+    The parameters that count are those with a prior, `prior.names`.
+
+    >>> bound = FunctionSpaceBound(network, likelihood, prior)
+    >>> loss = -bound.estimate(Batch(rows, targets, copies), count=60_000).value
+    >>> loss.backward()                 # ranges the rows depend on, precisions, noise
+    """
 
     def __init__(self, network: nn.Module, likelihood: Likelihood, prior: GaussianPrior) -> None:
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
 
-    @abstractmethod
-    def estimate(self, batch: Batch, count: int) -> BoundEstimate:
-        """The bound for `count` examples by those of `batch`, unbiased if drawn uniformly.
+    def estimate(self, batch: Batch, count: int, conditioned: int = 0) -> BoundEstimate:
+        """The bound for `count` examples by those of `batch`, its first `conditioned` being c.
 
-        Differentiable in whatever rows and weights of copies depend on, in the prior's precisions
-        and in the likelihood's noise; the network's weights are constants.
+        Unbiased if they are drawn uniformly. Differentiable in whatever rows and weights of copies
+        depend on, in the prior's precisions and in the likelihood's noise; the network's weights
+        are constants.
         """
+        size = self._check_size(batch, count)
+        if not 0 <= conditioned < size:
+            raise CallerError(
+                f"bound: expected 0 to {size - 1} examples to condition on, of a batch of {size}, "
+                f"got {conditioned}"
+            )
+
+        def directions(outputs: Tensor) -> Tensor:
+            if not batch.is_checked:
+                self.likelihood.check_targets(batch.targets, outputs)
+            return self.likelihood.curvature_root(outputs)
+
+        outputs, kernels = tangent_kernels(
+            self.network, self.prior.names, batch.rows, batch.copies, directions
+        )
+        statistic = self.likelihood.statistic(outputs, batch.targets).double()
+        precisions, penalty = self._prior_terms()
+        first = next(iter(kernels.values()))
+        scale = self.likelihood.curvature_scale()  # a number, wherever it is
+        kernel = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
+        for name, own in kernels.items():
+            kernel = kernel + own.double() * (scale / precisions[name])
+        batches = (count - conditioned) / (size - conditioned)
+        determinant = batches * log_determinant_above_one(kernel)
+        if conditioned:  # rows are ordered by direction, then example
+            by_example = kernel.unflatten(-1, (-1, size)).unflatten(0, (-1, size))
+            given = by_example[:, :conditioned, :, :conditioned].flatten(2).flatten(0, 1)
+            of_given = log_determinant_above_one(given)
+            determinant = determinant - (batches - 1) * of_given
+        return BoundEstimate(
+            log_likelihood=count / size * self.likelihood.log_likelihood(statistic, size),
+            penalty=penalty,
+            log_determinant=determinant,
+        )
 
     @torch.no_grad()
     def value(self, batches: Iterable[Batch]) -> Tensor:
@@ -125,85 +156,8 @@ class EvidenceBound(ABC):
         return precisions, penalty
 
 
-class FunctionSpaceBound(EvidenceBound):
-    """Lower bound of the evidence by the whole Gauss–Newton matrix, seen from the outputs.
-
-    splitting: what becomes of the directions of the output curvature: joint, each, one.
-    The parameters that count are those with a prior, `prior.names`.
-
-    >>> bound = FunctionSpaceBound(network, likelihood, prior)
-    >>> loss = -bound.estimate(Batch(rows, targets, copies), count=60_000).value
-    >>> loss.backward()                 # ranges the rows depend on, precisions, noise
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        likelihood: Likelihood,
-        prior: GaussianPrior,
-        splitting: Splitting = "joint",
-    ) -> None:
-        super().__init__(network, likelihood, prior)
-        check_choice(splitting, SPLITTINGS, what="splitting")
-        self.splitting = splitting
-
-    def estimate(self, batch: Batch, count: int, conditioned: int = 0) -> BoundEstimate:
-        """The bound for `count` examples by those of `batch`, its first `conditioned` being c.
-
-        `one` draws from the batch's generator.
-        """
-        size = self._check_size(batch, count)
-        if not 0 <= conditioned < size:
-            raise CallerError(
-                f"bound: expected 0 to {size - 1} examples to condition on, of a batch of {size}, "
-                f"got {conditioned}"
-            )
-        drawn = 1  # how many blocks stand for each one that is computed
-
-        def directions(outputs: Tensor) -> Tensor:
-            nonlocal drawn
-            if not batch.is_checked:
-                self.likelihood.check_targets(batch.targets, outputs)
-            root = self.likelihood.curvature_root(outputs)
-            if self.splitting != "one":
-                return root
-            drawn = len(root)
-            generator = batch.generator
-            device = None if generator is None else generator.device
-            index = int(torch.randint(len(root), (), generator=generator, device=device))
-            return root[index : index + 1]
-
-        outputs, kernels = tangent_kernels(
-            self.network,
-            self.prior.names,
-            batch.rows,
-            batch.copies,
-            directions,
-            joint=self.splitting == "joint",
-        )
-        statistic = self.likelihood.statistic(outputs, batch.targets).double()
-        precisions, penalty = self._prior_terms()
-        first = next(iter(kernels.values()))
-        scale = self.likelihood.curvature_scale()  # a number, wherever it is
-        kernel = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
-        for name, own in kernels.items():
-            kernel = kernel + own.double() * (scale / precisions[name])
-        batches = (count - conditioned) / (size - conditioned)
-        determinant = batches * log_determinant_above_one(kernel)
-        if conditioned:  # rows are ordered by direction, then example
-            by_example = kernel.unflatten(-1, (-1, size)).unflatten(1, (-1, size))
-            given = by_example[:, :, :conditioned, :, :conditioned].flatten(3).flatten(1, 2)
-            of_given = log_determinant_above_one(given)
-            determinant = determinant - (batches - 1) * of_given
-        return BoundEstimate(
-            log_likelihood=count / size * self.likelihood.log_likelihood(statistic, size),
-            penalty=penalty,
-            log_determinant=drawn * determinant,
-        )
-
-
 def log_determinant_above_one(kernel: Tensor) -> Tensor:
-    """Σ over blocks of log|I + K|, K (blocks, rows, rows) positive semi-definite, in float64.
+    """log|I + K|, K (rows, rows) positive semi-definite, in float64.
 
     Raises NotFiniteError where it cannot be told; NaN while a CUDA graph is recorded.
     """
@@ -211,8 +165,8 @@ def log_determinant_above_one(kernel: Tensor) -> Tensor:
         kernel.shape[-1], dtype=kernel.dtype, device=kernel.device
     )
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    total = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
-    is_bad = failed.any() | ~torch.isfinite(total)
+    total = 2 * factor.diagonal().log().sum()
+    is_bad = (failed != 0) | ~torch.isfinite(total)
     if is_capturing(kernel):
         return torch.where(is_bad, torch.nan, total)
     if bool(is_bad):

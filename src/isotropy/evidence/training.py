@@ -14,7 +14,7 @@ moments and the epoch, so that a saved and resumed run ends with the numbers of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -138,7 +138,6 @@ class Trainer:
         if config.bound != "none":
             data = (inputs, targets)
             self.bound_steps = BoundSteps(config, model, self.evidence, data, self.optimisers)
-        self.previous_fit: LaplaceFit | None = None
         self.epoch = 0
         self.seconds = 0.0
 
@@ -220,40 +219,24 @@ class Trainer:
     # -- the evidence ----------------------------------------------------------------------
 
     def orbit_batches(
-        self, purpose: str, *, limit: int = 0, graph: bool | int = False
+        self, purpose: str, *, limit: int = 0, graph: bool = False
     ) -> Iterator[Batch]:
         """Batches for an evidence pass, in the epoch's own order and noise for this purpose.
 
         limit: at most so many examples, drawn at random (0: all data in order).
-        graph: whether rows can be differentiated by the ranges; a number: so many examples drawn at
-               random come first and can, the others cannot
+        graph: whether rows can be differentiated by the ranges
         """
-        seed, size = self.config.seed, _whole(self.config.curvature_batch)
-        count = len(self.inputs)
-        order = torch.arange(count)
-        with_graph = count if graph is True else int(graph)
-        if limit or 0 < with_graph < count:
+        seed, order = self.config.seed, torch.arange(len(self.inputs))
+        if limit:
             generator = stream(seed, purpose + " order", self.epoch)
-            order = torch.randperm(count, generator=generator)[: limit or count]
-        parts = order.to(self.device).tensor_split([with_graph])
-        batches = [part.split(size) if len(part) else () for part in parts]
-        yield from self.orbit_of((*batches[0], *batches[1]), purpose, graph=len(batches[0]))
-
-    def orbit_of(
-        self, batches: Sequence[Tensor], purpose: str, *, graph: int = 0
-    ) -> Iterator[Batch]:
-        """The examples with these numbers, a batch each, in the epoch's noise for this purpose.
-
-        graph: so many of the batches can be differentiated by the ranges
-        """
-        seed = self.config.seed
+            order = torch.randperm(len(self.inputs), generator=generator)[:limit]
         noise_stream = stream(seed, purpose, self.epoch, self.device)
         label_stream = stream(seed, purpose + " labels", self.epoch, self.device)
-        told = PassProgress(self.remark, f"evidence pass ({purpose})", sum(map(len, batches)))
-        for number, batch in enumerate(batches):
+        told = PassProgress(self.remark, f"evidence pass ({purpose})", len(order))
+        for batch in order.to(self.device).split(_whole(self.config.curvature_batch)):
             told.add(len(batch))
             noise = self.model.noise(len(batch), generator=noise_stream)
-            with torch.set_grad_enabled(number < graph):
+            with torch.set_grad_enabled(graph):
                 rows = self.model.orbit(self.inputs[batch], noise)
                 copies = self.model.augmentation.copies(noise.shape[1])
             yield Batch(rows, self.targets[batch], copies, label_stream, is_checked=True)
@@ -263,35 +246,17 @@ class Trainer:
 
         Where a bound moves the ranges they are left alone.
         """
-        config = self.config
-        limit = _whole(config.gradient_batches) * _whole(config.batch_size)
         learns = self.recipe.ranges == "evidence" and bool(self.ranges) and not self.bound_steps
-        learns = learns and config.refine is not False
-        gradients: list[Tensor] | None = None
-        previous = self.previous_fit
-        basis = previous if self._keeps_basis() else None
-        if previous is not None and learns:
-            batches = self.orbit_batches("factors", graph=limit or True)
-            fit, gradients = self.evidence.fit_with_gradient(previous, batches, self.ranges, basis)
-        else:
-            batches = self.orbit_batches("factors")
-            values_only = not learns and not config.reuse
-            fit = self.evidence.fit(batches, basis, values_only=values_only)
+        learns = learns and self.config.refine is not False
+        fit = self.evidence.fit(self.orbit_batches("factors"), values_only=not learns)
         with torch.no_grad():
             log_likelihood = float(self.likelihood.log_likelihood(fit.statistic, fit.count))
         log_evidence = self._precision_steps(fit)
         if learns:
-            if gradients is None:
-                batches = self.orbit_batches("ranges", limit=limit, graph=True)
-                gradients = self.evidence.gradient(fit, batches, self.ranges)
-            self._range_step(gradients)
-        self.previous_fit = fit if config.reuse else None
+            limit = _whole(self.config.gradient_batches) * _whole(self.config.batch_size)
+            batches = self.orbit_batches("ranges", limit=limit, graph=True)
+            self._range_step(self.evidence.gradient(fit, batches, self.ranges))
         return log_likelihood, log_evidence
-
-    def _keeps_basis(self) -> bool:
-        """With `reuse` new eigenvectors are found every so many hyper steps."""
-        number = (self.epoch - _whole(self.config.burn_in)) // self.config.update_every - 1
-        return bool(self.config.reuse and number % self.config.reuse)
 
     def _precision_steps(self, fit: LaplaceFit) -> float:
         """A few steps on log precisions and noise; returns the evidence before them."""

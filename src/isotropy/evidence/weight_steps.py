@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.swift_operations import swift_call, swift_operations
+from isotropy.curvature.swift_operations import swift_operations
 from isotropy.evidence.baselines import average_of_losses, reward_for_width
 from isotropy.evidence.captured import CapturedFunction, can_capture
 from isotropy.evidence.objectives import RECIPES
@@ -130,7 +130,7 @@ class WeightSteps:
 
     def loss_on(self, rows: Tensor, copies: Copies, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss and averaged outputs on rows (batch·copies, …) that are made already."""
-        moved = swift_call(self.network, rows)
+        moved: Tensor = self.network(rows)
         outputs = copies.mean(moved)
         if self.recipe.averaged == "losses":
             return average_of_losses(self.likelihood, moved, targets, copies), outputs
