@@ -16,7 +16,6 @@ from benchmarks import (
     lie_derivative,
     orbit_training,
     pathways,
-    stacked,
     warp,
 )
 
@@ -29,7 +28,6 @@ BENCHMARKS = {
     "lie_derivative": lie_derivative.main,
     "orbit_training": orbit_training.main,
     "pathways": pathways.main,
-    "stacked": stacked.main,
     "warp": warp.main,
 }
 

@@ -79,7 +79,6 @@ NAMES = [
     "intensity",
     "learn",
     "learn_layers",
-    "learn_many",
     "lie_derivative_penalty",
     "linear_action",
     "load",

@@ -61,7 +61,6 @@ from isotropy.symmetry.sequence_actions import sequences
 from isotropy.workflows.basis import BasisResult, equivariant_basis
 from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
-from isotropy.workflows.learning_many import learn_many
 from isotropy.workflows.loading import load_layers, load_model
 from isotropy.workflows.measuring import MeasureResult, measure, measured_actions
 from isotropy.workflows.profiling import ProfileResult, profile
@@ -136,7 +135,6 @@ __all__ = [
     "intensity",
     "learn",
     "learn_layers",
-    "learn_many",
     "lie_derivative_penalty",
     "linear_action",
     "load",

@@ -119,22 +119,6 @@ def test_second_derivatives_of_the_means_with_directions_at_once(name: str, of: 
         close(one, other, 1e-12)
 
 
-def test_examples_under_vmap() -> None:
-    inputs, seeds = draw(3, 6, 5), draw(2, 2, 5, seed=1)
-
-    def gradients(means) -> Tensor:
-        def one(points: Tensor, seed: Tensor) -> Tensor:
-            return torch.func.vjp(means, points)[1](seed)[0]
-
-        return torch.func.vmap(torch.func.vmap(one, (None, 0)), (0, None))(inputs, seeds)
-
-    kind = curve_of(torch.tanh(points(1, 2)))
-    close(
-        gradients(lambda z: mean_slopes(z, kind, 3)[0]),
-        gradients(lambda z: z.tanh().unflatten(0, (2, 3)).mean(1)),
-    )
-
-
 @every_curve
 def test_single_precision_is_right_to_single_precision(curve) -> None:
     inputs = points(14, 9, torch.float32)

@@ -397,9 +397,9 @@ def test_transforms_of_the_pass(form: str):
     def outputs(values: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(made, values, (maps[0],))
 
-    stacked = torch.func.vmap(outputs)(parameters)
-    singly = [outputs({n: p[run] for n, p in parameters.items()}) for run in range(2)]
-    assert_equal(stacked, torch.stack(singly), "weights", EXACT)
+    together = torch.func.vmap(outputs)(parameters)
+    singly = [outputs({n: p[each] for n, p in parameters.items()}) for each in range(2)]
+    assert_equal(together, torch.stack(singly), "weights", EXACT)
 
 
 def test_saved_and_loaded_without_tables():

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.stacked_kfac import StackedKFAC
 from isotropy.likelihoods import Categorical, Gaussian
 from isotropy.networks.pathway import LayerShape, Pathway
 from isotropy.networks.sparse_pathways import (
@@ -317,22 +316,6 @@ def test_anchors_are_constants_of_the_evidence(kind: type[Pathway]):
     assert {n for n, _ in network.named_parameters()} - set(names) == {
         f"{layer}.anchors" for layer in sparse_layers(network)
     }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_several_networks_can_share_a_pass(kind: type[Pathway]):
-    """Values, anchors and lengthscales of each are its own."""
-    networks = [network_of(drawn(kind, seed=seed, **LEARNED)) for seed in (0, 1)]
-    rows = torch.stack([maps_of(SHAPE, seed=seed) for seed in (7, 8)])
-    labels = torch.zeros(2, 3, dtype=torch.long)
-    stack = StackedKFAC([KFAC(network) for network in networks], rows[0])
-    found = stack.batch(stack.state(), rows, Copies(1), [Categorical()] * 2, labels)
-    for run, network in enumerate(networks):
-        alone = KFAC(network).batch(rows[run], Copies(1), Categorical()).roots
-        assert alone.keys() == found.roots.keys()
-        for name, roots in alone.items():
-            for one, many in zip(roots.tensors(), found.roots[name].tensors(), strict=True):
-                assert_equal(many[run].mT @ many[run], one.mT @ one, name)
 
 
 # -- training, scaling, plain forms --------------------------------------------------------

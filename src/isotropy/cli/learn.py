@@ -116,7 +116,7 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
         words = ["screen"] if options["screening"] == "only" else []
         objective = options["objective"] or "laplace"
         options["out"] = options["out"] or fresh_folder("learn", options, *(words or [objective]))
-        config = config_from(options)
+        config = _config_from(options)
     folder = Path(options["out"])
     command = str(context.find_root().obj)
     if options["screening"] == "only":
@@ -133,10 +133,10 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
     if options["as_json"]:
         click.echo(json.dumps(plain(result.record), allow_nan=False))
     else:
-        tell(result)
+        _tell(result)
 
 
-def config_from(options: dict[str, Any]) -> LearnConfig:
+def _config_from(options: dict[str, Any]) -> LearnConfig:
     """The settings that these options ask for."""
     config = LearnConfig(
         **{
@@ -268,7 +268,7 @@ def _tell_screening(options: dict[str, Any], found: ScreenResult) -> None:
     click.echo(f"Report: {Path(found.record['run_folder']) / 'report.html'}")
 
 
-def tell(result: LearnResult) -> None:
+def _tell(result: LearnResult) -> None:
     """What was learned, in words, on standard output."""
     record = result.record
     for sentence in finding_sentences(record, result.config.get("truth", {})):

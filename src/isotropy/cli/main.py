@@ -17,7 +17,6 @@ from isotropy._version import __version__
 from isotropy.checks import CallerError
 from isotropy.cli.basis import basis_command
 from isotropy.cli.learn import learn_command
-from isotropy.cli.learn_many import learn_many_command
 from isotropy.cli.measure import measure_command
 from isotropy.cli.profile import profile_command
 from isotropy.cli.relax import relax_command
@@ -33,7 +32,6 @@ def cli() -> None:
 
 cli.add_command(basis_command)
 cli.add_command(learn_command)
-cli.add_command(learn_many_command)
 cli.add_command(measure_command)
 cli.add_command(profile_command)
 cli.add_command(relax_command)

@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from isotropy.checks import CallerError
 from isotropy.cli.inputs import device_from
 from isotropy.cli.reproduce_series import SERIES, reproduce_series
-from isotropy.experiments.runner import Job, experiments, jobs, run_job, run_stack, stacks
+from isotropy.experiments.runner import experiments, jobs, run_job
 from isotropy.experiments.series import SeriesOptions
 
 
@@ -48,7 +47,6 @@ def _places(
 )
 @click.option("--commit", help="Commit to record in place of what git says here.")
 @click.option("--again", is_flag=True, help="Run rows that have a result already.")
-@click.option("--stacked", is_flag=True, help="Seeds of a row in one process, where they can be.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 @click.option("--device", default="auto", show_default=True, help="Of a series: auto, cpu or cuda.")
 @click.option("--workers", default=1, show_default=True, help="Of a series: processes.")
@@ -67,7 +65,6 @@ def reproduce_command(
     results: Path,
     commit: str | None,
     again: bool,
-    stacked: bool,
     as_json: bool,
     device: str,
     workers: int,
@@ -98,33 +95,16 @@ def reproduce_command(
             again=again, as_json=as_json,
         )  # fmt: skip
         return
-    pending = []
-    for job in jobs(experiment, results, rows=rows, seeds=seeds, data=data):
+    done: list[dict[str, Any]] = []
+    # All jobs are made first: a row that lacks its data is named before anything runs.
+    for job in list(jobs(experiment, results, rows=rows, seeds=seeds, data=data)):
         if job.destination.exists() and not again:
             click.echo(f"{job.destination} is there; --again runs it again", err=True)
-        else:
-            pending.append(job)
-    done: list[dict[str, Any]] = []
-    for stack in stacks(pending) if stacked else [[job] for job in pending]:
-        done += [record["result"] for record in _run(stack, commit)]
+            continue
+        for arguments in [job.first, job.arguments] if job.first else [job.arguments]:
+            click.echo(f"{job.row}, seed {job.seed}: isotropy {' '.join(arguments)}", err=True)
+        done.append(run_job(job, commit=commit)["result"])
     if not done and not as_json:
         click.echo("nothing to run")
     if as_json:
         click.echo(json.dumps({"schema": 1, "command": "reproduce", "results": done}))
-
-
-def _run(stack: list[Job], commit: str | None) -> list[dict[str, Any]]:
-    """Jobs together where there are several and they can be stacked, else one after the other."""
-    if len(stack) > 1:
-        seeds = ", ".join(str(job.seed) for job in stack)
-        click.echo(f"{stack[0].row}, seeds {seeds}: stacked", err=True)
-        try:
-            return run_stack(stack, commit=commit)
-        except CallerError as error:
-            click.echo(f"{error}; one after the other", err=True)
-    done = []
-    for job in stack:
-        for arguments in [job.first, job.arguments] if job.first else [job.arguments]:
-            click.echo(f"{job.row}, seed {job.seed}: isotropy {' '.join(arguments)}", err=True)
-        done.append(run_job(job, commit=commit))
-    return done

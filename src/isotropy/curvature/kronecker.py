@@ -308,7 +308,6 @@ def _gram(root: Tensor) -> Tensor:
         root.device.type == "cpu"
         and min(root.shape[-2:]) > 2 * STRIP
         and not (root.requires_grad and torch.is_grad_enabled())
-        and not torch._C._are_functorch_transforms_active()
         and not is_plain()
     )
     if not in_parts:

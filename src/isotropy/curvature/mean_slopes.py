@@ -91,13 +91,11 @@ def mean_slopes(inputs: Tensor, curve: Curve, copies: int) -> tuple[Tensor, Tens
 
 
 class _Means(torch.autograd.Function):
-    """z (…, batch·copies, features) → a, b (…, batch, features)."""
+    """z (batch·copies, features) → a, b (batch, features)."""
 
     @staticmethod
     def forward(inputs: Tensor, curve: Curve, copies: int) -> tuple[Tensor, Tensor]:
-        values, slopes = means(inputs.flatten(0, -2), curve, copies)
-        shape = (*inputs.shape[:-2], inputs.shape[-2] // copies, inputs.shape[-1])
-        return values.reshape(shape), slopes.reshape(shape)
+        return means(inputs, curve, copies)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -114,15 +112,9 @@ class _Means(torch.autograd.Function):
             return None, None, None
         return _Spread.apply(inputs, of_values, of_slopes, ctx.curve, ctx.copies), None, None
 
-    @staticmethod
-    def vmap(
-        info: Any, dims: tuple[Any, ...], inputs: Tensor, curve: Curve, copies: int
-    ) -> tuple[Any, Any]:
-        return _Means.apply(inputs.movedim(dims[0], 0), curve, copies), (0, 0)
-
 
 class _Spread(torch.autograd.Function):
-    """z (*rest, batch·copies, features), ∂a, ∂b (…, *rest, batch, features) → dz (…, *z's axes)."""
+    """z (batch·copies, features), ∂a, ∂b (…, batch, features) → dz (…, batch·copies, features)."""
 
     @staticmethod
     def forward(
@@ -134,14 +126,8 @@ class _Spread(torch.autograd.Function):
     ) -> Tensor:
         given = of_slopes if of_values is None else of_values
         assert given is not None
-        found = spread(
-            inputs.flatten(0, -2),
-            _by_direction(of_values, inputs),
-            _by_direction(of_slopes, inputs),
-            curve,
-            copies,
-        )
-        return found.reshape(*given.shape[: given.ndim - inputs.ndim], *inputs.shape)
+        found = spread(inputs, _by_direction(of_values), _by_direction(of_slopes), curve, copies)
+        return found.reshape(*given.shape[:-2], *inputs.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -152,14 +138,13 @@ class _Spread(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
         inputs, of_values, of_slopes = ctx.saved_tensors
-        rows, along = inputs.flatten(0, -2), _by_direction(weights, inputs)
+        along = _by_direction(weights)
         to_inputs = to_values = to_slopes = None
         if ctx.needs_input_grad[0]:
-            first, second = (_by_direction(each, inputs) for each in (of_values, of_slopes))
-            to_inputs = bent(rows, along, first, second, ctx.curve, ctx.copies)
-            to_inputs = to_inputs.reshape(inputs.shape)
+            first, second = _by_direction(of_values), _by_direction(of_slopes)
+            to_inputs = bent(inputs, along, first, second, ctx.curve, ctx.copies)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            to_values, to_slopes = pulled(rows, along, ctx.curve, ctx.copies)
+            to_values, to_slopes = pulled(inputs, along, ctx.curve, ctx.copies)
             to_values = None if of_values is None else to_values.reshape(of_values.shape)
             to_slopes = None if of_slopes is None else to_slopes.reshape(of_slopes.shape)
         return to_inputs, to_values, to_slopes, None, None
@@ -174,29 +159,22 @@ class _Spread(torch.autograd.Function):
         curve: Curve,
         copies: int,
     ) -> tuple[Tensor, int]:
-        """A new axis in front of the axes of ∂a and ∂b, or of z where that has it."""
-        behind = 0
-        if dims[0] is not None:
-            inputs, behind = inputs.movedim(dims[0], 0), inputs.ndim - 1
+        """A new axis in front of the axes of ∂a and ∂b."""
+        assert dims[0] is None, "z is recorded outside of the transform"
 
-        def moved(cotangent: Tensor | None, dim: int | None) -> Tensor | None:
+        def ahead(cotangent: Tensor | None, dim: int | None) -> Tensor | None:
             if cotangent is None:
                 return None
             if dim is None:
-                cotangent = cotangent.expand(info.batch_size, *cotangent.shape)
-                dim = 0
-            return cotangent.movedim(dim, cotangent.ndim - 1 - behind if behind else 0)
+                return cotangent.expand(info.batch_size, *cotangent.shape)
+            return cotangent.movedim(dim, 0)
 
-        first, second = moved(of_values, dims[1]), moved(of_slopes, dims[2])
-        given = second if first is None else first
-        assert given is not None
-        found: Tensor = _Spread.apply(inputs, first, second, curve, copies)
-        return found, given.ndim - 1 - behind if behind else 0
+        first, second = ahead(of_values, dims[1]), ahead(of_slopes, dims[2])
+        return _Spread.apply(inputs, first, second, curve, copies), 0
 
 
-def _by_direction(tensor: Any, inputs: Tensor) -> Any:
-    """(…, *rest, rows, features) → (directions, rest · rows, features)."""
+def _by_direction(tensor: Any) -> Any:
+    """(…, rows, features) → (directions, rows, features)."""
     if tensor is None:
         return None
-    rows = tensor.shape[tensor.ndim - inputs.ndim : -1].numel()
-    return tensor.reshape(tensor.shape[: tensor.ndim - inputs.ndim].numel(), rows, tensor.shape[-1])
+    return tensor.reshape(tensor.shape[:-2].numel(), *tensor.shape[-2:])

@@ -66,7 +66,7 @@ def is_small(
     if is_plain() or torch.is_autocast_enabled("cuda"):
         return False
     if torch._C._are_functorch_transforms_active():
-        return False  # a weight for each of several runs, for one
+        return False
     if isinstance(padding, str):
         return False
     if covers_input(images, weight, padding):

@@ -89,21 +89,12 @@ class GaussianPrior(nn.Module):
         """δ for each group, for reports."""
         return dict(zip(self.groups, self.log_precisions.detach().exp().tolist(), strict=True))
 
-    def penalty(self, parameters: dict[str, Tensor]) -> Tensor:
-        """½ Σ_l δ_l ‖θ_l‖², differentiable in the parameters; precisions are constants."""
-        halves = dict(zip(self.groups, self.log_precisions.detach().exp() / 2, strict=True))
-        terms = [
-            halves[self.group_of[name]] * parameters[name].square().sum()
-            for name in self.names
-            if name not in self._free
-        ]
-        return torch.stack(terms).sum() if terms else self.log_precisions.new_zeros(())
-
     @torch.no_grad()
     def add_penalty_gradients(self, parameters: Mapping[str, Tensor], share: float) -> None:
-        """Add the gradient of share · penalty, share · δ_l θ_l, to the parameters' gradients.
+        """Add share · δ_l θ_l to the parameters' gradients: that of the penalty ½ Σ_l δ_l ‖θ_l‖².
 
-        Two operations for all tensors of a group, where autograd would take several for each.
+        Precisions are constants. Two operations for all tensors of a group, where autograd would
+        take several for each.
         """
         precisions = (self.log_precisions.detach().exp() * share).unbind()
         for group, precision in zip(self.groups, precisions, strict=True):

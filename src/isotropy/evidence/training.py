@@ -170,22 +170,9 @@ class Trainer:
         after_step = None if by_bound is None else by_bound.after_step
         loss, correct = self.weight_steps.epoch(self.epoch, after_step)
         self._check_finite(loss, "training loss")
-        hyper = self._hyper_step() if self._hyper_step_due() else (None, None)
-        self.seconds += time.perf_counter() - started
-        return self.end_epoch((loss, correct), hyper, test)
-
-    def end_epoch(
-        self,
-        trained: tuple[float, float | None],
-        hyper: tuple[float | None, float | None],
-        test: tuple[Tensor, Tensor] | None,
-    ) -> EpochRecord:
-        """Scores on `test` when due, and the record of the epoch.
-
-        trained: mean loss and accuracy; hyper: log likelihood and evidence of its hyper step
-        """
-        started = time.perf_counter()
-        (loss, correct), (log_likelihood, log_evidence) = trained, hyper
+        log_likelihood, log_evidence = (
+            self._hyper_step() if self._hyper_step_due() else (None, None)
+        )
         last = self.epoch == self.config.epochs
         due = last or self.epoch % _whole(self.config.evaluate_every) == 0
         scores = self.score(*test) if test is not None and due else None

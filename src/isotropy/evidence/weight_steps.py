@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.swift_operations import swift_operations
 from isotropy.evidence.baselines import average_of_losses, reward_for_width
 from isotropy.evidence.captured import CapturedFunction, can_capture
@@ -126,21 +125,11 @@ class WeightSteps:
         with torch.set_grad_enabled(self.recipe.ranges == "loss"):
             rows = self.model.orbit(self.inputs[examples], noise)
             copies = self.model.augmentation.copies(noise.shape[1])
-        return self.loss_on(rows, copies, self.targets[examples])
-
-    def loss_on(self, rows: Tensor, copies: Copies, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss and averaged outputs on rows (batch·copies, …) that are made already."""
-        moved: Tensor = self.network(rows)
+        moved, targets = self.network(rows), self.targets[examples]
         outputs = copies.mean(moved)
         if self.recipe.averaged == "losses":
             return average_of_losses(self.likelihood, moved, targets, copies), outputs
         return self.likelihood.training_loss(outputs, targets), outputs
-
-    def penalty(self) -> Tensor:
-        """(1/2N) Σ δ‖θ‖², by whose gradient a step differs from one on the mean loss alone."""
-        if not self.recipe.evidence:
-            return self._sums.new_zeros(())
-        return self.prior.penalty(dict(self.network.named_parameters())) / len(self.inputs)
 
     def _state(self) -> Iterator[Tensor]:
         """What a captured step reads beside its arguments."""

@@ -3,8 +3,7 @@
 An experiment is a TOML file beside this one: rows of command-line options with seeds and
 published numbers. Each row runs as its own process, exactly the command a user would type, so
 that nothing but its options and seed decides its numbers; its JSON result, its history and
-where it was made go to `results/EXPERIMENT/ROW-seedN.json`. On request the seeds of a row share
-a process (`run_stack`), which changes their numbers by rounding alone.
+where it was made go to `results/EXPERIMENT/ROW-seedN.json`.
 
     options    command-line options by name, without dashes; a list repeats the option
     settings   fields of `LearnConfig` that have no option of their own; --set FIELD=VALUE
@@ -23,13 +22,13 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from isotropy.checkpoint import CONFIG, METRICS, RESULT, read_json, read_lines, write_json
+from isotropy.checkpoint import CONFIG, METRICS, read_json, read_lines, write_json
 from isotropy.checks import CallerError, check_choice
 
 TABLES = ("options", "settings", "first")
@@ -165,50 +164,6 @@ def run_job(job: Job, *, commit: str | None = None) -> dict[str, Any]:
         first, own = Path(scratch) / "first", Path(scratch) / "run"
         before = _run(job, job.first, own=first, first=first, commit=commit) if job.first else None
         ran = _run(job, job.arguments, own=own, first=first, commit=commit)
-    return _recorded(job, ran, before)
-
-
-def stacks(found: Sequence[Job]) -> list[list[Job]]:
-    """Jobs that may run as one process: the seeds of a row that learns and has nothing before it.
-
-    A search is such a thing: it is of each seed alone. Every job is in one of the lists, in the
-    order given.
-    """
-    rows: dict[tuple[object, ...], list[Job]] = {}
-    for number, job in enumerate(found):
-        alone = bool(job.first) or job.arguments[:1] != ("learn",) or _searches(job.arguments)
-        rows.setdefault((job.row, number if alone else None), []).append(job)
-    return list(rows.values())
-
-
-def _searches(arguments: Sequence[str]) -> bool:
-    """Whether `isotropy learn` with these words looks for amounts before it trains."""
-    by_evidence = "--objective" not in arguments or "laplace" in arguments
-    return by_evidence and "--no-search" not in arguments
-
-
-def run_stack(stack: Sequence[Job], *, commit: str | None = None) -> list[dict[str, Any]]:
-    """Run the seeds of a row as one process and write a record for each, as `run_job` would.
-
-    Raises CallerError for runs that cannot be stacked; nothing is written then.
-    """
-    seeds = [job.seed for job in stack]
-    # The seed comes first in a job's words, see `_words`.
-    words = ("learn-many", "--seeds", ",".join(map(str, seeds)), *stack[0].arguments[3:])
-    with tempfile.TemporaryDirectory() as scratch:
-        own = Path(scratch) / "runs"
-        _call(stack[0], words, [*words, "--out", str(own)])
-        folders = [own / f"seed{seed}" for seed in seeds]
-        ran = [_kept(folder, read_json(folder / RESULT), commit) for folder in folders]
-    return [
-        _recorded(job, {**result, "stacked": seeds}) for job, result in zip(stack, ran, strict=True)
-    ]
-
-
-def _recorded(
-    job: Job, ran: dict[str, Any], before: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """The record of a job, written to its place."""
     record: dict[str, Any] = {
         "row": job.row,
         "arguments": _without_paths(job, job.arguments),
@@ -231,32 +186,21 @@ def _run(
     first: the run folder that `FIRST_RUN` stands for, in the arguments and again in the result
     """
     words = [str(first) if word == FIRST_RUN else word for word in arguments]
-    told = _call(job, arguments, [*words, "--out", str(own)])
-    result = json.loads(told.replace(json.dumps(str(first))[1:-1], FIRST_RUN))
-    return _kept(own, result, commit)
-
-
-def _call(job: Job, arguments: Sequence[str], words: Sequence[str]) -> str:
-    """What a command prints on standard output; `arguments` is how a sentence calls it."""
-    command = [sys.executable, "-m", "isotropy", *words]
+    command = [sys.executable, "-m", "isotropy", *words, "--out", str(own)]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if finished.returncode:
         raise CallerError(
             f"row {job.row!r}, seed {job.seed}: `isotropy {' '.join(arguments)}` ended "
             f"with status {finished.returncode}"
         )
-    return finished.stdout
-
-
-def _kept(folder: Path, result: dict[str, Any], commit: str | None) -> dict[str, Any]:
-    """What is kept of a run: its result, and what its folder tells of the way."""
+    result = json.loads(finished.stdout.replace(json.dumps(str(first))[1:-1], FIRST_RUN))
     result["run_folder"] = None
     result["commit"] = commit or result.get("commit")
-    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    config = read_json(own / CONFIG) if (own / CONFIG).exists() else {}
     return {
         "result": result,
         "schedule": config.get("schedule"),
-        "history": read_lines(folder / METRICS),
+        "history": read_lines(own / METRICS),
     }
 
 

@@ -219,10 +219,11 @@ def learn(
         lambda other: _run(other, progress),
         remark,
     )
-    result = outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
+    result = _outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
     searched = 0.0 if run.search is None else float(run.search["seconds"])
     result.record["seconds"] = searched + seconds_before + time.monotonic() - begun
-    write_outcome(run, result)
+    if run.folder is not None:
+        _write_outcome(run.folder, result)
     return result
 
 
@@ -244,10 +245,10 @@ def _run(run: PreparedRun, progress: Callable[[LearnProgress], None] | None) -> 
             run.save()
             saved = time.monotonic()
         if progress is not None:
-            progress(progress_of(run, row))
+            progress(_progress_of(run, row))
 
 
-def progress_of(run: PreparedRun, row: EpochRecord) -> LearnProgress:
+def _progress_of(run: PreparedRun, row: EpochRecord) -> LearnProgress:
     """What a caller is told after an epoch."""
     return LearnProgress(
         run.trainer.config,
@@ -257,12 +258,12 @@ def progress_of(run: PreparedRun, row: EpochRecord) -> LearnProgress:
     )
 
 
-def outcome(
+def _outcome(
     run: PreparedRun,
     *,
-    verdicts: int = 0,
-    calibrate: bool = False,
-    remark: Callable[[str], None] | None = None,
+    verdicts: int,
+    calibrate: bool,
+    remark: Callable[[str], None] | None,
 ) -> LearnResult:
     """The result of a run that has ended, with verdicts and calibration where they are wanted.
 
@@ -283,12 +284,6 @@ def outcome(
         extras["calibration"] = calibration_of(result, test)
     result.record.update(extras)
     return result
-
-
-def write_outcome(run: PreparedRun, result: LearnResult) -> None:
-    """Result, ranges, pictures and report into the run's folder, where there is one."""
-    if run.folder is not None:
-        _write_outcome(run.folder, result)
 
 
 def _result(
@@ -390,6 +385,7 @@ def calibration_of(result: LearnResult, test: LabelledData) -> dict[str, Any] | 
 
 
 def _write_outcome(path: Path, result: LearnResult) -> None:
+    """Result, ranges, pictures and report into a run folder."""
     write_json(path / RESULT, result.record)
     write_json(
         path / AUGMENTATION,

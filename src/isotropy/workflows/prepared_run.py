@@ -26,13 +26,7 @@ from isotropy.evidence.schedule import LearnConfig, resolve
 from isotropy.evidence.sizing import fit_curvature_batch
 from isotropy.evidence.training import Trainer
 from isotropy.networks.specification import NetworkSpecification, specification_of
-from isotropy.workflows.preparing import (
-    Actions,
-    border_of,
-    default_actions,
-    device_of,
-    make_trainer,
-)
+from isotropy.workflows.preparing import Actions, border_of, device_of, make_trainer
 from isotropy.workflows.same_run import check_same_run, fingerprint
 
 SCREENING = "screening.json"
@@ -74,7 +68,7 @@ def prepare_run(
     split: Split,
     settings: LearnConfig,
     *,
-    actions: Actions | None = None,
+    actions: Actions,
     device: str | torch.device | None = None,
     network: NetworkSpecification | None = None,
     describe: Mapping[str, Any] | None = None,
@@ -86,10 +80,6 @@ def prepare_run(
         check_factor_memory(model, settings.curvature, place)
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
-    notes = split.notes
-    if actions is None:
-        actions, more = default_actions(split.train)
-        notes += more
     trainer = make_trainer(model, split.train, actions, resolved, place)
     config: dict[str, Any] = {
         "schema": 1,
@@ -107,7 +97,7 @@ def prepare_run(
             "fingerprint": fingerprint(split.train),
         },
         **border_of(actions),
-        "notes": list(notes),
+        "notes": list(split.notes),
         "truth": {},
         **(describe or {}),
     }
