@@ -1,7 +1,7 @@
 """How long a basis takes, and how long the public tool `emlp` takes for the same.
 
-Ours, for every case, from nothing: a new group, nothing in memory, no store on disk; the time is
-that of the whole call, residual check included. The rank is checked against what is known.
+Ours, for every case, from nothing: a new group, nothing in memory; the time is that of the whole
+call, residual check included. The rank is checked against what is known.
 
 With `--peer PYTHON`, an interpreter of an environment that has `emlp` (and `six`, which it needs),
 the same cases are solved there, each in a process of its own, and the ratio is

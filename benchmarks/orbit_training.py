@@ -9,8 +9,8 @@ batches of 1000, TF32:
     full       both, added up: the exact evidence and its exact gradient
 
 each by a `Trainer` as `isotropy.learn` makes it ("fast"), and by one that has plain PyTorch only
-("reference": warp and exponential from torch's operations, no CUDA graphs, the same precision), in
-turns within one run. Seconds and bytes are reported on a GPU; on a CPU a thousand images, and
+("reference": the warp from torch's operations, no CUDA graphs, the same precision), in turns
+within one run. Seconds and bytes are reported on a GPU; on a CPU a thousand images, and
 ratios alone. `--data` names a folder with MNIST's files; otherwise images are random, which takes
 as long. With `--same-ranges` also the ranges that both paths learn (`same_ranges`), from MNIST or
 from the embedded digits.

@@ -1,7 +1,7 @@
 """The two ways a run can go: with the library's own kernels and graphs, or in plain PyTorch.
 
     fast        as `isotropy.learn` runs by itself
-    reference   warp and exponential from torch's operations, weight steps launched one by one
+    reference   the warp from torch's operations, weight steps launched one by one
 
 Both are the same arithmetic in the same precision, up to rounding.
 """

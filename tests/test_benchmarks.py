@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -22,7 +21,6 @@ sys.path.insert(0, str(ROOT))  # the benchmarks stand beside the package, not wi
 
 from benchmarks import (  # noqa: E402
     evidence,
-    first_version,
     orbit_training,
     peers,
     same_ranges,
@@ -93,7 +91,7 @@ def test_recorded_results_are_called_after_their_device() -> None:
 
 def test_every_benchmark_is_known_by_name() -> None:
     found = importlib.import_module("benchmarks.__main__").BENCHMARKS
-    assert {"evidence", "first_version", "lie_derivative", "orbit_training", "warp"} <= found.keys()
+    assert {"evidence", "lie_derivative", "orbit_training", "warp"} <= found.keys()
 
 
 # --- training and evidence ------------------------------------------------------------------------
@@ -211,42 +209,3 @@ def test_a_slower_peer_meets_the_goal() -> None:
     assert found["evidence step, mlp, full"] and not found["evidence step, cnn, recipe"]
     assert found["pass one without augmentation against laplace-torch"]
     assert not any("curvlinops" in what for what in found)
-
-
-# --- an older version -----------------------------------------------------------------------------
-
-
-def has_commit(name: str) -> bool:
-    command = ["git", "-C", str(ROOT), "cat-file", "-e", f"{name}^{{commit}}"]
-    try:
-        return subprocess.run(command, capture_output=True).returncode == 0
-    except OSError:
-        return False
-
-
-@pytest.mark.slow
-def test_first_version_in_turns_with_this_one() -> None:
-    if not has_commit(first_version.FIRST_RELEASE):
-        pytest.skip("the older version is not in this checkout")
-    report = first_version.run(20, 0, networks=[SMALL], samples=2, size=8)
-    check_report(report)
-    assert report["base"].startswith(first_version.FIRST_RELEASE)
-    row = report["networks"][SMALL]
-    assert list(row["times_faster"]) == PARTS
-    assert list(row["epochs"]["old"]) == PARTS
-
-
-@pytest.mark.parametrize(
-    ("said", "complaint"),
-    [
-        ({"from": "/elsewhere/isotropy", "parts": []}, "expected the library from .*, got it from"),
-        (None, "ended early"),
-    ],
-)
-def test_another_library_or_none_is_refused(said: object, complaint: str, tmp_path: Path) -> None:
-    program = "" if said is None else f"print({json.dumps(said)!r})"
-    with (
-        subprocess.Popen([sys.executable, "-c", program], stdout=-1, text=True) as process,
-        pytest.raises(RuntimeError, match=complaint),
-    ):
-        first_version.Version(process, tmp_path)

@@ -1,8 +1,6 @@
-"""The choice among methods, the check of every result, and what is kept in memory and on disk."""
+"""The choice among methods, the check of every result, and what is kept in memory."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +8,10 @@ import pytest
 from isotropy.bases import solving
 from isotropy.bases.problem import Problem
 from isotropy.bases.solving import METHODS, Method, forget, rank, solve
-from isotropy.bases.store import Store, solution_key
 from isotropy.checks import CallerError
 from isotropy.symmetry.group_catalogue import group_named
 from isotropy.symmetry.representation_language import parse_representation
-from isotropy.symmetry.representations import Product, T
+from isotropy.symmetry.representations import Product
 
 CHOICES = {
     ("S(4)", "T(4)"): ("orbits", 15),
@@ -78,28 +75,3 @@ def test_a_second_time_costs_nothing() -> None:
     group, atoms = group_named("SO(3)"), atoms_of("T(4)")
     first, second = solve(group, atoms), solve(group_named("SO(3)"), atoms)
     assert second.columns is first.columns and second.seconds == 0
-
-
-def test_the_store_gets_what_memory_has_and_mends_what_is_damaged(tmp_path: Path) -> None:
-    group, atoms = group_named("S(4)"), T(3).terms[0].atoms
-    expected = solve(group, atoms)
-    store = Store(tmp_path)
-    key = solution_key(Problem(group, atoms))
-    assert key not in store
-    solve(group, atoms, store=store)
-    assert key in store
-    file = next(tmp_path.iterdir())
-    file.write_bytes(file.read_bytes()[:-7])
-    forget()
-    assert solve(group, atoms, store=store).rank == expected.rank
-    assert store.load(key, (4, 4, 4)) is not None
-
-
-def test_what_is_stored_is_checked_too(tmp_path: Path) -> None:
-    """A sound file under a problem's key with vectors that are not invariant is not believed."""
-    group, atoms = group_named("S(3)"), T(2).terms[0].atoms
-    other = solve(group_named("Z(3)"), atoms)
-    store = Store(tmp_path)
-    assert store.save(solution_key(Problem(group, atoms)), other)
-    found = solve(group, atoms, store=store)
-    assert found.rank == 2 < other.rank

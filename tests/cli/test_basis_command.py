@@ -1,4 +1,4 @@
-"""`isotropy basis`: its JSON, its words, its picture, tables, the store, and every mistake."""
+"""`isotropy basis`: its JSON, its words, its picture, tables, and every mistake."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to run in, with a cache folder of its own, and nothing solved yet."""
+    """An empty folder to run in, and nothing solved yet."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     solving.forget()
     return tmp_path
 
@@ -87,45 +86,10 @@ def test_rank_only(folder: Path, capsys: Capture) -> None:
 
 
 def test_direct_products_and_complex_groups(folder: Path, capsys: Capture) -> None:
-    words = ("--json", "--no-store")
-    grid = run_here(capsys, "basis", "--group", "Z(3) x Z(3)", "--rep", "V >> V", *words).record
+    grid = run_here(capsys, "basis", "--group", "Z(3) x Z(3)", "--rep", "V >> V", "--json").record
     assert (grid["rank"], grid["size"]) == (9, 81)
-    unitary = run_here(capsys, "basis", "--group", "SU(2)", "--rep", "T(2,2)", *words).record
+    unitary = run_here(capsys, "basis", "--group", "SU(2)", "--rep", "T(2,2)", "--json").record
     assert (unitary["rank"], unitary["size"]) == (2, 16)
-
-
-# -- what was solved is kept ---------------------------------------------------------------------
-
-
-def files_in(place: Path) -> list[Path]:
-    return sorted(path for path in place.rglob("*") if path.is_file()) if place.exists() else []
-
-
-def test_solutions_are_kept_in_the_cache_folder(folder: Path, capsys: Capture) -> None:
-    assert command.default_store() == folder / "cache" / "isotropy" / "bases"
-    first = run_here(capsys, *SO3, "--json").record
-    kept = files_in(folder / "cache")
-    assert kept and all(path.parent == command.default_store() for path in kept)
-    solving.forget()
-    again = run_here(capsys, *SO3, "--json").record
-    assert (again["rank"], again["method"]) == (first["rank"], first["method"])
-    assert again["residual"] < 1e-8 and files_in(folder / "cache") == kept
-
-
-def test_solutions_are_kept_elsewhere_or_not(folder: Path, capsys: Capture) -> None:
-    run_here(capsys, *SO3, "--no-store", "--json")
-    assert files_in(folder / "cache") == []
-    solving.forget()
-    run_here(capsys, *SO3, "--store", "kept", "--json")
-    assert files_in(folder / "cache") == [] and files_in(Path("kept"))
-
-
-def test_without_a_cache_variable_it_is_below_home(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(folder))
-    assert command.default_store() == folder / ".cache" / "isotropy" / "bases"
 
 
 # -- tables --------------------------------------------------------------------------------------
@@ -191,7 +155,6 @@ def test_a_mismatch_fails(folder: Path, capsys: Capture, monkeypatch: pytest.Mon
         (("--group", "SO(3)", "--rep", "T(30)", "--quiet"), "GB allowed"),
         (("--group", "SO(3)", "--rep", "V", "--picture", "p.gif"), "p.gif"),
         (("--group", "SO(3)", "--rep", "V", "--picture", "p.svg", "--rank-only"), "--picture"),
-        (("--group", "SO(3)", "--rep", "V", "--store", "s", "--no-store"), "--no-store"),
         (("--group", "SO(3)", "--rep", "V", "--device", "cuda"), "--device"),
         (("--table", "--group", "SO(3)"), "--group"),
         (("--table", "A.9"), "A.9"),
@@ -203,7 +166,7 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     finished = run_here(capsys, "basis", *words)
     assert_one_sentence(finished, culprit)
-    assert not Path("runs").exists() and not Path("s").exists()
+    assert not Path("runs").exists()
 
 
 def test_help_names_the_groups() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from isotropy.checks import CallerError
-from isotropy.data.image_augmentation import FlipsAndShifts, flips_and_shifts
+from isotropy.data.image_augmentation import FlipsAndShifts
 
 GOOD = torch.zeros(20, 3, dtype=torch.int64)
 
@@ -70,24 +70,14 @@ def test_what_is_switched_off_is_not_drawn():
     generator = torch.Generator().manual_seed(0)
     assert not FlipsAndShifts(3, flip=False).draw(500, generator)[:, 0].any()
     assert not FlipsAndShifts(0).draw(500, generator)[:, 1:].any()
-    images = pictures()
-    kept = flips_and_shifts(images, generator, pixels=0, flip=False)
+    images, law = pictures(), FlipsAndShifts(0, flip=False)
+    kept = law(images, law.draw(len(images), generator))
     assert torch.equal(kept, images) and kept.data_ptr() != images.data_ptr()
 
 
-def test_the_function_is_the_class():
-    images = pictures()
-    law = FlipsAndShifts(2, flip=False)
-    expected = law(images, law.draw(len(images), torch.Generator().manual_seed(5)))
-    moved = flips_and_shifts(images, torch.Generator().manual_seed(5), pixels=2, flip=False)
-    assert torch.equal(moved, expected)
-    again = flips_and_shifts(images, torch.Generator().manual_seed(6), pixels=2, flip=False)
-    assert not torch.equal(moved, again)
-
-
 def test_images_of_a_batch_move_independently():
-    image = pictures(batch=1).expand(200, 3, 7, 9)
-    moved = flips_and_shifts(image, torch.Generator().manual_seed(0), pixels=1)
+    image, law = pictures(batch=1).expand(200, 3, 7, 9), FlipsAndShifts(1)
+    moved = law(image, law.draw(200, torch.Generator().manual_seed(0)))
     assert len({each.numpy().tobytes() for each in moved}) == 18
 
 

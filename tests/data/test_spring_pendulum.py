@@ -17,11 +17,19 @@ from isotropy.data.spring_pendulum import (
     CHUNK,
     STEP,
     angular_momentum,
-    hamiltonian,
     initial_states,
     motion,
     pendulum_data,
 )
+
+
+def hamiltonian(states: torch.Tensor) -> torch.Tensor:
+    """The energy of states (…, 12)."""
+    first, second, p_first, p_second = states.unflatten(-1, (4, 3)).unbind(-2)
+    kinetic = (p_first.square().sum(-1) + p_second.square().sum(-1)) / 2
+    upper = (first.norm(dim=-1) - 1).square() / 2
+    lower = ((first - second).norm(dim=-1) - 1).square()
+    return kinetic + upper + lower + first[..., 2] + second[..., 2]
 
 
 def starts(count: int) -> torch.Tensor:

@@ -257,13 +257,6 @@ def test_summary_says_what_was_found_beside_what_was_published() -> None:
     assert layer_equivariance.summary([]) == []
 
 
-def test_share_of_a_pathway_is_the_mean_over_layers() -> None:
-    record = record_of("groups-mnist/rotated/gconv+conv+ffc/laplace", 0.9, [0.9, 0.5])
-    assert layer_equivariance.group_share(record, "gconv") == pytest.approx(0.7)
-    assert layer_equivariance.group_share(record, "ffc") == pytest.approx(0.15)
-    assert layer_equivariance.group_share(record, "sfc") == 0
-
-
 def test_a_number_that_json_has_not_does_not_end_the_summary() -> None:
     record = record_of("toy/digit/conv+ffc/map", None, [0.5], test_nll=None)
     line = layer_equivariance.summary([record])[0]

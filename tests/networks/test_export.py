@@ -129,30 +129,6 @@ def test_ranges_at_their_bound_are_not_rounded() -> None:
     assert torch.equal(rebuilt.factor, original.factor)
 
 
-def test_law_without_parts_has_the_catalogues() -> None:
-    """Names and half-widths alone mean the usual options, and no signs."""
-    original = over([affine(("rotation", "scale_x")), intensity()])
-    law = original.law()
-    del law["actions"], law["noise_factors"]
-    rebuilt = augmentation_from_law(law, IMAGES, dtype=torch.float64)
-    assert torch.equal(rebuilt.half_widths, original.half_widths.abs())
-    noise = original.noise(2, 3, generator=torch.Generator().manual_seed(2))
-    data = draw(2, *IMAGES)
-    # Without the signs it is the same law, under mirrored noise.
-    assert bool((original.half_widths < 0).any())
-    assert torch.equal(rebuilt(data, noise * original.half_widths.sign()), original(data, noise))
-
-
-def test_early_files_have_reported_numbers_alone() -> None:
-    """{"schema", "law", "symmetries"}: no kind, no coordinates."""
-    original = over(affine())
-    symmetries = [symmetry.as_dict() for symmetry in original.symmetries()]
-    text = json.dumps({"schema": 1, "law": "content moves by …", "symmetries": symmetries})
-    rebuilt = augmentation_from_law(json.loads(text), IMAGES, dtype=torch.float64)
-    assert rebuilt.action.names == original.action.names
-    assert (rebuilt.half_widths - original.half_widths.abs()).abs().max() < 1e-14
-
-
 class Tint(Action):
     generators = (Generator("tint", "grey level"),)
 
@@ -203,9 +179,15 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], tuple[int, ...], str]] =
     "kind": (lambda: changed(rotation_law(), kind="normal"), IMAGES, "unknown kind .*'normal'"),
     "no kind": (lambda: without(rotation_law(), "kind"), IMAGES, "expected an entry 'kind'"),
     "no factors": (
-        lambda: without(without(rotation_law(), "noise_factors"), "half_widths"),
+        lambda: without(rotation_law(), "noise_factors"),
         IMAGES,
-        "expected an entry 'half_widths'",
+        "expected an entry 'noise_factors'",
+    ),
+    "no parts": (lambda: without(rotation_law(), "actions"), IMAGES, "expected an entry 'actions'"),
+    "numbers alone": (
+        lambda: {"schema": 1, "symmetries": [{"name": "rotation", "high": 30.0}]},
+        IMAGES,
+        "expected an entry 'kind'",
     ),
     "too many": (
         lambda: changed(rotation_law(), noise_factors=[0.1, 0.2]),

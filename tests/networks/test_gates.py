@@ -1,4 +1,4 @@
-"""Gates commute with the group, and a pointwise function where it does not is refused."""
+"""Gates commute with the group, where a function of single entries does not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from equivariant_cases import CASES, TOLERANCE, bound, elements, random_inputs
 from oracles.emlp_oracle import equivariance_error
 
 from isotropy.checks import CallerError
-from isotropy.networks.gates import GatedNonlinearity, PointwiseNonlinearity, gated
+from isotropy.networks.gates import GatedNonlinearity, gated
 from isotropy.symmetry.group_catalogue import SO, D, O, S
 from isotropy.symmetry.representations import P, Scalar, T, V
 
@@ -57,20 +57,6 @@ def test_no_state_and_the_wrong_width():
         CallerError, match=r"expected inputs \(…, 8\) of 2Scalar \+ 2V, got \(5, 6\)"
     ):
         layer(torch.zeros(5, 6))
-
-
-def test_a_pointwise_function_is_refused_unless_entries_are_permuted():
-    layer = PointwiseNonlinearity((V + Scalar + V * V)(S(3)), torch.tanh)
-    inputs = random_inputs(4, 13)
-    assert torch.equal(layer(inputs), inputs.tanh())
-    with pytest.raises(CallerError, match="does not commute with V\\*V of SO\\(3\\)"):
-        PointwiseNonlinearity((Scalar + V * V)(SO(3)), torch.tanh)
-    with pytest.raises(CallerError, match="does not commute with P of S\\(3\\)"):
-        PointwiseNonlinearity((V + P)(S(3)), torch.tanh)
-    with pytest.raises(CallerError, match="use GatedNonlinearity"):
-        PointwiseNonlinearity(V(D(4)), torch.relu)
-    with pytest.raises(CallerError, match=r"expected inputs \(…, 13\), got \(3\)"):
-        layer(torch.zeros(3))
 
 
 def test_a_pointwise_function_would_fail_the_check():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -177,27 +176,6 @@ def test_without_the_learned_amount_nothing_is_compared(
     own["beside_held_out"][1][missing] = None
     assert len(held_out_points(own)) == 1 and disagreement_sentences(result) == []
     assert disagreement_sentences({**result, "search": None}) == []
-
-
-def test_a_record_without_predictive_densities_has_neither_rows_nor_drawings(
-    light: LearnRecord,
-) -> None:
-    """As earlier versions wrote it, with log evidences alone."""
-    search = copy.deepcopy(SEARCH)
-    search["log_evidence"] = search.pop("log_predictive")
-    search["null_log_evidence"] = search.pop("null_log_predictive")
-    for own in search["symmetries"].values():
-        for row in own["profile"]:
-            row["log_evidence"] = row.pop("log_predictive")
-        for row in own["beside_held_out"]:
-            del row["log_predictive"]
-    old = changed(light, search=search)
-    assert held_out_rows(old) == search_drawings(old) == []
-    page = learn_page(old)
-    assert_self_contained(page)
-    assert "What the search found" not in Page(page).text
-    nothing = changed(old, search={**search, "nothing_learned": True})
-    assert "The search cannot tell" in Page(learn_page(nothing)).text
 
 
 def test_the_table_has_all_three_numbers(light: LearnRecord) -> None:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles.affine_oracle import exponential, exponential_derivative
+from triton_cases import needs_cuda
 
 from isotropy.fused import reference_path
 from isotropy.symmetry import affine_exponential as module
@@ -294,6 +295,24 @@ def test_what_the_first_use_was_does_not_matter(first):
     _, shift = copy.reference_exponential(block.requires_grad_(), translation)
     (gradient,) = torch.autograd.grad(shift.sum(), block)
     torch.testing.assert_close(gradient, right[1].sum((0, 1)))
+
+
+@needs_cuda
+def test_on_a_gpu_it_is_no_product_in_tf32(monkeypatch):
+    """Networks may multiply with 11 bits of each factor; motions are right to single precision."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    block = double(list(POINTS.values())).cuda()
+    translation = double(TRANSLATION).cuda().expand(len(block), 2)
+
+    def pulled(dtype):
+        given = [each.to(dtype).requires_grad_() for each in (block, translation)]
+        results = module.affine_exponential(*given)
+        gradients = torch.autograd.grad(sum(each.square().sum() for each in results), given)
+        return [each.detach().double().flatten(1) for each in (*results, *gradients)]
+
+    for ours, right in zip(pulled(torch.float32), pulled(torch.float64), strict=True):
+        size = right.abs().amax(1, keepdim=True).clamp(min=1.0)
+        assert ((ours - right).abs() <= 2e-5 * size).all()
 
 
 # --- few elements -------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from isotropy.bases.store import Store
 from isotropy.checks import CallerError
 from isotropy.symmetry.group_catalogue import SO, S, group_named
 from isotropy.symmetry.groups import Group
@@ -190,20 +189,6 @@ def test_pictures_are_svg_or_png(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="svg or .png"):
         equivariant_basis("S(3)", "V").picture(tmp_path / "p.jpg")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_was_solved_is_kept_and_found_again(tmp_path: Path) -> None:
-    from isotropy.bases import solving
-
-    store = Store(tmp_path / "kept")
-    first = equivariant_basis("S(3)", "T(4)", store=store)
-    files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
-    assert files
-    solving.forget()
-    again = equivariant_basis("S(3)", "T(4)", store=store)
-    assert (again.rank, again.residual) == (first.rank, first.residual) and first.rank == 14
-    solving.forget()
-    assert equivariant_basis("S(3)", "T(4)").rank == 14
 
 
 # -- tables --------------------------------------------------------------------------------------

@@ -177,12 +177,6 @@ def test_nothing_is_trained(entries: dict[str, Any], settings: dict[str, Any]) -
     assert not trained and run.search is found
 
 
-def test_records_without_kinds_have_no_periods() -> None:
-    """Those of older run folders."""
-    own = {name: value for name, value in symmetry(180.0).items() if name != "kind"}
-    assert halved(record({"rotation": own})) == {}
-
-
 def test_what_is_said_of_others_is_left() -> None:
     found = record(MANY)
     result = with_amounts(found, halved(found), [])

@@ -23,7 +23,6 @@ import scipy.sparse as sparse
 from isotropy.bases.problem import Columns
 from isotropy.bases.solution import Basis, check_memory
 from isotropy.bases.solving import solve
-from isotropy.bases.store import Store
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.representations import Atom, Maps, Product, Representation, product_size
@@ -183,10 +182,9 @@ class MapBasis:
         return np.complex128 if self.is_complex else np.float64
 
 
-def map_basis(maps: Maps, *, store: Store | None = None) -> MapBasis:
+def map_basis(maps: Maps) -> MapBasis:
     """All equivariant linear maps from `maps.source` to `maps.target`, bound to a group.
 
-    store: solutions on disk, looked up before solving and added to
     Raises `CallerError` where a pair of products is too large for every method.
     """
     group = maps.group
@@ -194,7 +192,7 @@ def map_basis(maps: Maps, *, store: Store | None = None) -> MapBasis:
     pairs, solutions = [], []
     for target in targets:
         for source in sources:
-            columns, solution = _pair_columns(target.atoms, source.atoms, group, store)
+            columns, solution = _pair_columns(target.atoms, source.atoms, group)
             solutions.append(solution)
             if columns.shape[1]:
                 pairs.append(Pair(target, source, columns, solution))
@@ -231,9 +229,7 @@ def _normal_atom(atom: Atom, group: Group) -> Atom:
     return atom.dual if atom.is_dual and atom.is_self_dual(group) else atom
 
 
-def _pair_columns(
-    target: Product, source: Product, group: Group, store: Store | None
-) -> tuple[Columns, Basis]:
+def _pair_columns(target: Product, source: Product, group: Group) -> tuple[Columns, Basis]:
     """Orthonormal columns of one pair.
 
     The solver is asked for the product with its atoms sorted, so that all orders of the same atoms
@@ -241,7 +237,7 @@ def _pair_columns(
     """
     atoms = map_atoms(target, source, group)
     order = sorted(range(len(atoms)), key=lambda place: atoms[place].name)
-    solution = solve(group, tuple(atoms[place] for place in order), store=store)
+    solution = solve(group, tuple(atoms[place] for place in order))
     columns = solution.orthonormal
     if order != sorted(order):
         numbers = np.arange(solution.size).reshape(solution.shape)

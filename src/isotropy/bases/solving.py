@@ -13,7 +13,7 @@ Methods, in the order in which they are tried; each returns None where it does n
 
 Every basis is put back into the constraints: a residual above `TOLERANCE` is an error, so that no
 vector that is not invariant goes unnoticed (`residual` says how surely). Solutions are kept in
-memory, and on disk if asked (`store`).
+memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from isotropy.bases.products import product_basis, product_rank
 from isotropy.bases.residual import residual
 from isotropy.bases.signed_orbits import signed_orbit_basis, signed_orbit_rank
 from isotropy.bases.solution import Basis
-from isotropy.bases.store import Store, solution_key
 from isotropy.bases.weights import weight_basis
 from isotropy.checks import CallerError, check_choice
 from isotropy.symmetry.groups import Group
@@ -55,27 +54,17 @@ def _dense(problem: Problem) -> Columns | None:
     return dense_null_space(problem) if problem.size <= LARGEST else None
 
 
-def solve(
-    group: Group, atoms: Product, *, method: str | None = None, store: Store | None = None
-) -> Basis:
+def solve(group: Group, atoms: Product, *, method: str | None = None) -> Basis:
     """The basis of the invariant vectors of one product.
 
     method: one of METHODS, to insist on it; the first that applies otherwise
-    store:  solutions on disk, looked up before solving and added to
     """
     if method is not None:
         return _solved(Problem(group, atoms), method)
     key = (group.key, tuple(atom.key(group) for atom in atoms))
-    problem = Problem(group, atoms)
     if key in _known:
-        found = replace(_known[key], seconds=0.0)
-        is_kept = store is None or solution_key(problem) in store
-    else:
-        stored = _stored(problem, store)
-        found = _known[key] = stored or _solved(problem, None)
-        is_kept = stored is not None
-    if store is not None and not is_kept:
-        store.save(solution_key(problem), found)
+        return replace(_known[key], seconds=0.0)
+    found = _known[key] = _solved(Problem(group, atoms), None)
     return found
 
 
@@ -144,19 +133,6 @@ def _checked(problem: Problem, method: str, columns: Columns, seconds: float) ->
         )
     rank = columns.shape[1]
     return Basis(rank, problem.size, problem.shape, method, violation, seconds, columns)
-
-
-def _stored(problem: Problem, store: Store | None) -> Basis | None:
-    """What the store has, if it satisfies the constraints."""
-    if store is None:
-        return None
-    started = time.perf_counter()
-    found = store.load(solution_key(problem), problem.shape)
-    if found is None or found.columns is None:
-        return None
-    seconds = time.perf_counter() - started
-    violation = residual(problem, found.columns)
-    return replace(found, residual=violation, seconds=seconds) if violation <= TOLERANCE else None
 
 
 def _words(atoms: Product) -> str:

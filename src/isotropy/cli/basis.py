@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import click
 
 from isotropy.bases.published_ranks import PUBLISHED_RANKS
-from isotropy.bases.store import Store
 from isotropy.checkpoint import RESULT, check_unused, plain
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import fresh_folder
@@ -22,12 +20,6 @@ from isotropy.workflows.basis import PICTURE, BasisResult, equivariant_basis
 from isotropy.workflows.rank_tables import RankTables, rank_tables, table_text
 
 ALL = "all"
-
-
-def default_store() -> Path:
-    """Where solutions are kept unless said otherwise: the user's cache folder."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "isotropy" / "bases"
 
 
 def _table(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str]:
@@ -68,12 +60,6 @@ def _table(context: click.Context, parameter: click.Parameter, value: str | None
     help="Another place for the picture, .svg or .png. Default: in the run folder.",
 )
 @click.option(
-    "--store",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where solutions are kept. Default: isotropy/bases in the user's cache folder.",
-)
-@click.option("--no-store", is_flag=True, help="Neither take solutions from disk nor keep them.")
-@click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
     default=0,
@@ -108,13 +94,11 @@ def basis_command(context: click.Context, /, **options: Any) -> None:
     wanted = parse_representation(options["representation"])(group)
     words = (_slug(options["group"]), _slug(options["representation"]))
     folder = _folder(options, *words)
-    store = None if options["no_store"] else Store(options["store"] or default_store())
     display.say(f"{group}, {wanted}: {wanted.size:,} entries")
     result = equivariant_basis(
         group,
         wanted,
         options["rank_only"],
-        store=store,
         folder=folder,
         seed=options["seed"],
         describe={"command": command},
@@ -159,8 +143,6 @@ def _check(options: dict[str, Any]) -> None:
         raise CallerError(
             f"--device {options['device']}: bases are solved on the CPU; leave it out"
         )
-    if options["no_store"] and options["store"] is not None:
-        raise CallerError("--store and --no-store: expected one of them, got both")
     given = [f"--{name}" for name in ("group", "rep") if options[_FIELDS[name]] is not None]
     if options["tables"]:
         extra = given + (["--picture"] if options["picture"] is not None else [])

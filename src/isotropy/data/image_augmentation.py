@@ -91,11 +91,3 @@ class FlipsAndShifts:
         padded = pad(images, (margin, margin, margin, margin)).flatten(2)
         moved = padded.gather(2, places[:, None].expand(batch, channels, height * width))
         return moved.unflatten(2, (height, width))
-
-
-def flips_and_shifts(
-    images: Tensor, generator: torch.Generator, *, pixels: int = 4, flip: bool = True
-) -> Tensor:
-    """`FlipsAndShifts` drawn and applied at once; the generator may be on another device."""
-    law = FlipsAndShifts(pixels, flip)
-    return law(images, law.draw(len(images), generator).to(images.device))

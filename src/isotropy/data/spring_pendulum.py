@@ -30,15 +30,6 @@ ACCURATE = 2
 """Integration steps in one STEP that follow 30 s to a relative 1e-6 on average."""
 
 
-def hamiltonian(states: Tensor) -> Tensor:
-    """The energy of states (…, 12)."""
-    first, second, p_first, p_second = states.unflatten(-1, (4, 3)).unbind(-2)
-    kinetic = (p_first.square().sum(-1) + p_second.square().sum(-1)) / 2
-    upper = (first.norm(dim=-1) - 1).square() / 2
-    lower = ((first - second).norm(dim=-1) - 1).square()
-    return kinetic + upper + lower + first[..., 2] + second[..., 2]
-
-
 def motion(states: Tensor) -> Tensor:
     """d/dt of states (…, 12), the derivatives of H written out."""
     first, second, p_first, p_second = states.unflatten(-1, (4, 3)).unbind(-2)

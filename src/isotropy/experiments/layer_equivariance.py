@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
-from statistics import mean
 from typing import Any
 
 import torch
@@ -147,11 +146,6 @@ def _data(name: str, place: str | None, problem: str) -> Split:
 
 
 # -- what came out -----------------------------------------------------------------------------
-
-
-def group_share(record: Mapping[str, Any], kind: str) -> float:
-    """Mean over layers of a pathway's relative effective number of parameters."""
-    return mean(layer["effective"].get(kind, 0.0) for layer in record["layers"])
 
 
 def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -61,8 +61,6 @@ def augmentation_from_law(
             f"augmentation law: expected schema {SCHEMA}, got {law['schema']!r}; read it with the "
             "version of isotropy that wrote it"
         )
-    if "kind" not in law and "symmetries" in law and actions is None:
-        return _from_symmetries(law["symmetries"], shape, dtype)
     kind = check_choice(str(_entry(law, "kind")), KINDS, what="kind of augmentation law")
     given = None if actions is None else list(actions)
     finite_given = None if given is None else [a for a in given if isinstance(a, FiniteAction)]
@@ -100,19 +98,10 @@ def _ranges(
             correlated.factor.copy_(_numbers(_entry(law, "factor"), (size, size), "factor"))
         return correlated
     uniform = UniformRanges(action, dtype=dtype)
-    factors = law["noise_factors"] if "noise_factors" in law else _entry(law, "half_widths")
     with torch.no_grad():
-        uniform.half_widths.copy_(_numbers(factors, (size,), "noise_factors"))
+        factors = _numbers(_entry(law, "noise_factors"), (size,), "noise_factors")
+        uniform.half_widths.copy_(factors)
     return uniform
-
-
-def _from_symmetries(
-    symmetries: Sequence[Mapping[str, Any]], shape: Sequence[int], dtype: torch.dtype
-) -> UniformRanges:
-    """Independent ranges from reported numbers: all that early files have, signs left out."""
-    reported = {str(_entry(each, "name")): float(_entry(each, "high")) for each in symmetries}
-    found = [a for a in _catalogued(list(reported), shape) if isinstance(a, Action)]
-    return UniformRanges(compose(*found), start=reported, dtype=dtype)
 
 
 def _action(
@@ -120,9 +109,8 @@ def _action(
 ) -> Action:
     """The Action with these generators: its parts as the law lists them, the first acts first."""
     by_name = {str(_entry(record, "name")): record for record in records}
-    parts = law.get("actions", [{"generators": list(by_name)}])
     found: list[Action] = []
-    for part in parts:
+    for part in _entry(law, "actions"):
         names = list(_entry(part, "generators"))
         options = {name: value for name, value in part.items() if name != "generators"}
         for name in names:

@@ -11,18 +11,16 @@ where R begins with its scalars, as hidden layers do, all scalars lie together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from isotropy.checks import CallerError, shape_text
 from isotropy.networks.kind_parts import OfParts, Parts
 from isotropy.symmetry.representations import (
     Representation,
     Scalar,
-    Term,
     is_permutation,
 )
 
@@ -78,26 +76,3 @@ class GatedNonlinearity(OfParts):
 
     def extra_repr(self) -> str:
         return f"{self.in_features} to {self.out_features}, {self.gates} gates"
-
-
-class PointwiseNonlinearity(nn.Module):
-    """`function` of each entry, on a representation that permutes entries; refused on any other."""
-
-    def __init__(
-        self, representation: Representation, function: Callable[[Tensor], Tensor]
-    ) -> None:
-        super().__init__()
-        group = representation.group
-        for term in representation.terms:
-            if not is_permutation(term.atoms, group):
-                raise CallerError(
-                    f"a pointwise nonlinearity does not commute with {Term(1, term.atoms)} of "
-                    f"{group}, which mixes entries or changes their signs; use GatedNonlinearity "
-                    "after a layer to gated(representation)"
-                )
-        self.size, self.function = representation.size, function
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        if inputs.shape[-1] != self.size:
-            raise CallerError(f"expected inputs (…, {self.size}), got {shape_text(inputs)}")
-        return self.function(inputs)

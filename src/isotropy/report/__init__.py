@@ -1,6 +1,6 @@
 """Reports: a saved record goes in, one self-contained HTML file comes out.
 
-    record.py              what a finished run left behind, read from its run folder and checked
+    record.py              what the page of `isotropy learn` is made of; samples to look at
     wording.py             numbers and names as text
     reading.py             how numbers are read: thresholds, units, verdicts, the sentences
     canvas.py              matplotlib drawings as inline SVG that follows light and dark mode

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isotropy.report.learn_drawings import (
@@ -55,7 +54,7 @@ from isotropy.report.wording import (
     title_of,
 )
 
-__all__ = ["finding_sentence", "learn_page", "write_learn_report"]
+__all__ = ["finding_sentence", "learn_page"]
 
 _FALLBACK_WORDS = {
     "diagonal": "their curvature is a diagonal",
@@ -96,14 +95,6 @@ class CalibrationRow:
     log_likelihood: str
     brier_score: str
     calibration_error: str
-
-
-def write_learn_report(record: LearnRecord, path: Path) -> Path:
-    """Write the report of a record to `path` (a file that ends in .html) and return the path."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(learn_page(record), encoding="utf-8", newline="\n")
-    return path
 
 
 def learn_page(record: LearnRecord) -> str:

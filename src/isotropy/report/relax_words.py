@@ -89,7 +89,7 @@ def became_words(layer: Row) -> tuple[str, str]:
 
 
 def has_bias_map(layer: Row) -> bool:
-    """Whether what a layer became has one; layers of older records have none."""
+    """Whether what a layer became has one."""
     return BIAS_MAP in pathways_in_use(layer)
 
 

@@ -21,20 +21,19 @@ so three are used, each where it is well conditioned, in value and in gradient:
 Every branch is elementary, so reverse mode, forward mode and higher derivatives work at
 0, at equal eigenvalues and at large angles (oracle: `torch.linalg.matrix_exp`).
 
-That is some hundred operations on a few numbers each. On a GPU one kernel does all of it, by
-another method (`exponential_triton`; `fused` says when); on a CPU torch's own exponential is
-faster up to some hundred elements, where the number of operations counts and not their size.
+That is some hundred operations on a few numbers each. On a CPU torch's own exponential is faster up
+to some hundred elements, where the number of operations counts and not their size.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 from torch import Tensor
 
-from isotropy.fused import fused_module, is_plain
+from isotropy.fused import is_plain
+from isotropy.symmetry.placed_constants import PlacedConstant
 
 FEW = 512
 """Elements up to which torch's exponential is faster on a CPU, gradient included."""
@@ -51,10 +50,6 @@ def affine_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tens
 
     The affine map x ↦ e^B x + V b is the flow of x ↦ B x + b at time one.
     """
-    fused = fused_module("isotropy.symmetry.exponential_triton", block, translation)
-    if fused is not None:
-        linear, shift = fused.fused_exponential(block, translation)
-        return linear, shift
     if is_plain() or block.device.type != "cpu" or block.dtype not in _WHOLE:
         return reference_exponential(block, translation)
     few = translation[..., 0].numel() <= FEW
@@ -71,6 +66,9 @@ def reference_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, T
     growth = trace_half.exp()
     exponential = _combine(growth * cosh, growth * sinhc, difference_half, b, c)
     integral = _combine(*_integral(trace_half, delta, growth, cosh, sinhc), difference_half, b, c)
+    if translation.is_cuda:
+        # There a product of matrices may round its factors to 11 bits (TF32).
+        return exponential, (integral * translation[..., None, :]).sum(-1)
     return exponential, (integral @ translation[..., None])[..., 0]
 
 
@@ -141,10 +139,14 @@ def _expm1_ratio(z: Tensor) -> Tensor:
 
 def _series(tau: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """p = Σ δᵏ τʲ / ((2k)! j! (2k+j+1)) and q = Σ δᵏ τʲ / ((2k+1)! j! (2k+j+2))."""
-    table = torch.tensor(_series_table(), dtype=tau.dtype, device=tau.device)
+    table = _SERIES.like(tau)
     tau_powers = torch.stack(_powers(tau, _TAU_TERMS), dim=-1)
     delta_powers = torch.stack(_powers(delta, _DELTA_TERMS), dim=-1)
-    p, q = (((tau_powers @ part) * delta_powers).sum(-1) for part in table)
+    if tau.is_cuda:  # no product of matrices, which may be one in TF32
+        coefficients = [(tau_powers[..., None] * part).sum(-2) for part in table]
+    else:
+        coefficients = [tau_powers @ part for part in table]
+    p, q = ((each * delta_powers).sum(-1) for each in coefficients)
     return p, q
 
 
@@ -155,16 +157,20 @@ def _powers(x: Tensor, count: int) -> list[Tensor]:
     return powers
 
 
-@cache
-def _series_table() -> list[list[list[float]]]:
-    """Taylor coefficients, [p or q][power of τ][power of δ]."""
-    return [
+_SERIES = PlacedConstant(
+    torch.tensor(
         [
             [
-                1 / (math.factorial(2 * k + odd) * math.factorial(j) * (2 * k + odd + j + 1))
-                for k in range(_DELTA_TERMS)
+                [
+                    1 / (math.factorial(2 * k + odd) * math.factorial(j) * (2 * k + odd + j + 1))
+                    for k in range(_DELTA_TERMS)
+                ]
+                for j in range(_TAU_TERMS)
             ]
-            for j in range(_TAU_TERMS)
-        ]
-        for odd in (0, 1)
-    ]
+            for odd in (0, 1)
+        ],
+        dtype=torch.float64,
+        device="cpu",
+    )
+)
+"""Taylor coefficients, [p or q][power of τ][power of δ]."""

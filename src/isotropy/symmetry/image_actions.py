@@ -24,6 +24,7 @@ from torch import Tensor
 from isotropy.checks import CallerError, check_axes, check_choice
 from isotropy.symmetry.actions import Action, Generator
 from isotropy.symmetry.affine_exponential import affine_exponential
+from isotropy.symmetry.placed_constants import PlacedConstant
 from isotropy.symmetry.velocities import Extension, band_limited_slope, neighbour_slope
 from isotropy.symmetry.warp import (
     INTERPOLATIONS,
@@ -156,34 +157,22 @@ class AffineAction(Action):
         self.padding: Padding = padding
         self.fill = _checked_fill(padding, fill)
         self.align_corners = interpolation != "fourier" if align_corners is None else align_corners
-        self._matrices = torch.tensor([g.matrix for g in generators], dtype=torch.float64)
-        self._colour = torch.tensor(self.fill or (), dtype=torch.float64)[:, None, None]
-        self._placed: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+        matrices = torch.tensor([g.matrix for g in generators], dtype=torch.float64)
+        self._matrices = PlacedConstant(matrices)
+        colour = torch.tensor(self.fill or (), dtype=torch.float64)[:, None, None]
+        self._colour = PlacedConstant(colour)
         # Whether anything moves along x, along y: what does not needs no slope.
-        self._is_moved = self._matrices.any(-1).any(0).tolist()
+        self._is_moved = matrices.any(-1).any(0).tolist()
 
     def element(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         """The affine map exp(A) as (linear part (…, 2, 2), shift (…, 2)), moving content."""
-        matrices = self._like("matrices", self._matrices, coordinates)
+        matrices = self._matrices.like(coordinates)
         if coordinates.device.type == "cuda":
             # There a product of matrices may round its factors to 11 bits (TF32), angles too.
             algebra = (coordinates[..., None, None] * matrices).sum(-3)
         else:
             algebra = torch.einsum("...k,kij->...ij", coordinates, matrices)
         return affine_exponential(algebra[..., :2], algebra[..., 2])
-
-    def _like(self, name: str, constant: Tensor, data: Tensor) -> Tensor:
-        """A constant of the action where the data are; copied there once."""
-        if torch.compiler.is_compiling():  # an exported program has its own constants
-            return constant.to(data)
-        place = (name, data.device, data.dtype)
-        if place not in self._placed:
-            with torch.inference_mode(False):  # to serve outside of it as well
-                placed = constant.to(*place[1:])
-            if not _has_memory(placed):
-                return placed
-            self._placed[place] = placed
-        return self._placed[place]
 
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Resample images (batch, channels, height, width) under exp(A), samples of each."""
@@ -214,7 +203,7 @@ class AffineAction(Action):
             return None
         if data.ndim != 4 or data.shape[1] != len(self.fill):
             return None
-        return self._like("colour", self._colour, data)
+        return self._colour.like(data)
 
     def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
         """X v(p) = −∇v(p)·(B p + b) of maps (batch, channels, height, width) of any size.
@@ -268,7 +257,7 @@ class AffineAction(Action):
         like = torch.empty((), dtype=wide, device=data.device)
         unit = half_extent(width, self.align_corners)
         x, y = pixel_centres(width, unit, like), pixel_centres(height, unit, like)[:, None]
-        matrices = (-weight * unit * self._matrices).to(like)
+        matrices = (-weight * unit * self._matrices.values).to(like)
         algebra = torch.einsum("...k,kij->...ij", direction.to(wide), matrices)
         total: Tensor | None = None
         for row, axis in ((0, 3), (1, 2)):
@@ -279,14 +268,6 @@ class AffineAction(Action):
             along = slope(data, axis, self._extension(data))
             total = along * flow if total is None else torch.addcmul(total, along, flow)
         return torch.zeros_like(data) if total is None else total
-
-
-def _has_memory(tensor: Tensor) -> bool:
-    """Whether a tensor may be kept: a tracer's or a transform's stands for one within it alone."""
-    try:
-        return type(tensor) is Tensor and tensor.data_ptr() != 0
-    except RuntimeError:
-        return False
 
 
 def _checked_fill(padding: Padding, fill: Sequence[float] | None) -> tuple[float, ...] | None:

@@ -10,8 +10,6 @@ sums, products, duals and restrictions of representations are representations by
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from scipy.sparse.linalg import expm_multiply
@@ -21,9 +19,6 @@ from isotropy.checks import CallerError
 from isotropy.symmetry.atoms import Atom
 from isotropy.symmetry.groups import Group
 
-if TYPE_CHECKING:
-    from isotropy.symmetry.representations import Representation
-
 TOLERANCE = 1e-8
 """The largest violation, relative to the norms of ρ(g) and ρ(h)."""
 PAIRS = 3
@@ -32,17 +27,6 @@ VECTORS = 3
 """On how many vectors both sides are compared."""
 LARGEST = 1.0
 """The Frobenius norm of the largest Σ z_i A_i: boosts and scalings grow exponentially with it."""
-
-
-def check_representation(
-    representation: Representation, *, generator: torch.Generator | None = None
-) -> None:
-    """Raise `CallerError` unless every atom of the bound `representation` is a representation.
-
-    generator: for the sampled elements; the same ones every time without it
-    """
-    for atom in {atom for term in representation.terms for atom in term.atoms}:
-        check_atom(atom, representation.group, generator=generator)
 
 
 def check_atom(atom: Atom, group: Group, *, generator: torch.Generator | None = None) -> None:

@@ -283,11 +283,6 @@ class Maps:
         """Entries of a matrix."""
         return self.source.size * self.target.size
 
-    @property
-    def as_representation(self) -> Representation:
-        """ρ_target ⊗ ρ_source*, whose blocks lie one after another."""
-        return self.target * self.source.dual
-
     def __eq__(self, other: object) -> bool:
         mine = (self.source, self.target)
         return isinstance(other, Maps) and mine == (other.source, other.target)

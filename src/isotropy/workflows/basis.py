@@ -21,7 +21,6 @@ from isotropy.bases.maps import map_atoms, normal_form
 from isotropy.bases.solution import Basis
 from isotropy.bases.solving import rank as solve_rank
 from isotropy.bases.solving import solve
-from isotropy.bases.store import Store
 from isotropy.checkpoint import CONFIG, RESULT, make_folder, plain, write_bytes, write_json
 from isotropy.checks import CallerError
 from isotropy.report.basis_picture import LARGEST, Tile, basis_picture
@@ -187,7 +186,6 @@ def equivariant_basis(
     representation: Representation | Maps | str,
     rank_only: bool = False,
     *,
-    store: Store | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
     describe: Mapping[str, Any] | None = None,
@@ -197,7 +195,6 @@ def equivariant_basis(
     group:          a `Group`, or its name: "SO(3)", "Z(4) x Z(4)"
     representation: bound to the group or to none, or in words: "T(4)", "V >> V*V"
     rank_only:      count, without vectors, where a method can; for what is too large to write down
-    store:          where solutions are kept on disk
     folder:         a run folder to write, with the picture
     seed, describe: kept in the record and in config.json; nothing here is random
     Raises `CallerError` for what is not a group or representation, and before anything that does
@@ -215,7 +212,7 @@ def equivariant_basis(
             atoms = normal_form(target, chosen)
         else:
             atoms = map_atoms(target, source, chosen)
-        found = solve_rank(chosen, atoms) if rank_only else solve(chosen, atoms, store=store)
+        found = solve_rank(chosen, atoms) if rank_only else solve(chosen, atoms)
         parts.append(Part(target, source, copies, found))
     result = BasisResult(
         chosen,

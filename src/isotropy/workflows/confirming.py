@@ -123,7 +123,7 @@ def halved(found: Mapping[str, Any]) -> dict[str, float]:
     whole = [
         name
         for name, amount in found["amounts"].items()
-        if own[name].get("kind") == "periodic" and amount >= own[name]["whole"]
+        if own[name]["kind"] == "periodic" and amount >= own[name]["whole"]
     ]
     if not whole:
         return {}
