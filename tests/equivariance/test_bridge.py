@@ -259,7 +259,7 @@ def test_all_ways_to_say_vectors_to_vectors_are_the_same() -> None:
         (V(group), {"outputs": V(group)}),
         (group, {"outputs": V}),
     ]
-    penalties = {float(lie_derivative_penalty(network, x, form, **how)) for form, how in forms}
+    penalties = {lie_derivative_penalty(network, x, form, **how).item() for form, how in forms}
     assert len(penalties) == 1
     errors = {measure(network, x, form, **how).actions[0]["error"] for form, how in forms}
     assert len(errors) == 1
@@ -387,7 +387,7 @@ def test_penalty_and_its_gradient_are_those_by_hand(case: Case) -> None:
     wanted = sum(weight * each for weight, each in zip(weights, errors, strict=True))
     assert isinstance(wanted, Tensor)
     penalty = lie_derivative_penalty(network, x, pair(case), weights=weights)
-    assert float(penalty) == pytest.approx(float(wanted), rel=1e-7)
+    assert penalty.item() == pytest.approx(wanted.item(), rel=1e-7)
     parameters = list(network.parameters())
     by_hand = torch.autograd.grad(wanted, parameters)
     for one, other in zip(torch.autograd.grad(penalty, parameters), by_hand, strict=True):
@@ -398,7 +398,7 @@ def test_penalty_takes_finite_actions() -> None:
     images, network = draw(3, 1, 4, 4), nn.Conv2d(1, 2, 3, padding=1).double()
     mirrored = network(images.flip(-1)) - network(images).flip(-1)
     penalty = lie_derivative_penalty(network, images, flip("horizontal"))
-    assert float(penalty) == pytest.approx(float(mirrored.square().mean()), rel=1e-12)
+    assert penalty.item() == pytest.approx(mirrored.square().mean().item(), rel=1e-12)
 
 
 def test_report_of_a_network_of_a_group(tmp_path: Path) -> None:
