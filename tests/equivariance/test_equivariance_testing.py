@@ -424,7 +424,7 @@ def test_elements_are_the_same_every_time_unless_a_generator_is_given() -> None:
 @pytest.mark.parametrize(
     ("symmetry", "inputs", "options", "sentence"),
     [
-        ("rotation", IMAGE, {}, "symmetry: expected an Action, a finite action, a pair"),
+        ("rotation", IMAGE, {}, "symmetry: expected an Action, a finite action, a group"),
         ([], IMAGE, {}, "symmetry: expected an Action"),
         ((VECTOR, sign_change()), draw(3, 3), {}, "two Actions or two finite actions"),
         ((VECTOR, BOOST), draw(3, 3), {}, "expected an Action with 3 coordinates"),

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, shape_text
-from isotropy.equivariance.exact_error import GRID_ELEMENTS, PixelShifts, element_errors
+from isotropy.equivariance.bridge import Outputs, Own
+from isotropy.equivariance.exact_error import PixelShifts, element_errors, finite_layout
 from isotropy.equivariance.finite_error import neighbourhood
 from isotropy.equivariance.layouts import (
     Follows,
@@ -27,9 +28,7 @@ from isotropy.equivariance.layouts import (
     Invariant,
     Layout,
     Tokens,
-    guess_tokens,
     layout_for,
-    layout_named,
 )
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.subject import Inputs, Subject
@@ -38,9 +37,6 @@ from isotropy.symmetry.finite_actions import Element, FiniteAction, MapAction, q
 from isotropy.symmetry.image_actions import AffineAction
 from isotropy.symmetry.linear_actions import LinearAction
 from isotropy.symmetry.sequence_actions import SequenceAction
-
-Representation = Action | FiniteAction
-Outputs = str | Layout | Action | FiniteAction
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +97,10 @@ def variation_of(
 # --- what is checked ----------------------------------------------------------------------
 
 
-def findings_of(trial: Trial, own: Representation, outputs: Outputs) -> list[Finding]:
+def findings_of(trial: Trial, own: Own, outputs: Outputs) -> list[Finding]:
     if isinstance(own, FiniteAction):
-        return _elements(trial, own, _finite_layout(own, outputs, trial.outputs))
+        assert not isinstance(outputs, Action), "a finite action goes with a finite action"
+        return _elements(trial, own, finite_layout(own, outputs, trial.outputs))
     assert not isinstance(outputs, FiniteAction), "an Action goes with an Action"
     layout = layout_for(outputs, own, trial.outputs, what="network output")
     findings = _derivatives(trial, own, layout)
@@ -242,27 +239,3 @@ def _elements(
         for name, errors in zip(found.names, found.errors, strict=True):
             findings.append(Finding(name, math.sqrt(float(errors.mean())) / trial.variation))
     return findings
-
-
-def _finite_layout(finite: FiniteAction, wanted: Outputs, outputs: Tensor) -> Layout | FiniteAction:
-    """How the output follows a finite action: as asked for, or as its axes suggest."""
-    if isinstance(wanted, Layout | FiniteAction):
-        return wanted
-    assert isinstance(wanted, str), "a finite action goes with a finite action"
-    if wanted != "auto":
-        return layout_named(wanted, outputs, what="network output")
-    if outputs.ndim <= 2:
-        return Invariant()
-    found: Layout | None = None
-    if finite.name in GRID_ELEMENTS:
-        axes = (2,) if finite.name == "reversal" else (2, 3)
-        if outputs.ndim == len(axes) + 2:
-            found = Grid(axes)
-        elif outputs.ndim == 3 and len(axes) == 2:
-            found = guess_tokens(outputs)
-    if found is None:
-        raise CallerError(
-            f"network output: do not know what {finite.name} does to {shape_text(outputs)}; give a "
-            "pair (input's, output's) of finite actions, or outputs=\"invariant\""
-        )
-    return found

@@ -17,7 +17,7 @@ shift-invariant again (2019), is one minus the inconsistency under shifts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +25,14 @@ from torch import Tensor
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.equivariance.finite_error import are_scores, mean_square
-from isotropy.equivariance.layouts import Grid, Invariant, Layout, Tokens
+from isotropy.equivariance.layouts import (
+    Grid,
+    Invariant,
+    Layout,
+    Tokens,
+    guess_tokens,
+    layout_named,
+)
 from isotropy.equivariance.subject import Inputs, Subject
 from isotropy.symmetry.finite_actions import Element, FiniteAction, quarter_turns
 
@@ -107,26 +114,19 @@ def element_errors(
     generator: where random elements draw from
     """
     moved = subject.moved(inputs)
-    finite.check(moved)
-    if isinstance(layout, FiniteAction) and len(layout.elements) != len(finite.elements):
-        raise CallerError(
-            f"outputs: expected a finite action with {len(finite.elements)} elements, as the "
-            f"input's, got {len(layout.elements)} ({', '.join(layout.names)})"
-        )
     source = torch.Generator(moved.device).manual_seed(0) if generator is None else generator
     names, errors, changes, skipped = [], [], [], []
     with torch.no_grad():
         outputs = subject(inputs)
-        for index, element in enumerate(finite.elements):
-            # The output's element draws what the input's drew.
-            twin = torch.Generator(source.device)
-            twin.set_state(source.get_state())
-            there = finite.move(index, moved, generator=source)
-            wanted = _moved_output(finite, index, layout, outputs, tuple(moved.shape[-2:]), twin)
-            if wanted is None:
+        for element, tried in zip(
+            finite.elements,
+            element_outputs(subject, inputs, finite, layout, outputs, source),
+            strict=True,
+        ):
+            if tried is None:
                 skipped.append(element.name)
                 continue
-            after = subject(subject.with_moved(inputs, there))
+            after, wanted = tried
             names.append(element.name)
             errors.append(mean_square(after - wanted))
             if are_scores(outputs, layout):
@@ -135,6 +135,60 @@ def element_errors(
         return ElementErrors((), moved.new_zeros(0, len(moved)), None, outputs, tuple(skipped))
     inconsistency = torch.stack(changes) if changes else None
     return ElementErrors(tuple(names), torch.stack(errors), inconsistency, outputs, tuple(skipped))
+
+
+def element_outputs(
+    subject: Subject,
+    inputs: Inputs,
+    finite: FiniteAction,
+    layout: Layout | FiniteAction,
+    outputs: Tensor,
+    source: torch.Generator,
+) -> Iterator[tuple[Tensor, Tensor] | None]:
+    """f(g x) and g f(x) for every element g, both (batch, …), from outputs = f(x).
+
+    None for an element whose motion of the output is no whole number of cells. Differentiable by
+    the network's parameters where grad mode is on.
+    """
+    moved = subject.moved(inputs)
+    finite.check(moved)
+    if isinstance(layout, FiniteAction) and len(layout.elements) != len(finite.elements):
+        raise CallerError(
+            f"outputs: expected a finite action with {len(finite.elements)} elements, as the "
+            f"input's, got {len(layout.elements)} ({', '.join(layout.names)})"
+        )
+    for index in range(len(finite.elements)):
+        # The output's element draws what the input's drew.
+        twin = torch.Generator(source.device)
+        twin.set_state(source.get_state())
+        there = finite.move(index, moved, generator=source)
+        wanted = _moved_output(finite, index, layout, outputs, tuple(moved.shape[-2:]), twin)
+        yield None if wanted is None else (subject(subject.with_moved(inputs, there)), wanted)
+
+
+def finite_layout(
+    finite: FiniteAction, wanted: str | Layout | FiniteAction, outputs: Tensor
+) -> Layout | FiniteAction:
+    """How the output follows a finite action: as asked for, or as its axes suggest."""
+    if isinstance(wanted, Layout | FiniteAction):
+        return wanted
+    if wanted != "auto":
+        return layout_named(wanted, outputs, what="network output")
+    if outputs.ndim <= 2:
+        return Invariant()
+    found: Layout | None = None
+    if finite.name in GRID_ELEMENTS:
+        axes = (2,) if finite.name == "reversal" else (2, 3)
+        if outputs.ndim == len(axes) + 2:
+            found = Grid(axes)
+        elif outputs.ndim == 3 and len(axes) == 2:
+            found = guess_tokens(outputs)
+    if found is None:
+        raise CallerError(
+            f"network output: do not know what {finite.name} does to {shape_text(outputs)}; give a "
+            "pair (input's, output's) of finite actions, or outputs=\"invariant\""
+        )
+    return found
 
 
 def _moved_output(

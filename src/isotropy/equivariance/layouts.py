@@ -157,13 +157,17 @@ class Tokens(_Maps):
 
 @dataclass(frozen=True, eq=False)
 class Follows(Layout):
-    """Moves by an Action of its own, whose coordinates are those of the input's Action."""
+    """Moves by an Action of its own, whose coordinates are those of the input's Action.
+
+    called: what it is called in records and reports; the Action's generators if None
+    """
 
     own: Action
+    called: str | None = None
 
     @property
     def text(self) -> str:
-        return f"moved by {', '.join(self.own.names)}"
+        return self.called or f"moved by {', '.join(self.own.names)}"
 
     def velocity(self, action: Action, direction: Tensor, tensor: Tensor) -> Tensor:
         return self.own.velocity(direction, tensor)

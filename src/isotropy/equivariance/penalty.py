@@ -2,7 +2,9 @@
 
     penalty = Σ_k w_k · E_x ‖L_{X_k} f(x)‖² / dim f(x)
 
-differentiable by the network's parameters: the Lie derivative is taken in forward mode and the
+differentiable by the network's parameters. Elements h that no small motion reaches, as reflections
+and permutations are, count by their exact differences, Σ_h w_h · E_x ‖f(h x) − h f(x)‖² / dim f(x).
+The Lie derivative is taken in forward mode and the
 penalty is back-propagated through it. Consistency regularisation is this to lowest order: for
 independent a and b with mean zero and variances σ_k², drawn alike,
 
@@ -21,7 +23,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, shape_text
+from isotropy.equivariance.bridge import Acts, Outputs, Own, Symmetry, symmetries
+from isotropy.equivariance.exact_error import element_outputs, finite_layout
 from isotropy.equivariance.layouts import Layout, layout_for
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.subject import (
@@ -33,15 +37,16 @@ from isotropy.equivariance.subject import (
     first_of,
 )
 from isotropy.symmetry.actions import Action
+from isotropy.symmetry.finite_actions import FiniteAction
 
 
 def lie_derivative_penalty(
     model: nn.Module,
     inputs: Inputs,
-    action: Action,
+    action: Symmetry,
     *,
     on: On = "outputs",
-    outputs: str | Layout | Action = "auto",
+    outputs: str | Layout | Acts = "auto",
     weights: Sequence[float] | Tensor | None = None,
     select: Select = None,
 ) -> Tensor:
@@ -49,9 +54,12 @@ def lie_derivative_penalty(
 
     >>> loss = cross_entropy(model(x), y) + 0.1 * lie_derivative_penalty(model, x, rotation)
 
+    action:  an Action, a finite action, a group, a representation, or a pair (input's, output's) of
+             these, as in `assert_equivariant`
     on:      "outputs" as the network returns them, or "probabilities"
     outputs: how the output transforms, as in `measure`
-    weights: w_k for each coordinate of the action; all one by default
+    weights: w_k for each coordinate of the action, then for each discrete element; all one by
+             default
     select:  which of several outputs
 
     The model may be in training mode; dropout then draws for this pass. Layers that normalise by
@@ -63,15 +71,55 @@ def lie_derivative_penalty(
     moved = subject.moved(inputs)
     if not moved.is_floating_point():
         raise CallerError(f"inputs: expected floating-point numbers, got {moved.dtype}")
-    count = action.coordinate_count
+    actings = symmetries(action, outputs)
+    for each in actings:
+        each.inputs.check(moved, what="inputs")
+    count = sum(sum(each.inputs.generators) for each in actings)
     factors = moved.new_ones(count) if weights is None else _weights(weights, count, moved)
     with torch.no_grad():
         # One example tells the axes, where these are to be read off.
-        shown = subject(first_of(inputs, 1)) if isinstance(outputs, str) else moved
-    layout = layout_for(outputs, action, shown, what="network output")
-    directions = torch.eye(count, device=moved.device, dtype=moved.dtype)
-    found = lie_derivatives(subject, inputs, action, directions, layout, with_floor=False)
-    return (factors * found.derivatives.reshape(count, -1).square().mean(1)).sum()
+        said = isinstance(outputs, Layout | Action)
+        shown = moved if said else subject(first_of(inputs, 1))
+    squares = torch.cat(
+        [
+            _squares(subject, inputs, own, others, shown)
+            for each in actings
+            for own, others in each.fitted(shown).cases()
+        ]
+    )
+    return (factors * squares).sum()
+
+
+def _squares(subject: Subject, inputs: Inputs, own: Own, others: Outputs, shown: Tensor) -> Tensor:
+    """mean ‖L_{X_k} f‖²/dim for each coordinate, or mean ‖f(h x) − h f(x)‖²/dim for each element.
+
+    shown: outputs that tell the axes
+    """
+    moved = subject.moved(inputs)
+    if isinstance(own, Action):
+        assert not isinstance(others, FiniteAction), "an Action goes with an Action"
+        follows = layout_for(others, own, shown, what="network output")
+        directions = torch.eye(own.coordinate_count, device=moved.device, dtype=moved.dtype)
+        found = lie_derivatives(subject, inputs, own, directions, follows, with_floor=False)
+        return found.derivatives.reshape(len(directions), -1).square().mean(1)
+    assert not isinstance(others, Action), "a finite action goes with a finite action"
+    # Random elements draw anew at every call, from torch's generator.
+    seed = int(torch.randint(2**62, ())) if own.is_random else 0
+    source = torch.Generator(moved.device).manual_seed(seed)
+    layout = finite_layout(own, others, shown)
+    squares = []
+    for element, tried in zip(
+        own.elements,
+        element_outputs(subject, inputs, own, layout, subject(inputs), source),
+        strict=True,
+    ):
+        if tried is None:
+            raise CallerError(
+                f"{element.name}: expected an element that moves an output of {shape_text(shown)} "
+                "by whole cells, got one that does not; leave it out"
+            )
+        squares.append((tried[0] - tried[1]).square().mean())
+    return torch.stack(squares)
 
 
 def _weights(weights: Sequence[float] | Tensor, count: int, like: Tensor) -> Tensor:
@@ -79,6 +127,6 @@ def _weights(weights: Sequence[float] | Tensor, count: int, like: Tensor) -> Ten
     if tuple(found.shape) != (count,) or bool((found < 0).any()):
         raise CallerError(
             f"weights: expected {count} numbers of at least zero, one for each coordinate of the "
-            f"action, got {found.tolist()}"
+            f"action and for each discrete element, got {found.tolist()}"
         )
     return found

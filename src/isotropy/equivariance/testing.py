@@ -13,7 +13,9 @@ What is checked follows from what the symmetry is:
 - an Action that does resample at those elements that need no resampling: quarter turns of square
   images if it has a rotation, whole-pixel shifts if it is periodic (Fourier images, circular
   sequences). At others no network on pixels is equivariant, and failing would say nothing;
-- every element of a finite action, those that are drawn several times.
+- every element of a finite action, those that are drawn several times;
+- of a group and its representations every infinitesimal generator, as an Action, and every discrete
+  one, as an element: together they generate the group.
 
 Errors are root mean squares over the batch, relative to how much the output varies with the input;
 an output that does not vary passes every such test and is refused. Elements of groups that are not
@@ -23,28 +25,24 @@ and ρ_out(g) where these are matrices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_at_least
+from isotropy.equivariance.bridge import Acting, Acts, Side, Symmetry, symmetries
 from isotropy.equivariance.equivariance_checks import (
     Finding,
-    Outputs,
-    Representation,
     Trial,
     findings_of,
     parts_of,
     variation_of,
 )
+from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.subject import Inputs, Select, Subject
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.finite_actions import FiniteAction
 from isotropy.symmetry.linear_actions import LinearAction
-
-Symmetry = Representation | tuple[Representation, Representation]
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """The largest relative error that counts as rounding, by the input's type."""
@@ -57,7 +55,7 @@ def assert_equivariant(
     symmetry: Symmetry | list[Symmetry],
     inputs: Inputs | None = None,
     *,
-    outputs: Outputs = "auto",
+    outputs: str | Layout | Acts = "auto",
     tolerance: float | None = None,
     samples: int = 8,
     generator: torch.Generator | None = None,
@@ -67,14 +65,17 @@ def assert_equivariant(
 
     >>> assert_equivariant(model, points(3, ("rotation_x", "rotation_y", "rotation_z")), clouds)
     >>> assert_equivariant(layer, (vector, vector))         # vectors in, vectors out
+    >>> assert_equivariant(EMLP(V, T(2), O(3)), (V, T(2), O(3)))
 
     model:     a module in evaluation mode, or a function of the inputs
-    symmetry:  an Action or a finite action; a pair (input's, output's) with the same coordinates or
-               elements; or a list of these
+    symmetry:  an Action, a finite action, a group or a representation bound to one; a pair
+               (input's, output's) with the same coordinates, elements or group; or a list of these.
+               A group alone acts on inputs by V and on outputs by V where they are as large, a
+               representation alone leaves outputs as they are (`bridge`)
     inputs:    a batch of them, best of several different examples; drawn where the symmetry is a
-               representation by matrices
+               representation or given by matrices
     outputs:   how the output transforms where no pair says so: "auto" reads it off the axes,
-               "invariant", "image", "sequence", "tokens", a Layout, or an Action
+               "invariant", "image", "sequence", "tokens", a Layout, an Action, a representation
     tolerance: the largest relative error; 1e-4 in single and 1e-9 in double precision by default
     samples:   elements for each generator, and draws of each random element
     generator: where elements are drawn from; by default always the same ones
@@ -84,13 +85,15 @@ def assert_equivariant(
     that nothing could be tested, as when the output does not depend on the input.
     """
     check_at_least(samples, 1, what="samples")
-    cases = list(_cases(symmetry, outputs))
+    actings = symmetries(symmetry, outputs)
     network = model if isinstance(model, nn.Module) else _Function(model)
     if inputs is None:
-        inputs = _drawn_inputs(network, cases[0][0])
+        inputs = _drawn_inputs(network, actings[0].inputs)
     subject = Subject(network, select=select)
-    subject.check(inputs)
     moved = subject.moved(inputs)
+    for each in actings:
+        each.inputs.check(moved, what="inputs")
+    subject.check(inputs)
     source = torch.Generator(moved.device).manual_seed(0) if generator is None else generator
     findings: list[Finding] = []
     with torch.no_grad():
@@ -98,13 +101,14 @@ def assert_equivariant(
         trial = Trial(
             subject, inputs, found, variation_of(subject, inputs, found, source), samples, source
         )
-        for own, others in cases:
+        actings = [each.fitted(found) for each in actings]
+        for own, others in (case for each in actings for case in each.cases()):
             findings += findings_of(trial, own, others)
     allowed = TOLERANCES.get(moved.dtype, 1e-4) if tolerance is None else tolerance
     # A NaN is not within any tolerance.
     failed = [each for each in findings if not each.error <= allowed]
     if failed:
-        raise AssertionError(_message(failed, len(findings), allowed, cases))
+        raise AssertionError(_message(failed, len(findings), allowed, actings))
     return max(each.error for each in findings)
 
 
@@ -121,54 +125,17 @@ class _Function(nn.Module):
         return self.function(*arguments, **named)
 
 
-def _cases(
-    symmetry: Symmetry | list[Symmetry], outputs: Outputs
-) -> Iterator[tuple[Representation, Outputs]]:
-    """Each symmetry of the input, with how the output transforms."""
-    if isinstance(symmetry, Action | FiniteAction):
-        if isinstance(outputs, Action | FiniteAction):
-            _check_alike(symmetry, outputs)
-        yield symmetry, outputs
-    elif isinstance(symmetry, tuple) and len(symmetry) == 2:
-        own: Any
-        others: Any
-        own, others = symmetry
-        if outputs != "auto":
-            raise CallerError(
-                "outputs: the pair (input's, output's) says how the output transforms; expected "
-                f"no outputs= beside it, got {outputs!r}"
-            )
-        _check_alike(own, others)
-        yield own, others
-    elif isinstance(symmetry, list | tuple) and symmetry:
-        for each in symmetry:
-            yield from _cases(each, outputs)
-    else:
-        raise CallerError(
-            "symmetry: expected an Action, a finite action, a pair (input's, output's) of these, "
-            f"or a list, got {symmetry!r}"
-        )
-
-
-def _check_alike(own: Any, others: Any) -> None:
-    for kind in (Action, FiniteAction):
-        if isinstance(own, kind) and isinstance(others, kind):
-            return
-    raise CallerError(
-        "symmetry: expected two Actions or two finite actions, for the input and for the output, "
-        f"got {type(own).__name__} and {type(others).__name__}"
-    )
-
-
-def _drawn_inputs(network: nn.Module, symmetry: Representation) -> Tensor:
-    if not isinstance(symmetry, LinearAction):
+def _drawn_inputs(network: nn.Module, own: Side) -> Tensor:
+    linear = own.continuous if isinstance(own.continuous, LinearAction) else None
+    size = own.size if linear is None else linear.dimensions
+    if size is None:
         raise CallerError(
             "inputs: expected a batch of them, got none; only for a representation by matrices "
             "can they be drawn"
         )
     like = next((each for each in network.parameters() if each.is_floating_point()), None)
-    shape, draws = (DRAWN_EXAMPLES, symmetry.dimensions), torch.Generator().manual_seed(1)
-    drawn = torch.randn(shape, generator=draws, dtype=torch.float64)
+    draws = torch.Generator().manual_seed(1)
+    drawn = torch.randn((DRAWN_EXAMPLES, size), generator=draws, dtype=torch.float64)
     return drawn.to(torch.get_default_dtype()) if like is None else drawn.to(like)
 
 
@@ -176,7 +143,7 @@ def _message(
     failed: list[Finding],
     count: int,
     tolerance: float,
-    cases: Sequence[tuple[Representation, Outputs]],
+    actings: Sequence[Acting],
 ) -> str:
     worst: dict[str, float] = {}
     for each in failed:
@@ -188,6 +155,8 @@ def _message(
         f"tolerance of {tolerance:g}",
         *(f"  {what}: {error:.3g}" for what, error in sorted(worst.items(), key=lambda x: -x[1])),
     ]
-    if any(part.grid_axes for own, _ in cases if isinstance(own, Action) for part in parts_of(own)):
+    lines += [each.note for each in actings if each.note is not None]
+    continuous = [each.inputs.continuous for each in actings]
+    if any(part.grid_axes for own in continuous if own is not None for part in parts_of(own)):
         lines.append("isotropy.measure says which layer it comes from, and what resampling adds")
     return "\n".join(lines)

@@ -215,7 +215,10 @@ def _entry_part(entry: Row, record: Mapping[str, Any], place: int) -> EntryPart:
         moved=finite_rows(entry),
         exact=exact_rows(entry),
         layers=layers,
-        remarks=[f"{capital(action_name(each))}: {each['remark']}" for each in without],
+        remarks=[
+            *map(str, entry.get("remarks") or ()),
+            *(f"{capital(action_name(each))}: {each['remark']}" for each in without),
+        ],
     )
 
 

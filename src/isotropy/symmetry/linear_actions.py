@@ -6,7 +6,8 @@ The element with coordinates a moves a vector x, the last axis of the data, by
     x ↦ exp(Σ_k a_k M_k) x          velocity  Σ_k a_k M_k x
 
 in one joint exponential. Discrete elements (reflections, permutations) are given as the matrices
-ρ(g) themselves, `matrix_elements`. Nothing is interpolated, so both are exact.
+ρ(g) themselves, `matrix_elements`. Nothing is interpolated, so both are exact. `actions_of` gives
+both for a `Representation` of a `Group`.
 
 Data are (batch, …, d); axes between are copies of the representation (points, channels).
 A matrix multiplies columns: row i of M says what becomes of component i.
@@ -14,17 +15,19 @@ A matrix multiplies columns: row i of M says what becomes of component i.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_finite, shape_text
 from isotropy.symmetry.actions import Action, Generator
 from isotropy.symmetry.finite_actions import Element, FiniteAction, MapAction
+from isotropy.symmetry.representations import Representation
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,7 @@ def matrix_elements(matrices: Mapping[str, Any], *, name: str = "matrix_elements
     >>> swap = matrix_elements({"swap": [[0, 1], [1, 0]]})
     """
     stack = _same_size(matrices, what="element")
-    dimensions = stack.shape[-1]
-    maps: dict[Element, Callable[[Tensor], Tensor]] = {}
+    identity = torch.eye(stack.shape[-1], dtype=stack.dtype)
     for element, matrix in zip(matrices, stack, strict=True):
         singular = torch.linalg.svdvals(matrix)
         if not singular[-1] > 1e-12 * singular[0]:
@@ -132,14 +134,60 @@ def matrix_elements(matrices: Mapping[str, Any], *, name: str = "matrix_elements
                 f"matrix of {element!r}: expected one that has an inverse, got singular values "
                 f"from {singular[0]:g} down to {singular[-1]:g}"
             )
-        if torch.equal(matrix, torch.eye(dimensions, dtype=matrix.dtype)):
+        if torch.equal(matrix, identity):
             raise CallerError(
                 f"matrix of {element!r}: expected another element than the identity, which is "
                 "always there; leave it out"
             )
-        meaning = f"vectors are multiplied by the matrix {element}"
-        maps[Element(element, meaning)] = partial(_multiplied, matrix=matrix)
-    return MapAction(name, maps, partial(_check_vectors, dimensions=dimensions))
+    return images_of_elements(tuple(matrices), stack, name=name)
+
+
+def images_of_elements(elements: Sequence[str], images: Tensor, *, name: str) -> FiniteAction:
+    """Elements g by name, and their images ρ(g), (count, d, d), on data (batch, …, d).
+
+    Other than in `matrix_elements` an image may be the identity, as of −1 on pairs of vectors: what
+    moves along with them may still change.
+    """
+    maps: dict[Element, Callable[[Tensor], Tensor]] = {
+        Element(each, f"vectors are multiplied by the matrix {each}"): partial(
+            _multiplied, matrix=image
+        )
+        for each, image in zip(elements, images, strict=True)
+    }
+    return MapAction(name, maps, partial(_check_vectors, dimensions=images.shape[-1]))
+
+
+def actions_of(representation: Representation) -> tuple[LinearAction | None, FiniteAction | None]:
+    """A representation bound to a group as what moves data (batch, …, size), all of it exactly.
+
+    The Action has the matrices dρ(A_i) of the group's infinitesimal generators, called
+    "A0 of SO(3)", …; the finite action the matrices ρ(h_k) of its discrete generators, "h0 of O(3)"
+    and so on. None for what the group has none of. Of two representations of one group both have
+    the same coordinates and elements, so that one may follow the other.
+    """
+    group, text = representation.group, repr(representation)
+    if not (group.algebra or group.discrete) or not representation.size:
+        raise CallerError(
+            f"{text}: expected numbers to move and generators to move them, got "
+            f"{representation.size} numbers and {len(group.algebra + group.discrete)} generators"
+        )
+    algebra, discrete = representation.algebra, representation.discrete
+    if group.is_complex or any(np.iscomplexobj(each.data) for each in algebra + discrete):
+        raise CallerError(
+            f"{text}: expected real matrices, for data are real numbers, got complex ones; bind it "
+            f"to the real form of the group, {group}.real_form(), which acts on the real parts and "
+            "then the imaginary parts"
+        )
+    continuous = finite = None
+    if algebra:
+        continuous = LinearAction(
+            {f"A{i} of {group}": each.toarray() for i, each in enumerate(algebra)}
+        )
+    if discrete:
+        images = torch.from_numpy(np.stack([each.toarray() for each in discrete])).double()
+        names = [f"h{k} of {group}" for k in range(len(images))]
+        finite = images_of_elements(names, images, name=f"discrete generators of {group}")
+    return continuous, finite
 
 
 # --- matrices and vectors -----------------------------------------------------------------

@@ -26,7 +26,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from math import prod
 from numbers import Integral
@@ -192,6 +192,24 @@ class Representation:
         """Whether pointwise functions commute with it."""
         return all(is_permutation(term.atoms, self.group) for term in self.terms)
 
+    @property
+    def algebra(self) -> tuple[sparse.csr_array, ...]:
+        """dρ(A_i), (size, size), block diagonal, of every infinitesimal generator of the group."""
+        count = range(len(self.group.algebra))
+        return tuple(self._diagonal(partial(_product_algebra, index=i)) for i in count)
+
+    @property
+    def discrete(self) -> tuple[sparse.csr_array, ...]:
+        """ρ(h_k), (size, size), block diagonal, of every discrete generator of the group."""
+        count = range(len(self.group.discrete))
+        return tuple(self._diagonal(partial(_product_discrete, index=k)) for k in count)
+
+    def _diagonal(self, image: Callable[[Product, Group], sparse.csr_array]) -> sparse.csr_array:
+        """The images of all products along the diagonal."""
+        blocks = [(image(term.atoms, self.group), term.amount) for term in self.terms]
+        rows = [sparse.kron(sparse.eye_array(amount), block) for block, amount in blocks]
+        return sparse.csr_array(sparse.block_diag(rows, format="csr"))
+
     def element(self, elements: Tensor) -> Tensor:
         """ρ(g), (…, size, size), block diagonal, of elements g (…, d, d) of the group."""
         dimension = self.group.dimension
@@ -326,6 +344,26 @@ def product_element(atoms: Product, group: Group, elements: Tensor) -> Tensor:
         outer = torch.einsum("...ij,...kl->...ikjl", found, block)
         side = found.shape[-1] * block.shape[-1]
         found = outer.reshape(*elements.shape[:-2], side, side)
+    return found
+
+
+def _product_algebra(atoms: Product, group: Group, index: int) -> sparse.csr_array:
+    """dρ(A_i) = Σ_j 1 ⊗ … dρ_j(A_i) … ⊗ 1 of one product."""
+    sizes = [atom.size(group) for atom in atoms]
+    found = sparse.csr_array((prod(sizes), prod(sizes)))
+    for place, atom in enumerate(atoms):
+        before, after = (
+            sparse.eye_array(prod(each)) for each in (sizes[:place], sizes[place + 1 :])
+        )
+        found = found + sparse.kron(sparse.kron(before, atom.algebra(group)[index]), after)
+    return sparse.csr_array(found)
+
+
+def _product_discrete(atoms: Product, group: Group, index: int) -> sparse.csr_array:
+    """ρ(h_k) = ρ_1(h_k) ⊗ ρ_2(h_k) ⊗ … of one product."""
+    found = sparse.csr_array(sparse.eye_array(1))
+    for atom in atoms:
+        found = sparse.kron(found, atom.discrete(group)[index], "csr")
     return found
 
 

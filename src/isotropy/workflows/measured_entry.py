@@ -12,7 +12,8 @@ from torch import Tensor
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
-from isotropy.equivariance.exact_error import element_errors, exact_errors
+from isotropy.equivariance.bridge import Acting, Outputs, Own, Side
+from isotropy.equivariance.exact_error import element_errors, exact_errors, finite_layout
 from isotropy.equivariance.finite_error import (
     amounts_text,
     default_half_width,
@@ -52,8 +53,7 @@ class MeasuredData:
 def measured_entry(
     subject: Subject,
     data: MeasuredData,
-    actions: Sequence[Action | FiniteAction],
-    outputs: str | Layout | Action,
+    actings: Sequence[Acting],
     *,
     layers: Mapping[str, Any],
     finite: bool,
@@ -63,22 +63,30 @@ def measured_entry(
 ) -> dict[str, Any]:
     """Everything about one network on one data set.
 
+    actings:      what is measured, and how the output moves
     skip_unknown: leave out, with a remark, Actions under which the output cannot be known to move.
     """
     place = device_of(subject.network)
     dtype = next((p.dtype for p in subject.network.parameters()), None)
     inputs = _placed(data.inputs, place, dtype)
+    for acting in actings:
+        acting.inputs.check(subject.moved(inputs), what="inputs")
     subject.check(inputs)
+    with torch.no_grad():
+        output = subject(rows_of(inputs, slice(0, 1)))
+    actings = [acting.fitted(output) for acting in actings]
+    cases = [case for acting in actings for case in acting.cases()]
     # Derivatives come in batches of their own; what only needs outputs is cut up here.
     size = layers["batch_size"] or default_batch(subject.moved(inputs))
     in_parts = replace(subject, at_once=size)
     generator = torch.Generator().manual_seed(seed)
     measured: list[dict[str, Any]] = []
-    layout = _layout(subject, inputs, actions, outputs)
-    remarks = []
-    for action in actions:
+    layout = _layout(subject, inputs, cases)
+    remarks = [acting.note for acting in actings if acting.note is not None]
+    for action, outputs in cases:
         if isinstance(action, FiniteAction):
             continue
+        assert not isinstance(outputs, FiniteAction), "an Action goes with an Action"
         if skip_unknown:
             try:
                 output_layout(subject, inputs, action, outputs)
@@ -109,20 +117,21 @@ def measured_entry(
             measured.append(row)
     exact: list[dict[str, Any]] = []
     translations = None
-    with torch.no_grad():
-        output = subject(rows_of(inputs, slice(0, 1)))
     if finite:
         tell("exact elements", 0, 1)
         moved = subject.moved(inputs)
-        if moved.ndim == 4 and any(isinstance(each, AffineAction) for each in actions):
+        if moved.ndim == 4 and any(isinstance(own, AffineAction) for own, _ in cases):
             exact = _exact(in_parts, inputs, layout)
             if not isinstance(layout, Follows):
                 translations = _translations(in_parts, inputs, layout, generator)
         exact += [
-            _element(in_parts, inputs, each, layout)
-            for each in actions
-            if isinstance(each, FiniteAction)
+            _element(in_parts, inputs, own, _finite_layout(own, outputs, layout, output))
+            for own, outputs in cases
+            if isinstance(own, FiniteAction)
         ]
+    else:
+        left = [own.name for own, _ in cases if isinstance(own, FiniteAction)]
+        remarks += [f"{name} left out: finite=False" for name in left]
     if data.labelled is not None and not data.labelled.is_classification:
         # The largest of several numbers is no prediction where these are no classes.
         for row in measured:
@@ -136,7 +145,7 @@ def measured_entry(
         "data_name": data.name,
         "examples": len(subject.moved(inputs)),
         "accuracy": _accuracy(in_parts, data.labelled, place, dtype),
-        "output": layout.text,
+        "output": _output_text(actings, layout),
         "output_dimension": math.prod(output.shape[1:]),
         "actions": measured,
         "exact": exact,
@@ -145,20 +154,42 @@ def measured_entry(
     }
 
 
-def _layout(
-    subject: Subject,
-    inputs: Inputs,
-    actions: Sequence[Action | FiniteAction],
-    outputs: str | Layout | Action,
-) -> Layout:
+def _layout(subject: Subject, inputs: Inputs, cases: Sequence[tuple[Own, Outputs]]) -> Layout:
     """How the output moves when places move: by the first Action with a grid, else by any."""
-    continuous = [each for each in actions if isinstance(each, Action)]
-    action = next((each for each in continuous if each.grid_axes), None)
-    if action is None and not continuous and subject.moved(inputs).ndim == 4:
-        action = affine(("rotation",))  # stands for the places that flips and turns move
-    if action is None and not continuous:
-        return Invariant()
-    return output_layout(subject, inputs, action or continuous[0], outputs)[0]
+    continuous = [
+        (own, outputs)
+        for own, outputs in cases
+        if isinstance(own, Action) and not isinstance(outputs, FiniteAction)
+    ]
+    first = next((case for case in continuous if case[0].grid_axes), None)
+    if not continuous:
+        said = cases[0][1]
+        if subject.moved(inputs).ndim != 4 or isinstance(said, FiniteAction):
+            return Invariant()
+        # Stands for the places that flips and turns move.
+        first = affine(("rotation",)), said
+    return output_layout(subject, inputs, *(first or continuous[0]))[0]
+
+
+def _finite_layout(
+    own: FiniteAction, outputs: Outputs, layout: Layout, output: Tensor
+) -> Layout | FiniteAction:
+    """How the output follows single elements: as said for them, else as it follows the Actions.
+
+    An Action of the output's own is another symmetry's, and says nothing about elements.
+    """
+    assert not isinstance(outputs, Action), "a finite action goes with a finite action"
+    if isinstance(outputs, FiniteAction) or outputs == "invariant" or isinstance(layout, Follows):
+        return finite_layout(own, outputs, output)
+    return layout
+
+
+def _output_text(actings: Sequence[Acting], layout: Layout) -> str:
+    """What the output's motion is called: that of the Actions, else that of the elements."""
+    first = actings[0]
+    if first.inputs.continuous is None and isinstance(first.outputs, Side):
+        return first.outputs.text
+    return layout.text
 
 
 def _placed(inputs: Inputs, place: torch.device, dtype: torch.dtype | None) -> Inputs:
@@ -221,7 +252,7 @@ def _exact(subject: Subject, inputs: Inputs, layout: Layout) -> list[dict[str, A
 
 
 def _element(
-    subject: Subject, inputs: Inputs, finite: FiniteAction, layout: Layout
+    subject: Subject, inputs: Inputs, finite: FiniteAction, layout: Layout | FiniteAction
 ) -> dict[str, Any]:
     found = element_errors(subject, inputs, finite, layout)
     error, spread = mean_and_error(found.errors.mean(0)) if found.names else (None, None)

@@ -23,6 +23,7 @@ from isotropy.checkpoint import check_unused, write_bytes
 from isotropy.checks import CallerError, check_at_least
 from isotropy.data.labelled import Split
 from isotropy.data.readers import load
+from isotropy.equivariance.bridge import Acting, Acts, Own, Symmetry, hidden_layout, symmetries
 from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
 from isotropy.report.measure_report import measure_page
@@ -33,7 +34,7 @@ from isotropy.symmetry.image_actions import GENERATORS, AffineAction, affine
 from isotropy.symmetry.warp import Interpolation, Padding
 from isotropy.workflows.comparing import drifts_between, gaps_between
 from isotropy.workflows.measured_entry import MeasuredData, Progress, measured_entry
-from isotropy.workflows.preparing import Actions, device_of, write_run
+from isotropy.workflows.preparing import device_of, write_run
 from isotropy.workflows.provenance import record_head
 
 THESIS_TRANSFORMATIONS = (
@@ -123,14 +124,14 @@ def _default_names(shape: Sequence[int]) -> tuple[str, ...]:
 def measure(
     model: nn.Module | Mapping[str, nn.Module],
     data: Any,
-    actions: Actions | None = None,
+    actions: Symmetry | Iterable[Symmetry] | None = None,
     *,
     on: str = "auto",
-    outputs: str | Layout | Action = "auto",
+    outputs: str | Layout | Acts = "auto",
     select: Select = None,
     moves: str | None = None,
     layers: bool = True,
-    layouts: Mapping[str, str | Layout | Action] | None = None,
+    layouts: Mapping[str, str | Layout | Acts] | None = None,
     attribution: str = "auto",
     probes: int = 32,
     finite: bool = True,
@@ -148,10 +149,13 @@ def measure(
     data      inputs (examples, …), a pair (inputs, targets), a data set or loader, a path, or
               several of these by name; with `moves`, a dictionary of tensors that the network
               takes by keyword, of which the one called `moves` is transformed
-    actions   what to measure; all transformations of the Lie derivative paper by default
+    actions   what to measure: an Action, a finite action, a group, a representation bound to one,
+              a pair (input's, output's) with a group or representation in it, or several of these,
+              of which any tuple is a pair (`equivariance.bridge`); all transformations of the Lie
+              derivative paper by default
     on        "probabilities" or "outputs"; "auto" is probabilities where there are classes
-    outputs   how the output transforms: "invariant", "image", "sequence", "tokens", an Action or a
-              Layout; "auto" decides by its axes
+    outputs   how the output transforms where no pair says so: "invariant", "image", "sequence",
+              "tokens", an Action, a representation or a Layout; "auto" decides by its axes
     select    which of several outputs: a key, a position or a function
     layers    attribute the error to layers; layouts says how the results of operations transform,
               by their names in the table of layers, where that cannot be found out
@@ -174,7 +178,9 @@ def measure(
     if actions is None:
         shape = tuple(Subject(first, moves=moves).moved(sets[0].inputs).shape[1:])
         actions = measured_actions(shape)
-    chosen = [actions] if isinstance(actions, Action | FiniteAction) else list(actions)
+    chosen = _symmetries(actions, outputs)
+    if layouts is not None:
+        layouts = {name: hidden_layout(each) for name, each in layouts.items()}
     entries = []
     for label, network in models.items():
         where = network if device is None else _on_device(network, place)
@@ -187,7 +193,7 @@ def measure(
                 if many
             )
             entry = measured_entry(
-                subject, each, chosen, outputs,
+                subject, each, chosen,
                 layers={
                     "layers": layers, "layouts": layouts, "attribution": attribution,
                     "probes": probes, "batch_size": batch_size,
@@ -200,7 +206,8 @@ def measure(
     for entry in entries:
         for row in entry["actions"]:
             del row["errors"]
-    spatial = next((each for each in chosen if isinstance(each, AffineAction)), None)
+    continuous = [each.inputs.continuous for each in chosen]
+    spatial = next((each for each in continuous if isinstance(each, AffineAction)), None)
     padded = spatial is not None and spatial.interpolation != "fourier"
     record = {
         **record_head(
@@ -223,6 +230,14 @@ def measure(
     if folder is not None:
         result.save(folder)
     return result
+
+
+def _symmetries(actions: Any, outputs: Any) -> list[Acting]:
+    """What is to be measured; two Actions in a tuple are two symmetries, as in a list."""
+    is_pair = isinstance(actions, tuple) and not all(isinstance(each, Own) for each in actions)
+    if isinstance(actions, Iterable) and not isinstance(actions, str) and not is_pair:
+        actions = list(actions)
+    return symmetries(actions, outputs)
 
 
 def _on(on: str, data: MeasuredData) -> On:
