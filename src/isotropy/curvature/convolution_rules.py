@@ -48,7 +48,9 @@ class ConvolutionRule(LayerRule):
         into = [_patches(module, _padded(module, use.inputs)) for use in uses]
         back = [_by_position(use.gradient, module.groups, 2) for use in uses]
         roots: dict[str, Roots] = {
-            "weight": KroneckerRoots(_rows(into), _rows(back) / _root_of_positions(into))
+            "weight": KroneckerRoots(
+                _rows_by_group(into), _rows_by_group(back) / _root_of_positions(into)
+            )
         }
         if module.bias is not None:
             roots["bias"] = bias_roots([use.gradient.flatten(3).sum(3) for use in uses])
@@ -75,7 +77,7 @@ class TransposedConvolutionRule(LayerRule):
         back = [_gradient_patches(module, use) for use in uses]
         roots: dict[str, Roots] = {
             "weight": KroneckerRoots(
-                inputs=_rows(back) / _root_of_positions(into), outputs=_rows(into)
+                inputs=_rows_by_group(back) / _root_of_positions(into), outputs=_rows_by_group(into)
             )
         }
         if module.bias is not None:
@@ -88,7 +90,7 @@ def _root_of_positions(parts: Sequence[Tensor]) -> float:
     return math.sqrt(sum(part.shape[-2] for part in parts))
 
 
-def _rows(parts: Sequence[Tensor]) -> Tensor:
+def _rows_by_group(parts: Sequence[Tensor]) -> Tensor:
     """(…, groups, positions, features) of every use → (groups, rows, features)."""
     rows = [part.movedim(-3, 0).flatten(1, -2) for part in parts]
     return torch.cat(rows, 1) if len(rows) > 1 else rows[0]

@@ -9,7 +9,7 @@ What is told, each a property that a subgroup inherits, of its generators A and 
     permutations         h is one, where the group has no others
     a form B             hᵀ B h = B, where the group is known to keep B
     determinant 1        det h = 1, where the group's are
-    finite groups        h is one of the elements, where the group has at most `LARGEST_ENUMERATED`
+    finite groups        h is one of the elements, where the group has at most `LARGEST_SEARCHED`
 
 The rest is believed.
 """
@@ -25,7 +25,7 @@ from isotropy.symmetry.groups import Group
 
 ROUNDING = 1e-7
 """The largest violation, relative to the generator."""
-LARGEST_ENUMERATED = 200
+LARGEST_SEARCHED = 200
 """Elements of a finite group up to which all are listed."""
 
 
@@ -79,7 +79,7 @@ def _is_within(subgroup: Group, group: Group) -> bool:
 
 def _is_among_elements(subgroup: Group, group: Group) -> bool:
     """Adding the subgroup's generators to a finite group gives no new element."""
-    elements = finite_elements(group, LARGEST_ENUMERATED)
+    elements = finite_elements(group, LARGEST_SEARCHED)
     if elements is None:
         return True
     both = Group(
