@@ -14,12 +14,12 @@ moments and the epoch, so that a saved and resumed run ends with the numbers of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.choice import make_curvature
@@ -27,6 +27,7 @@ from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.bound_steps import BoundSteps
+from isotropy.evidence.fit_state import fit_from_state, fit_state
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
 from isotropy.evidence.memory import fitting_micro_batch
 from isotropy.evidence.objectives import RECIPES
@@ -156,6 +157,27 @@ class Trainer:
             came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
         self.likelihood.check_targets(self.targets, outputs)
+
+    # -- what a checkpoint holds -----------------------------------------------------------
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {
+            "network": self.network,
+            "augmentation": self.model.augmentation,
+            "prior": self.prior,
+            "likelihood": self.likelihood,
+        }
+
+    def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if self.previous_fit is None:
+            return {}, {}
+        tensors, record = fit_state(self.previous_fit)
+        return {f"fit/{name}": tensor for name, tensor in tensors.items()}, {"fit": record}
+
+    def load_own_state(self, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        if "fit" in record:
+            own = {k.removeprefix("fit/"): v for k, v in tensors.items() if k.startswith("fit/")}
+            self.previous_fit = fit_from_state(own, record["fit"], self.device)
 
     # -- one epoch -------------------------------------------------------------------------
 
