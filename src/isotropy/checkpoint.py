@@ -18,7 +18,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors
 import torch
@@ -26,7 +26,6 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.evidence.training import Trainer
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -156,11 +155,38 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 # -- a trainer's state ---------------------------------------------------------------------
 
 
-def save_trainer(folder: Path, trainer: Trainer, history: list[dict[str, Any]]) -> None:
+class Resumable(Protocol):
+    """A trainer that can be saved between two epochs.
+
+    optimisers: by name, with `state_dict` and `load_state_dict` as torch's have them
+    """
+
+    device: torch.device
+    inputs: Tensor
+    targets: Tensor
+    config: Any
+    optimisers: Any
+    epoch: int
+    seconds: float
+
+    def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> Any: ...
+
+    def modules(self) -> dict[str, nn.Module]:
+        """By name, all whose tensors change."""
+
+    def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What else the next epoch depends on: tensors by name, and JSON."""
+
+    def load_own_state(self, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        """Take over what `own_state` gave; modules and optimisers are loaded by then."""
+
+
+def save_trainer(folder: Path, trainer: Resumable, history: list[dict[str, Any]]) -> None:
     """Everything a run needs to go on as if it had not stopped."""
     tensors: dict[str, Tensor] = {}
-    for name, module in _modules(trainer).items():
-        tensors.update({f"{name}/{key}": value for key, value in module.state_dict().items()})
+    for name, module in trainer.modules().items():
+        state = {k: value for k, value in module.state_dict().items() if isinstance(value, Tensor)}
+        tensors.update({f"{name}/{key}": value for key, value in state.items()})
     for name, optimiser in trainer.optimisers.items():
         for index, moments in optimiser.state_dict()["state"].items():
             tensors.update(
@@ -170,12 +196,13 @@ def save_trainer(folder: Path, trainer: Trainer, history: list[dict[str, Any]]) 
     tensors["generator/cpu"] = torch.get_rng_state()
     if trainer.device.type == "cuda":
         tensors["generator/cuda"] = torch.cuda.get_rng_state(trainer.device)
-    record: dict[str, Any] = {"epoch": trainer.epoch, "seconds": trainer.seconds}
+    own, record = trainer.own_state()
+    record = {"epoch": trainer.epoch, "seconds": trainer.seconds, **record}
     write_lines(folder / METRICS, history)
-    save_tensors(folder / CHECKPOINT, tensors, record)
+    save_tensors(folder / CHECKPOINT, {**tensors, **own}, record)
 
 
-def load_trainer(folder: Path, trainer: Trainer) -> list[dict[str, Any]]:
+def load_trainer(folder: Path, trainer: Resumable) -> list[dict[str, Any]]:
     """Bring `trainer` to the saved state; returns the history up to there.
 
     Raises CallerError if the checkpoint is damaged, of another model, or lacks its history.
@@ -183,7 +210,7 @@ def load_trainer(folder: Path, trainer: Trainer) -> list[dict[str, Any]]:
     tensors, record = load_tensors(folder / CHECKPOINT)
     if "generator/cpu" not in tensors or not {"epoch", "seconds"} <= record.keys():
         raise CallerError(f"{str(folder / CHECKPOINT)!r} is not the checkpoint of a run")
-    for name, module in _modules(trainer).items():
+    for name, module in trainer.modules().items():
         load_module(folder, module, tensors, name)
     for name, optimiser in trainer.optimisers.items():
         state: dict[int, dict[str, Tensor]] = {}
@@ -199,6 +226,7 @@ def load_trainer(folder: Path, trainer: Trainer) -> list[dict[str, Any]]:
     if trainer.device.type == "cuda" and "generator/cuda" in tensors:
         torch.cuda.set_rng_state(tensors["generator/cuda"], trainer.device)
     trainer.epoch, trainer.seconds = int(record["epoch"]), float(record["seconds"])
+    trainer.load_own_state(tensors, record)
     # The history is written first, so that a run stopped between the two has a row too many.
     history = read_lines(folder / METRICS)[: trainer.epoch]
     if [row.get("epoch") for row in history] != list(range(1, trainer.epoch + 1)):
@@ -227,12 +255,3 @@ def load_module(folder: Path, module: nn.Module, tensors: Mapping[str, Tensor], 
                 f"this model has {here}"
             )
     module.load_state_dict({**whole, **state})
-
-
-def _modules(trainer: Trainer) -> dict[str, nn.Module]:
-    return {
-        "network": trainer.network,
-        "augmentation": trainer.model.augmentation,
-        "prior": trainer.prior,
-        "likelihood": trainer.likelihood,
-    }

@@ -66,3 +66,24 @@ def test_a_parameter_without_a_gradient_only_decays():
     used.sum().backward()
     optimiser.step()
     assert (used < 1).all() and (unused.abs() < 1e-3).all()
+
+
+def test_a_state_that_is_taken_over_goes_on_as_if_nothing_had_happened() -> None:
+    def optimiser(start: float) -> ProximalAdam:
+        return ProximalAdam([nn.Parameter(torch.full((2,), start))], rate=0.1)
+
+    def steps(steps: ProximalAdam, count: int) -> None:
+        for _ in range(count):
+            steps.parameters[0].grad = 1 - steps.parameters[0].detach()
+            steps.step()
+
+    one, other = optimiser(3.0), optimiser(0.0)
+    steps(one, 3)
+    addresses = [each.data_ptr() for each in other.state()]
+    other.load_state_dict(one.state_dict())
+    other.parameters[0].data.copy_(one.parameters[0])
+    assert [each.data_ptr() for each in other.state()] == addresses
+    steps(one, 2)
+    steps(other, 2)
+    assert torch.equal(one.parameters[0], other.parameters[0])
+    assert all(torch.equal(a, b) for a, b in zip(one.state(), other.state(), strict=True))

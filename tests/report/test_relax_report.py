@@ -181,6 +181,43 @@ def test_without_a_choice_nothing_became_anything() -> None:
         assert ("All prior precisions were fixed" in text) == ("objective" in changes)
 
 
+UNTAKEN: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "burn-in": (
+        {"config": {"epochs": 5, "burn_in": 9, "update_every": 1}},
+        ("the burn-in of 9 epochs is longer than the run of 5", "Set burn_in to less than 5"),
+    ),
+    "seldom": (
+        {"config": {"epochs": 5, "burn_in": 0, "update_every": 9}},
+        ("update_every is 9 and the run has 5 epochs", "Set update_every to less than 5"),
+    ),
+    "loss": (
+        {"config": {"epochs": 5, "burn_in": 1, "update_every": 1}, "train_loss": 2.25},
+        ("loss had not fallen", "(it ended at 2.250 nats per example)", "Train for more epochs"),
+    ),
+    "nothing known": ({"config": None, "train_loss": None}, ("loss had not fallen",)),
+}
+
+
+@pytest.mark.parametrize(("changes", "named"), UNTAKEN.values(), ids=UNTAKEN)
+def test_a_run_without_a_hyper_step_says_so_and_why(
+    changes: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    nothing = [{**layer, "became": None} for layer in relax_record()["layers"]]
+    record = relax_record(hyper_steps=0, layers=nothing, hardened=None, **changes)
+    (sentence,) = relax_sentences(record)
+    start = "What all 8 layers became is not known: no step on prior precisions was taken, since "
+    assert sentence.startswith(start)
+    assert all(each in sentence for each in named)
+    page = Page(relax_page(record))
+    assert sentence in page.text and "What each layer became" not in page.text
+    assert "they are where they started" in page.text and "was learned by" not in page.text
+    assert "became conv" not in page.text
+    assert headline({**record, "objective": "map"}).endswith("does not choose between pathways.")
+    assert headline({**record, "pathways": ["conv"]}).endswith("there was nothing to choose.")
+    for steps in ({}, {"hyper_steps": 3}):
+        assert headline(relax_record(**steps)).startswith("Of 8 layers 7 became")
+
+
 def test_every_pathway_has_its_words() -> None:
     assert set(PATHWAYS) <= set(WORDS)
 

@@ -179,6 +179,26 @@ def test_regression() -> None:
     assert len({round(value, 6) for value in record["prior_precision"].values()}) > 1
 
 
+def test_a_run_without_a_hyper_step_says_so_instead_of_what_layers_became(
+    result: RelaxResult,
+) -> None:
+    assert result.hyper_steps > 0 and all(layer["became"] for layer in result.layers)
+    rows = result.record["epochs"]
+    assert result.hyper_steps == sum(row["log_evidence"] is not None for row in rows)
+    for settings, why in (
+        ({"epochs": 2, "burn_in": 3}, "burn-in of 3 epochs is longer than the run of 2"),
+        ({"epochs": 2, "burn_in": 0, "weight_rate": 1e-9}, "loss had not fallen"),
+    ):
+        config = isotropy.RelaxConfig(**settings)
+        still = isotropy.learn_layers(relaxed_network(), bar_tensors(20), config=config)
+        assert still.hyper_steps == still.record["hyper_steps"] == 0
+        assert [layer["became"] for layer in still.layers] == [None, None]
+        assert "is not known: no step" in still.sentences[0] and why in still.sentences[0]
+    fixed = isotropy.RelaxConfig(epochs=1, objective="map")
+    by_map = isotropy.learn_layers(relaxed_network(), bar_tensors(20), config=fixed)
+    assert by_map.hyper_steps == 0 and by_map.layers[0]["became"] is not None
+
+
 # --- run folders ----------------------------------------------------------------------------------
 
 

@@ -231,6 +231,17 @@ def network_from(
     return specification, specification.build(shape, outputs)
 
 
+def fitted_network(
+    text: str, data: LabelledData, seed: int
+) -> tuple[NetworkSpecification, torch.nn.Module]:
+    """The same for these data, with their statistics where the network takes them."""
+    if _is_run_folder(text):
+        return network_from(text, tuple(data.inputs.shape[1:]), data.num_outputs, seed)
+    specification = fitted(parse_network(text), data.inputs)
+    torch.manual_seed(seed)
+    return specification, specification.build(tuple(data.inputs.shape[1:]), data.num_outputs)
+
+
 def problem_from(
     options: dict[str, Any], resumed: NetworkSpecification | None = None, *, curvature: str
 ) -> Problem:

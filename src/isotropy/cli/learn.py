@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from isotropy.checkpoint import CHECKPOINT, check_unused, plain
+from isotropy.checkpoint import check_unused, plain
 from isotropy.cli.inputs import (
     Problem,
     action_names,
@@ -22,7 +21,7 @@ from isotropy.cli.inputs import (
     problem_options,
 )
 from isotropy.cli.progress import LearnDisplay
-from isotropy.cli.resume import kept_options, resumed_run
+from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.baselines import augmentation_for
@@ -110,7 +109,7 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
     """
     network = None
     if resume is not None:
-        run = resumed_run(context, resume, options)
+        run = resumed_run(context, resume, options, LearnConfig)
         options, config, network = run.options, run.config, run.network
     else:
         words = ["screen"] if options["screening"] == "only" else []
@@ -122,14 +121,8 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
     if options["screening"] == "only":
         _tell_screening(options, _screen(options, config, command, folder))
         return
-    try:
+    with continuable("learn", folder):
         result = _learn(options, config, network, command=command)
-    except KeyboardInterrupt:
-        advice = "nothing was saved yet"
-        if (folder / CHECKPOINT).exists():
-            advice = f"continue with: isotropy learn --resume {shlex.quote(str(folder))}"
-        click.echo(f"isotropy: interrupted; {advice}", err=True)
-        raise
     if options["as_json"]:
         click.echo(json.dumps(plain(result.record), allow_nan=False))
     else:

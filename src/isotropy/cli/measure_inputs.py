@@ -22,6 +22,7 @@ from isotropy.cli.inputs import data_from
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.networks.backbones import BACKBONES
 from isotropy.networks.specification import TRAINED
+from isotropy.workflows.relaxing import KIND
 
 _OF_THE_DATA = ("data", "test_data", "variant", "image_size", "subset")
 
@@ -95,9 +96,12 @@ def data_request(
     for folder in (model.folder for model in models):
         if folder is None:
             continue
-        kept = read_json(folder / CONFIG).get("request")
+        config = read_json(folder / CONFIG)
+        kept = config.get("request")
         if not isinstance(kept, dict) or not set(_OF_THE_DATA) <= set(kept):
             continue  # a run in Python, whose data has no name
+        if config.get("kind") == KIND:
+            continue  # relaxed layers, whose data are prepared in other ways
         own = {name: kept[name] for name in _OF_THE_DATA} | _typed(context, options)
         if "train" not in options["splits"]:
             own["subset"] = None  # of training data, which are not looked at

@@ -7,13 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import click
+from torch import nn
 
-from isotropy.checkpoint import check_unused, make_folder, plain
+from isotropy.checkpoint import check_unused, plain
 from isotropy.checks import CallerError, check_at_least
-from isotropy.cli.inputs import data_from, device_from, fresh_folder, run_options
+from isotropy.cli.inputs import (
+    built_network,
+    data_from,
+    device_from,
+    fitted_network,
+    fresh_folder,
+    run_options,
+)
 from isotropy.cli.relax_display import RelaxDisplay
+from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.data.embedded import digits
-from isotropy.data.labelled import Split
+from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.quadrants import TASKS, quadrants, standardised
 from isotropy.data.readers import load
 from isotropy.data.variants import LAWS
@@ -24,8 +33,9 @@ from isotropy.evidence.layer_schedule import (
     RelaxConfig,
 )
 from isotropy.networks.pathways import DEFAULT_GROUP, GROUP_CONVOLUTIONS, PATHWAYS, check_kinds
-from isotropy.report.relax_words import relax_sentences, score_sentences
-from isotropy.workflows.relaxing import RelaxProgress, relax_and_learn
+from isotropy.networks.specification import NetworkSpecification
+from isotropy.report.relax_words import score_sentences
+from isotropy.workflows.relaxing import RelaxResult, relax_and_learn
 
 IMAGE_SIZE = 32
 WIDTH, GROUP_WIDTH = 10, 2
@@ -34,7 +44,8 @@ QUICK: dict[str, Any] = {
     "width": 8, "epochs": 14, "batch_size": 16, "free_precision": 10, "curvature": "kfac-mc",
 }  # fmt: skip
 """A run of minutes on two cores; what is typed beside --quick counts."""
-QUADRANTS, DIGITS = "quadrants", "digits"
+NAMES = QUADRANTS, DIGITS = "quadrants", "digits"
+"""Data that come with the package."""
 
 
 def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -71,9 +82,14 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--image-size",
     type=int,
-    default=IMAGE_SIZE,
-    show_default=True,
-    help="Images are brought to so many pixels a side, a multiple of 32.",
+    help="Images are brought to so many pixels a side; without --model a multiple of 32.  "
+    f"[default: {IMAGE_SIZE}; with --model the images' own size]",
+)
+@click.option(
+    "--model",
+    "model_text",
+    help="A network whose convolutions are relaxed: cnn | resnet | resnet:WIDTH | compact | … | "
+    "FILE.py:factory | timm:NAME | RUN_FOLDER of isotropy learn.  [default: the paper's]",
 )
 @click.option(
     "--pathways",
@@ -85,7 +101,8 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--width",
     type=click.IntRange(1),
-    help=f"Channels of the first layer.  [default: {WIDTH}, with a group {GROUP_WIDTH}]",
+    help="Channels of the first layer, of the paper's network.  "
+    f"[default: {WIDTH}, with a group {GROUP_WIDTH}]",
 )
 @click.option(
     "--group",
@@ -125,9 +142,10 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     is_flag=True,
     help="A small run: " + ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in QUICK.items()) + ".",
 )
+@click.option("--resume", type=click.Path(path_type=Path), help="Continue this run folder.")
 @run_options
 @click.pass_context
-def relax_command(context: click.Context, /, **options: Any) -> None:
+def relax_command(context: click.Context, /, resume: Path | None, **options: Any) -> None:
     """Learn which symmetry each layer of a convolutional network should have.
 
     Every layer is a sum of pathways: a convolution, and others that are free to depend on where
@@ -135,55 +153,87 @@ def relax_command(context: click.Context, /, **options: Any) -> None:
     folder with a report. `isotropy relax --quick --task digit-quadrant` shows it on digits whose
     place matters.
     """
-    options = _completed(options)
-    place = device_from(options["device"])
-    words = [*([options["task"]] if options["task"] else []), "-".join(options["pathways"])]
-    folder = Path(options["out"] or fresh_folder("relax", options, *words))
-    check_unused(folder)
-    config = _config_from(options)
-    split = relax_data(options)
-    display = RelaxDisplay(options["pathways"], len(split.train), quiet=options["quiet"])
-    for note in split.notes:
-        display.say(note)
-    kinds = ", ".join(options["pathways"])
-    display.say(
-        f"{split.train.name}: {len(split.train)} examples, pathways {kinds}, width "
-        f"{options['width']}, objective {config.objective}, {place}"
-    )
-
-    def tell(progress: RelaxProgress) -> None:
-        # All is checked by now: a folder that cannot be written is told before the long part.
-        make_folder(folder)
-        display(progress)
-
-    try:
-        with display:
-            result = relax_and_learn(
-                split,
-                pathways=options["pathways"],
-                width=options["width"],
-                group=options["group"],
-                config=config,
-                device=place,
-                hardened=options["harden"],
-                progress=tell,
-                describe={
-                    "task": options["task"],
-                    "command_line": str(context.find_root().obj),
-                    "run_folder": str(folder),
-                },
-            )
-    except KeyboardInterrupt:
-        click.echo("isotropy: interrupted; nothing was saved", err=True)
-        raise
-    result.save(folder)
+    before = None
+    if resume is not None:
+        run = resumed_run(context, resume, options, RelaxConfig, NAMES)
+        options, config, before = run.options, run.config, run.network
+    else:
+        options = _completed(options)
+        words = [*([options["task"]] if options["task"] else []), "-".join(options["pathways"])]
+        options["out"] = options["out"] or fresh_folder("relax", options, *words)
+        config = _config_from(options)
+        check_unused(Path(options["out"]))
+    folder = Path(options["out"])
+    with continuable("relax", folder):
+        result = _relax(options, config, before, command=str(context.find_root().obj))
     if options["as_json"]:
         click.echo(json.dumps(plain(result.record), allow_nan=False))
         return
-    said = [*relax_sentences(result.record), *score_sentences(result.record)]
-    for sentence in [*said, *result.record["notes"]]:
+    for sentence in [*result.sentences, *score_sentences(result.record), *result.record["notes"]]:
         click.echo(sentence)
     click.echo(f"Report: {folder / 'report.html'}")
+
+
+def _relax(
+    options: dict[str, Any],
+    config: RelaxConfig,
+    before: NetworkSpecification | None,
+    *,
+    command: str,
+) -> RelaxResult:
+    """Everything between the parsed options and the result.
+
+    before: the relaxed network of the run in `options["out"]` that is to be continued
+    """
+    place = device_from(options["device"])
+    split = relax_data(options)
+    model = _model(options, split.train, before)
+    display = RelaxDisplay(options["pathways"], len(split.train), quiet=options["quiet"])
+    for note in split.notes:
+        display.say(note)
+    what = f"width {options['width']}" if model is None else f"model {model[0].text}"
+    display.say(
+        f"{split.train.name}: {len(split.train)} examples, pathways "
+        f"{', '.join(options['pathways'])}, {what}, objective {config.objective}, {place}"
+    )
+
+    def announce(resolved: RelaxConfig, epoch: int) -> None:
+        if before is not None:
+            display.say(f"continuing after epoch {epoch} of {resolved.epochs}")
+
+    with display:
+        return relax_and_learn(
+            split,
+            pathways=options["pathways"],
+            width=options["width"],
+            group=options["group"],
+            config=config,
+            model=model,
+            describe={"task": options["task"], "command_line": command},
+            device=place,
+            hardened=options["harden"],
+            folder=options["out"],
+            resume=before is not None,
+            started=announce,
+            progress=display,
+            request=kept_options(options, NAMES),
+        )
+
+
+def _model(
+    options: dict[str, Any], data: LabelledData, before: NetworkSpecification | None
+) -> tuple[NetworkSpecification, nn.Module] | None:
+    """The network to relax, in words and itself; None for the paper's.
+
+    before: the relaxed network of a run that is continued
+    """
+    if options["model_text"] is None:
+        return None
+    if before is None:
+        return fitted_network(options["model_text"], data, options["seed"])
+    where = f"the network of {options['out']}"
+    specification = NetworkSpecification.from_dict(before.arguments.get("network"), where=where)
+    return specification, built_network(specification, data, options["seed"])
 
 
 def relax_data(options: dict[str, Any]) -> Split:
@@ -207,7 +257,7 @@ def relax_data(options: dict[str, Any]) -> Split:
     _refuse(options, "digits_data", f"only --data {QUADRANTS} takes digits; use --data instead")
     if options["data"] == DIGITS:
         return standardised(data_from({**options, "data": None}))
-    return data_from(options)
+    return data_from(options, working_size=True)
 
 
 def _refuse(options: dict[str, Any], name: str, why: str) -> None:
@@ -225,9 +275,18 @@ def _completed(options: dict[str, Any]) -> dict[str, Any]:
     has_group = any(kind in GROUP_CONVOLUTIONS for kind in found["pathways"])
     if has_group and found["group"] is None:
         found["group"] = DEFAULT_GROUP
+    if found["model_text"] is not None and found["width"] is not None:
+        raise CallerError(
+            f"--width {found['width']}: it is that of the paper's network; with --model write "
+            f"--model resnet:{found['width']}, or leave it out"
+        )
     if found["quick"]:
         found |= {name: value for name, value in QUICK.items() if found[name] is None}
-    if found["width"] is None:
+    if found["image_size"] is None and (found["model_text"] is None or found["data"] == QUADRANTS):
+        found["image_size"] = IMAGE_SIZE
+    if found["model_text"] is not None:
+        found["width"] = None
+    elif found["width"] is None:
         found["width"] = GROUP_WIDTH if has_group else WIDTH
     return found
 

@@ -34,6 +34,7 @@ class RelaxDisplay(LiveDisplay):
         super().__init__(quiet=quiet)
         self.kinds, self.examples = kinds, examples
         self.started = time.monotonic()
+        self.first_epoch: int | None = None
         self.layers: Layers = ()
         self.log_evidence: float | None = None
         self.test_accuracy: float | None = None
@@ -83,8 +84,10 @@ class RelaxDisplay(LiveDisplay):
     def _table(self, progress: RelaxProgress) -> Group:
         row, config = progress.row, progress.config
         epochs = config.epochs or 1
+        if self.first_epoch is None:
+            self.first_epoch = row.epoch - 1
         elapsed = time.monotonic() - self.started
-        left = elapsed / row.epoch * (epochs - row.epoch)
+        left = elapsed / max(1, row.epoch - self.first_epoch) * (epochs - row.epoch)
         head = epoch_line(row.epoch, epochs, elapsed, left)
         layers = Table(box=None, pad_edge=False, header_style="dim")
         layers.add_column("layer")

@@ -3,56 +3,93 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from isotropy.checkpoint import CHECKPOINT, CONFIG, plain, read_json
 from isotropy.checks import CallerError
-from isotropy.evidence.schedule import LearnConfig
 from isotropy.networks.specification import NetworkSpecification
 
 MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet")
 
 
+class Settings(Protocol):
+    """A run's settings, which its folder holds."""
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self: ...
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
 @dataclass(frozen=True)
-class ResumedRun:
+class ResumedRun(Generic[AnySettings]):
     """A run folder's options, resolved settings and network."""
 
     options: dict[str, Any]
-    config: LearnConfig
+    config: AnySettings
     network: NetworkSpecification
 
 
-def kept_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Options as a run folder keeps them; data is found again from any folder."""
+@contextmanager
+def continuable(command: str, folder: Path) -> Iterator[None]:
+    """An interruption says how `isotropy command` goes on from what `folder` holds by then."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        advice = "nothing was saved yet"
+        if (folder / CHECKPOINT).exists():
+            advice = f"continue with: isotropy {command} --resume {shlex.quote(str(folder))}"
+        click.echo(f"isotropy: interrupted; {advice}", err=True)
+        raise
+
+
+def kept_options(options: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
+    """Options as a run folder keeps them; data is found again from any folder.
+
+    names: data that are called so, and are no path
+    """
     kept: dict[str, Any] = plain(options)
-    for name in ("data", "test_data"):
-        if kept[name]:
+    for name in ("data", "test_data", "digits_data"):
+        if kept.get(name) and kept[name] not in names:
             kept[name] = os.path.abspath(Path(kept[name]).expanduser())
     return {**kept, "as_json": False, "quiet": False}
 
 
-def resumed_run(context: click.Context, folder: Path, options: dict[str, Any]) -> ResumedRun:
+def resumed_run(
+    context: click.Context,
+    folder: Path,
+    options: dict[str, Any],
+    settings: type[AnySettings],
+    names: Collection[str] = (),
+) -> ResumedRun[AnySettings]:
     """The run that `folder` holds.
 
     options: as the command line gave them. What was typed beside --resume must say what the run
     was started with; only the device and what is shown may be another.
-    Raises CallerError for a folder that no `isotropy learn` wrote, and for a contradiction.
+    names: as in `kept_options`
+    Raises CallerError for a folder that this command did not write, and for a contradiction.
     """
     record = read_json(folder / CONFIG)
     kept, schedule = record.get("request"), record.get("schedule")
     if not isinstance(kept, dict) or not isinstance(schedule, dict) or set(kept) != set(options):
-        raise CallerError(f"{str(folder)!r} was not written by this version of `isotropy learn`")
+        raise CallerError(
+            f"{str(folder)!r} was not written by this version of `isotropy {context.command.name}`"
+        )
     if not (folder / CHECKPOINT).exists():
         raise CallerError(f"{str(folder)!r} holds no checkpoint ({CHECKPOINT}); start the run anew")
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     typed = {
         name: value
-        for name, value in kept_options(options).items()
+        for name, value in kept_options(options, names).items()
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     for name, value in typed.items():
@@ -71,7 +108,7 @@ def resumed_run(context: click.Context, folder: Path, options: dict[str, Any]) -
     device = {"device": typed["device"]} if "device" in typed else {}
     return ResumedRun(
         {**kept, **device, **shown, "out": folder},
-        LearnConfig.from_dict(schedule),
+        settings.from_dict(schedule),
         NetworkSpecification.from_dict(record.get("network"), where=str(folder / CONFIG)),
     )
 
@@ -80,4 +117,6 @@ def _words(value: Any) -> str:
     """An option's value as it is typed."""
     if isinstance(value, dict):
         return " ".join(f"{name}={amount:g}" for name, amount in value.items()) or "nothing"
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "nothing"
     return "nothing" if value is None else str(value)

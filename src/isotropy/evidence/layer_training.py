@@ -8,14 +8,15 @@ how the weights will follow (`moving_mode`). A pathway that the data does not ne
 second half of a run those that the evidence is better without are set to zero (`switching_off`).
 With `map` precisions stay as they are.
 
-Only weight steps see augmented images, never the evidence.
+Only weight steps see augmented images, never the evidence. As in `training`, a saved and resumed
+run ends with the numbers of an unbroken one.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -110,6 +111,7 @@ class LayerTrainer:
         assert config.weight_rate is not None
         self.off: dict[tuple[str, str], list[str]] = {}
         self.optimiser = ProximalAdam(list(named.values()), rate=config.weight_rate)
+        self.optimisers = {"prior": self.hyper, "weights": self.optimiser}
         self._write_decays()
         self.augmentation = AUGMENTATIONS[config.augmentation]
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -121,6 +123,20 @@ class LayerTrainer:
         self._chance = 0.0 if self.has_learned else math.log(int(targets.max()) + 1)
         self.epoch = 0
         self.seconds = 0.0
+
+    # -- what a checkpoint holds -----------------------------------------------------------
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"network": self.network, "prior": self.prior, "likelihood": self.likelihood}
+
+    def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        off = [[layer, kind, names] for (layer, kind), names in self.off.items()]
+        return {}, {"off": off, "has_learned": self.has_learned}
+
+    def load_own_state(self, _: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        self.off = {(layer, kind): list(names) for layer, kind, names in record["off"]}
+        self.has_learned = bool(record["has_learned"])
+        self._write_decays()
 
     # -- one epoch -------------------------------------------------------------------------
 

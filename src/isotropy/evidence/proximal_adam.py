@@ -14,7 +14,8 @@ of a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,23 @@ class ProximalAdam:
         torch._foreach_mul_(lengths, list(self.decays.unbind()))
         torch._foreach_add_(lengths, 1.0)
         torch._foreach_div_(self.parameters, lengths)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and number of steps, in the form of torch's optimisers.
+
+        Rate and decays are not in it: whoever writes them does so again.
+        """
+        each = enumerate(zip(self.means, self.squares, strict=True))
+        state = {i: {"mean": m, "square": s, "steps": self.steps} for i, (m, s) in each}
+        return {"state": state, "param_groups": []}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What `state_dict` gave, copied in place: a CUDA graph finds it where it was."""
+        for index, own in state["state"].items():
+            self.means[index].copy_(own["mean"])
+            self.squares[index].copy_(own["square"])
+            self.steps.copy_(own["steps"])
 
     def state(self) -> Iterator[Tensor]:
         """What a step reads and writes beside parameters and gradients."""

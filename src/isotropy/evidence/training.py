@@ -14,12 +14,12 @@ moments and the epoch, so that a saved and resumed run ends with the numbers of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.choice import make_curvature
@@ -155,6 +155,22 @@ class Trainer:
             came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
         self.likelihood.check_targets(self.targets, outputs)
+
+    # -- what a checkpoint holds -----------------------------------------------------------
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {
+            "network": self.network,
+            "augmentation": self.model.augmentation,
+            "prior": self.prior,
+            "likelihood": self.likelihood,
+        }
+
+    def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {}, {}
+
+    def load_own_state(self, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        """Modules, optimisers and the epoch are all there is."""
 
     # -- one epoch -------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.layer_schedule import RelaxConfig
 from isotropy.experiments.series import Series, SeriesJob
 from isotropy.networks.pathways import PathwayOptions
+from isotropy.report.relax_words import UNKNOWN
 from isotropy.workflows.relaxing import relax_and_learn
 
 SIZE = 32
@@ -163,7 +164,7 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
         if record["log_evidence_per_example"] is not None:
             told.append(f"log Z/N {record['log_evidence_per_example']:.3f}")
         if record["objective"] == "laplace":
-            told.append(" | ".join(layer["became"] for layer in record["layers"]))
+            told.append(" | ".join(layer["became"] or UNKNOWN for layer in record["layers"]))
         if record.get("hardened"):
             hardened = record["hardened"]
             told.append(

@@ -89,6 +89,7 @@ def relax_page(record: Row) -> str:
         objective=record.get("objective"),
         has_evidence=finite(record.get("log_evidence")) is not None,
         chose=chose(record),
+        hyper_steps=record.get("hyper_steps"),
         group=str(record.get("group") or ""),
         key_numbers=_key_numbers(record),
         colours=colours,

@@ -143,6 +143,11 @@ def headline(record: Row) -> str:
         keep = "keep" if len(layers) > 1 else "keeps"
         what = joined(kinds) if kinds else "their pathways"
         return f"{every} {keep} {what}: training by MAP does not choose between pathways."
+    if record.get("hyper_steps") == 0:
+        return (
+            f"What {every[0].lower()}{every[1:]} became is not known: no step on prior precisions "
+            f"was taken, {_why_untaken(record)}"
+        )
     groups = _groups(layers)
     if len(groups) == 1:
         ((words, members),) = groups.items()
@@ -190,8 +195,32 @@ def score_sentences(record: Row) -> list[str]:
 
 
 def chose(record: Row) -> bool:
-    """Whether the run could choose between pathways at all."""
-    return record.get("objective") != "map" and len(kinds_of(record)) > 1
+    """Whether the run could choose between pathways at all, and took a step to do so."""
+    could = record.get("objective") != "map" and len(kinds_of(record)) > 1
+    return could and record.get("hyper_steps") != 0
+
+
+def _why_untaken(record: Row) -> str:
+    """Why there was no hyper step, and what to do."""
+    names = ("epochs", "burn_in", "update_every")
+    config = mapping_of(record.get("config"))
+    epochs, burn_in, every = (finite(config.get(name)) for name in names)
+    if epochs and burn_in is not None and burn_in > epochs:
+        return (
+            f"since the burn-in of {burn_in:g} epochs is longer than the run of {epochs:g}. Set "
+            f"burn_in to less than {epochs:g}, or train for more epochs."
+        )
+    if epochs and burn_in == 0 and every and every > epochs:
+        return (
+            f"since update_every is {every:g} and the run has {epochs:g} epochs. Set update_every "
+            f"to less than {epochs:g}, or train for more epochs."
+        )
+    loss = finite(record.get("train_loss"))
+    end = "" if loss is None else f" (it ended at {number_text(loss, 3)} nats per example)"
+    return (
+        f"since the training loss had not fallen far enough below that of guessing when one was "
+        f"due{end}. Train for more epochs, or with a higher weight rate."
+    )
 
 
 def _groups(layers: Sequence[Row]) -> dict[str, list[Row]]:

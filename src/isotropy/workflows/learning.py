@@ -235,15 +235,7 @@ def _kept_search(folder: str | Path | None) -> dict[str, Any] | None:
 
 def _run(run: PreparedRun, progress: Callable[[LearnProgress], None] | None) -> None:
     """Epochs until the schedule ends; appends to the history, saves and tells as it goes."""
-    trainer, history, scored = run.trainer, run.history, run.scored()
-    assert trainer.config.epochs is not None
-    saved = time.monotonic()
-    while trainer.epoch < trainer.config.epochs:
-        row = trainer.run_epoch(scored)
-        history.append(row.as_dict())
-        if time.monotonic() - saved > CHECKPOINT_SECONDS:
-            run.save()
-            saved = time.monotonic()
+    for row in run.epochs(CHECKPOINT_SECONDS):
         if progress is not None:
             progress(_progress_of(run, row))
 

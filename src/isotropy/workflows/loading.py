@@ -17,10 +17,11 @@ from isotropy.networks.invariant_model import InvariantModel
 from isotropy.networks.mixtures import augmentation_over
 from isotropy.networks.pathways import PathwayOptions
 from isotropy.networks.relaxed_cnn import relaxed_cnn
+from isotropy.networks.relaxing import relax
 from isotropy.networks.specification import NetworkSpecification
 from isotropy.symmetry.catalogue import actions_named
 from isotropy.workflows.preparing import Actions
-from isotropy.workflows.relaxing import KIND, RELAXED_CNN
+from isotropy.workflows.relaxing import KIND
 
 
 def load_model(
@@ -119,19 +120,22 @@ def _relaxed_network(path: Path, config: Mapping[str, Any]) -> nn.Module:
     """A new network as the run's own was built."""
     where = str(path / CONFIG)
     specification = NetworkSpecification.from_dict(config.get("network"), where=where)
-    if specification.name != RELAXED_CNN:
+    if specification.kind != "relaxed":
         raise CallerError(
             f"run folder {str(path)!r}: its network {specification.name!r} was handed over in "
             "Python and cannot be rebuilt from its name; give it again, relaxed in the same way, "
             "with network="
         )
-    arguments = specification.arguments
-    return relaxed_cnn(
-        config["data"]["shape"],
-        config["data"]["outputs"],
-        pathways=arguments["pathways"],
-        width=arguments["width"],
-        group=arguments["group"],
-        options=PathwayOptions(**arguments["options"]),
-        generator=torch.Generator().manual_seed(0),  # all is overwritten
-    )
+    arguments, data = specification.arguments, config["data"]
+    shape, outputs = data["shape"], data["outputs"]
+    own: dict[str, Any] = {
+        "pathways": arguments["pathways"],
+        "group": arguments["group"],
+        "options": PathwayOptions(**arguments["options"]),
+        "generator": torch.Generator().manual_seed(0),  # all is overwritten
+    }
+    if "network" not in arguments:
+        return relaxed_cnn(shape, outputs, width=arguments["width"], **own)
+    before = NetworkSpecification.from_dict(arguments["network"], where=where)
+    with torch.random.fork_rng(devices=[]):
+        return relax(before.build(shape, outputs), example=shape, **own)

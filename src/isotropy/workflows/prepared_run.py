@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from isotropy.checkpoint import (
     CHECKPOINT,
     CONFIG,
+    Resumable,
     load_trainer,
     make_folder,
     read_json,
@@ -34,21 +36,21 @@ SCREENING = "screening.json"
 SEARCH = "search.json"
 """The same of its search."""
 
+AnyTrainer = TypeVar("AnyTrainer", bound=Resumable)
+
 
 @dataclass(frozen=True)
-class PreparedRun:
+class KeptRun(Generic[AnyTrainer]):
     """All that a run needs to go on.
 
     config: what its folder records; history: its epochs so far; folder: None if nothing is kept
     """
 
-    trainer: Trainer
+    trainer: AnyTrainer
     split: Split
     config: dict[str, Any]
     history: list[dict[str, Any]] = field(default_factory=list)
     folder: Path | None = None
-    screening: Mapping[str, Any] | None = None
-    search: Mapping[str, Any] | None = None
 
     def save(self) -> None:
         """Write the checkpoint, where there is a folder."""
@@ -61,6 +63,28 @@ class PreparedRun:
         if test is None:
             return None
         return test.inputs.to(self.trainer.inputs), test.targets.to(like.device, like.dtype)
+
+    def epochs(self, seconds: float) -> Iterator[Any]:
+        """Rows of the epochs that are left, each run when asked for and then in the history.
+
+        seconds: a checkpoint that is older is written anew after the epoch
+        """
+        trainer, scored, saved = self.trainer, self.scored(), time.monotonic()
+        while trainer.epoch < trainer.config.epochs:
+            row = trainer.run_epoch(scored)
+            self.history.append(row.as_dict())
+            if time.monotonic() - saved > seconds:
+                self.save()
+                saved = time.monotonic()
+            yield row
+
+
+@dataclass(frozen=True)
+class PreparedRun(KeptRun[Trainer]):
+    """A run of `isotropy.learn`, with the records of what it starts from."""
+
+    screening: Mapping[str, Any] | None = None
+    search: Mapping[str, Any] | None = None
 
 
 def prepare_run(
@@ -118,20 +142,38 @@ def in_folder(
     """
     if folder is None:
         return replace(run, screening=screening, search=search)
-    path = make_folder(Path(folder))
+    path = Path(folder)
     if resume:
         screening = read_json(path / SCREENING) if (path / SCREENING).exists() else screening
         search = read_json(path / SEARCH) if (path / SEARCH).exists() else search
+    run = replace(run, screening=screening, search=search)
+    records = {SCREENING: screening, SEARCH: search}
+    return kept_in(run, path, resume=resume, records=records)
+
+
+Run = TypeVar("Run", bound=KeptRun[Any])
+
+
+def kept_in(
+    run: Run,
+    path: Path,
+    *,
+    resume: bool,
+    records: Mapping[str, Mapping[str, Any] | None] | None = None,
+) -> Run:
+    """The run begun in the folder `path`, or with `resume` continued if that holds a checkpoint.
+
+    records: further files of the folder, by name; null ones are not written
+    Raises CallerError where the folder holds another run.
+    """
+    make_folder(path)
     if resume and (path / CHECKPOINT).exists():
         config = read_json(path / CONFIG)
         check_same_run(path, config, run.config)
         history = load_trainer(path, run.trainer)
-        return replace(
-            run, config=config, history=history, folder=path, screening=screening, search=search
-        )
-    write_json(path / CONFIG, run.config)
-    for name, record in ((SCREENING, screening), (SEARCH, search)):
+        return replace(run, config=config, history=history, folder=path)
+    for name, record in {CONFIG: run.config, **(records or {})}.items():
         if record is not None:
             write_json(path / name, record)
     save_trainer(path, run.trainer, run.history)
-    return replace(run, folder=path, screening=screening, search=search)
+    return replace(run, folder=path)

@@ -8,6 +8,8 @@
     result.save("runs/mine")   a run folder; `workflows.loading.load_layers` gives the network back
 
 The evidence of the training data alone decides. Nothing is printed; progress comes by callback.
+With `folder=` the run is saved as it goes and an interrupted one continues with `resume=True`,
+ending with the numbers of an unbroken run.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checkpoint import CHECKPOINT, check_unused, save_tensors
+from isotropy.checkpoint import check_unused, make_folder, save_trainer
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.labelled import LabelledData, Split
@@ -34,10 +36,15 @@ from isotropy.likelihoods import likelihood_named
 from isotropy.networks.hardening import harden
 from isotropy.networks.pathways import PathwayOptions, check_kinds, options_for
 from isotropy.networks.relaxed_cnn import relaxed_cnn
+from isotropy.networks.relaxing import relax
 from isotropy.networks.specification import NetworkSpecification, specification_of
 from isotropy.report.relax_report import relax_page
+from isotropy.report.relax_words import relax_sentences
+from isotropy.workflows.learning import CHECKPOINT_SECONDS
+from isotropy.workflows.prepared_run import KeptRun, kept_in
 from isotropy.workflows.preparing import device_of, read_split, write_page, write_run
 from isotropy.workflows.provenance import record_head
+from isotropy.workflows.same_run import fingerprint
 
 KIND = "relax"
 """What a record and a run folder's config.json say they are of."""
@@ -67,12 +74,26 @@ class RelaxResult:
     record: dict[str, Any]
     config: dict[str, Any]
     split: Split = field(repr=False)
+    trainer: LayerTrainer = field(repr=False)
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """What every relaxed layer has become; see `evidence.layer_structure`."""
+        """What every relaxed layer has become; see `evidence.layer_structure`.
+
+        `became` is None where no hyper step was taken: precisions are where they started.
+        """
         found: list[dict[str, Any]] = self.record["layers"]
         return found
+
+    @property
+    def hyper_steps(self) -> int:
+        """Epochs that ended with steps on the prior precisions; 0 with the objective `map`."""
+        return int(self.record["hyper_steps"])
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the layers became in words, or why that is not known and what to do."""
+        return relax_sentences(self.record)
 
     def harden(self, *, below: float = 0.01) -> nn.Module:
         """The network with plain layers, without pathways that hold less than `below`."""
@@ -85,10 +106,13 @@ class RelaxResult:
         """
         path = Path(folder)
         check_unused(path)
+        return self.write(path)
+
+    def write(self, path: Path) -> Path:
+        """The same into the run's own folder."""
+        save_trainer(make_folder(path), self.trainer, self.record["epochs"])
         record = {**self.record, "run_folder": str(path)}
         write_run(path, self.config, record, relax_page(record))
-        weights = {f"network/{n}": t for n, t in self.model.state_dict().items() if _is_tensor(t)}
-        save_tensors(path / CHECKPOINT, weights, {"epoch": self.record["config"]["epochs"]})
         return path
 
     def report(self, path: str | Path) -> Path:
@@ -104,9 +128,13 @@ def learn_layers(
     config: RelaxConfig | None = None,
     device: str | torch.device | None = None,
     hardened: bool = False,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    started: Callable[[RelaxConfig, int], None] | None = None,
     progress: Callable[[RelaxProgress], None] | None = None,
     network: NetworkSpecification | None = None,
     describe: Mapping[str, Any] | None = None,
+    request: Mapping[str, Any] | None = None,
 ) -> RelaxResult:
     """Train `model` and learn from the training data alone how much each of its pathways is needed.
 
@@ -116,9 +144,13 @@ def learn_layers(
     test      the same, only scored
     device    where to run; by default where the model is
     hardened  score the hardened network on the test data too
+    folder    a run folder to write and, with `resume`, to continue; one that holds a run is not
+              overwritten
+    started   told once, when all is checked: the resolved settings, and how many epochs are done
     progress  told after every epoch
     network   how the model is built again from words, for the run folder
     describe  further entries of the record, such as "task" and "pathways"
+    request   what the command line was asked for, for the run folder
 
     Raises CallerError for what the caller can put right, naming a layer without a curvature rule.
     """
@@ -127,73 +159,31 @@ def learn_layers(
             "expected a model with relaxed layers, got none; isotropy.relax(model) makes them"
         )
     settings = config or RelaxConfig()
+    if folder is not None and not resume:
+        check_unused(Path(folder))
     split = read_split(train, test, settings.seed)
-    place = device_of(model) if device is None else torch.device(device)
-    settings = resolved(settings, examples=len(split.train), on_gpu=place.type == "cuda")
-    trained = copy.deepcopy(model).to(place)
-    likelihood = likelihood_named(
-        "categorical" if split.train.is_classification else "gaussian"
-    ).to(place)
-    trained_on = _on(split.train, trained, place)
-    tested_on = None if split.test is None else _on(split.test, trained, place)
-    _check_outputs(trained, split.train, place)
-    trainer = LayerTrainer(trained, likelihood, settings, *trained_on)
-    started = time.monotonic()
-    rows: list[LayerEpoch] = []
-    assert settings.epochs is not None
-    while trainer.epoch < settings.epochs:
-        rows.append(trainer.run_epoch(tested_on))
-        if progress is not None:
-            progress(RelaxProgress(settings, rows[-1]))
-    structures, log_evidence = trainer.structures()
-    trained.eval()
     specification = network or specification_of(model)
-    plain = _hardened(trained, likelihood, tested_on) if hardened else None
-    record = {
-        **record_head(
-            "relax",
-            seed=settings.seed,
-            device=place,
-            seconds=time.monotonic() - started,
-            run_folder=None,
-        ),
-        "kind": KIND,
-        "data": {"name": split.train.name, "notes": list(split.notes)},
-        "train_examples": len(split.train),
-        "test_examples": None if split.test is None else len(split.test),
-        "task": None,
-        "pathways": _kinds(trained),
-        "width": None,
-        "group": None,
-        "network": specification.name,
-        "objective": settings.objective,
-        "curvature": settings.curvature,
-        "config": settings.as_dict(),
-        "num_parameters": _parameters(trained),
-        "test_accuracy": rows[-1].test_accuracy,
-        "test_nll": rows[-1].test_nll,
-        "train_loss": rows[-1].train_loss,
-        "log_evidence": log_evidence,
-        "log_evidence_per_example": log_evidence / len(split.train),
-        "layers": [structure.as_dict() for structure in structures],
-        "prior_precision": trainer.prior.by_group(),
-        "epochs": [row.as_dict() for row in rows],
-        "hardened": plain,
-        "notes": _warnings(trained, trained_on[0], settings),
-        **(describe or {}),
-    }
-    kept = {
-        "schema": 1,
-        "kind": KIND,
-        "data": {
-            "name": split.train.name,
-            "shape": list(split.train.inputs.shape[1:]),
-            "outputs": split.train.num_outputs,
-        },
-        "network": specification.as_dict(),
-        "schedule": settings.as_dict(),
-    }
-    return RelaxResult(trained, record, kept, split)
+    run = _prepared(model, split, settings, device, specification)
+    if request is not None:
+        run.config["request"] = dict(request)
+    if folder is not None:
+        run = kept_in(run, Path(folder), resume=resume)
+    trainer = run.trainer
+    if started is not None:
+        started(trainer.config, trainer.epoch)
+    begun, seconds_before = time.monotonic(), trainer.seconds
+    for row in run.epochs(CHECKPOINT_SECONDS):
+        if progress is not None:
+            progress(RelaxProgress(trainer.config, row))
+    run.save()
+    record = _record(run, hardened=hardened)
+    record["seconds"] = seconds_before + time.monotonic() - begun
+    result = RelaxResult(
+        trainer.network, {**record, **(describe or {})}, run.config, split, trainer
+    )
+    if run.folder is not None:
+        result.write(run.folder)
+    return result
 
 
 def relax_and_learn(
@@ -203,16 +193,18 @@ def relax_and_learn(
     width: int = 10,
     group: str | None = None,
     config: RelaxConfig | None = None,
-    device: str | torch.device | None = None,
-    hardened: bool = False,
-    progress: Callable[[RelaxProgress], None] | None = None,
     describe: Mapping[str, Any] | None = None,
     options: PathwayOptions | None = None,
+    model: tuple[NetworkSpecification, nn.Module] | None = None,
+    **others: Any,
 ) -> RelaxResult:
-    """`learn_layers` of the paper's architecture (`networks.relaxed_cnn`) for images.
+    """`learn_layers` for images: of the paper's network (`networks.relaxed_cnn`) or of `model`.
 
+    width:   of the paper's network
     group:   of group convolutions, by name; quarter turns if neither this nor `options` says
     options: what pathways are made with
+    model:   a network in words and itself; it is relaxed (`networks.relaxing`)
+    others:  as in `learn_layers`, on the CPU if no device is named
     """
     settings = config or RelaxConfig()
     if not data.train.is_images:
@@ -224,28 +216,104 @@ def relax_and_learn(
     options = options_for(pathways, group, options)
     arguments = {
         "pathways": list(pathways),
-        "width": width,
+        "width": width if model is None else None,
         "group": None if options.group is None else options.group.name,
     }
-    network = relaxed_cnn(
-        tuple(data.train.inputs.shape[1:]),
-        data.train.num_outputs,
-        pathways=tuple(pathways),
-        width=width,
-        options=options,
-        generator=torch.Generator().manual_seed(settings.seed),
-    )
-    others = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "group"}
+    shape, generator = data.train.inputs.shape[1:], torch.Generator().manual_seed(settings.seed)
+    own = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "group"}
+    kept: dict[str, Any] = {**arguments, "options": own}
+    made: dict[str, Any] = {"pathways": pathways, "options": options, "generator": generator}
+    if model is None:
+        name = RELAXED_CNN
+        network: nn.Module = relaxed_cnn(shape, data.train.num_outputs, width=width, **made)
+    else:
+        name, kept["network"] = model[0].text, model[0].as_dict()
+        network = relax(model[1], example=shape, **made)
     return learn_layers(
         network,
         data,
         config=settings,
-        device=device or "cpu",
-        hardened=hardened,
-        progress=progress,
-        network=NetworkSpecification("relaxed", RELAXED_CNN, {**arguments, "options": others}),
+        network=NetworkSpecification("relaxed", name, kept),
         describe={**arguments, **(describe or {})},
+        **{"device": "cpu", **others},
     )
+
+
+def _prepared(
+    model: nn.Module,
+    split: Split,
+    settings: RelaxConfig,
+    device: str | torch.device | None,
+    network: NetworkSpecification,
+) -> KeptRun[LayerTrainer]:
+    """A run that keeps nothing yet."""
+    place = device_of(model) if device is None else torch.device(device)
+    settings = resolved(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    trained = copy.deepcopy(model).to(place)
+    likelihood = likelihood_named(
+        "categorical" if split.train.is_classification else "gaussian"
+    ).to(place)
+    _check_outputs(trained, split.train, place)
+    trainer = LayerTrainer(trained, likelihood, settings, *_on(split.train, trained, place))
+    config = {
+        "schema": 1,
+        "kind": KIND,
+        "data": {
+            "name": split.train.name,
+            "shape": list(split.train.inputs.shape[1:]),
+            "outputs": split.train.num_outputs,
+            "fingerprint": fingerprint(split.train),
+        },
+        "network": network.as_dict(),
+        "schedule": settings.as_dict(),
+    }
+    return KeptRun(trainer, split, config)
+
+
+def _record(run: KeptRun[LayerTrainer], *, hardened: bool) -> dict[str, Any]:
+    """What was learned by a run that has ended."""
+    trainer, split, last = run.trainer, run.split, run.history[-1]
+    settings, trained = trainer.config, trainer.network
+    structures, log_evidence = trainer.structures()
+    trained.eval()
+    hyper_steps = sum(row["log_evidence"] is not None for row in run.history)
+    layers = [structure.as_dict() for structure in structures]
+    for layer in layers:
+        if settings.objective == "laplace" and not hyper_steps and len(layer["effective"]) > 1:
+            layer["became"] = None  # shares are those of precisions that nothing has moved
+    return {
+        **record_head(
+            "relax",
+            seed=settings.seed,
+            device=trainer.device,
+            seconds=trainer.seconds,
+            run_folder=run.folder,
+        ),
+        "kind": KIND,
+        "data": {"name": split.train.name, "notes": list(split.notes)},
+        "train_examples": len(split.train),
+        "test_examples": None if split.test is None else len(split.test),
+        "task": None,
+        "pathways": _kinds(trained),
+        "width": None,
+        "group": None,
+        "network": run.config["network"]["name"],
+        "objective": settings.objective,
+        "curvature": settings.curvature,
+        "config": settings.as_dict(),
+        "num_parameters": _parameters(trained),
+        "test_accuracy": last["test_accuracy"],
+        "test_nll": last["test_nll"],
+        "train_loss": last["train_loss"],
+        "log_evidence": log_evidence,
+        "log_evidence_per_example": log_evidence / len(split.train),
+        "hyper_steps": hyper_steps,
+        "layers": layers,
+        "prior_precision": trainer.prior.by_group(),
+        "epochs": run.history,
+        "hardened": _hardened(trained, trainer.likelihood, run.scored()) if hardened else None,
+        "notes": _warnings(trained, trainer.inputs, settings),
+    }
 
 
 def _hardened(
@@ -305,7 +373,3 @@ def _kinds(network: nn.Module) -> list[str]:
 
 def _parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)

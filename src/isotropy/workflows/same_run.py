@@ -37,6 +37,12 @@ def fingerprint(data: LabelledData) -> str:
 def check_same_run(folder: Path, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Raise unless `config` asks for the run that the folder holds, by its config `before`."""
     now = plain(config)
+    if before.get("kind") != now.get("kind"):
+        raise CallerError(
+            f"run folder {str(folder)!r} is of another command: expected one of "
+            f"{now.get('kind') or 'learn'}, got one of {before.get('kind') or 'learn'}; choose "
+            "another folder"
+        )
     asked = {
         "model": ("network", *now["network"]),
         "data set": ("data", "fingerprint"),
@@ -52,10 +58,10 @@ def check_same_run(folder: Path, before: Mapping[str, Any], config: Mapping[str,
                     f"run folder {str(folder)!r} is of another {what}: its {part} has {name} "
                     f"{old!r}, this run has {now[part][name]!r}"
                 )
-    if before.get("generators") != now["generators"]:
+    if before.get("generators") != now.get("generators"):
         raise CallerError(
             f"run folder {str(folder)!r} is of other generators: it has "
-            f"{before.get('generators')!r}, this run has {now['generators']!r}"
+            f"{before.get('generators')!r}, this run has {now.get('generators')!r}"
         )
     if (before.get("padding") or "zeros") != (now.get("padding") or "zeros"):
         raise CallerError(
