@@ -238,8 +238,7 @@ def fitted_network(
     if _is_run_folder(text):
         return network_from(text, tuple(data.inputs.shape[1:]), data.num_outputs, seed)
     specification = fitted(parse_network(text), data.inputs)
-    torch.manual_seed(seed)
-    return specification, specification.build(tuple(data.inputs.shape[1:]), data.num_outputs)
+    return specification, built_network(specification, data, seed)
 
 
 def problem_from(
@@ -274,11 +273,18 @@ def problem_from(
             with torch.device("meta"):
                 shapes = specification.build(shape, outputs)
             check_factor_memory(shapes, curvature, device_from(options["device"]))
-        torch.manual_seed(options["seed"])
-        network = specification.build(shape, outputs)
+        network = built_network(specification, data, options["seed"])
     if curvature:
         notes += (factor_memory(network, curvature).text,)
     return Problem(split, specification, network, actions, image_size, notes)
+
+
+def built_network(
+    specification: NetworkSpecification, data: LabelledData, seed: int
+) -> torch.nn.Module:
+    """A network for these data, initialised by the seed."""
+    torch.manual_seed(seed)
+    return specification.build(tuple(data.inputs.shape[1:]), data.num_outputs)
 
 
 def _is_run_folder(text: str) -> bool:
