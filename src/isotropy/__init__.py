@@ -59,10 +59,11 @@ from isotropy.symmetry.linear_actions import LinearAction, linear_action, matrix
 from isotropy.symmetry.point_actions import points
 from isotropy.symmetry.sequence_actions import sequences
 from isotropy.workflows.basis import BasisResult, equivariant_basis
+from isotropy.workflows.building import BuildResult, build
 from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
 from isotropy.workflows.learning_many import learn_many
-from isotropy.workflows.loading import load_layers, load_model
+from isotropy.workflows.loading import load_built, load_layers, load_model
 from isotropy.workflows.measuring import MeasureResult, measure, measured_actions
 from isotropy.workflows.profiling import ProfileResult, profile
 from isotropy.workflows.relaxing import RelaxResult, learn_layers
@@ -73,6 +74,7 @@ __all__ = [
     "AffineAction",
     "Augmentation",
     "BasisResult",
+    "BuildResult",
     "Calibration",
     "CallerError",
     "Copies",
@@ -125,6 +127,7 @@ __all__ = [
     "assert_equivariant",
     "augmentation_from_law",
     "augmentation_over",
+    "build",
     "calibration",
     "channel_permutations",
     "compose",
@@ -140,6 +143,7 @@ __all__ = [
     "lie_derivative_penalty",
     "linear_action",
     "load",
+    "load_built",
     "load_layers",
     "load_model",
     "matrix_elements",
