@@ -59,9 +59,10 @@ from isotropy.symmetry.linear_actions import LinearAction, linear_action, matrix
 from isotropy.symmetry.point_actions import points
 from isotropy.symmetry.sequence_actions import sequences
 from isotropy.workflows.basis import BasisResult, equivariant_basis
+from isotropy.workflows.building import BuildResult, build
 from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
-from isotropy.workflows.loading import load_layers, load_model
+from isotropy.workflows.loading import load_built, load_layers, load_model
 from isotropy.workflows.measuring import MeasureResult, measure, measured_actions
 from isotropy.workflows.profiling import ProfileResult, profile
 from isotropy.workflows.relaxing import RelaxResult, learn_layers
@@ -72,6 +73,7 @@ __all__ = [
     "AffineAction",
     "Augmentation",
     "BasisResult",
+    "BuildResult",
     "Calibration",
     "CallerError",
     "Copies",
@@ -124,6 +126,7 @@ __all__ = [
     "assert_equivariant",
     "augmentation_from_law",
     "augmentation_over",
+    "build",
     "calibration",
     "channel_permutations",
     "compose",
@@ -138,6 +141,7 @@ __all__ = [
     "lie_derivative_penalty",
     "linear_action",
     "load",
+    "load_built",
     "load_layers",
     "load_model",
     "matrix_elements",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
+from isotropy.symmetry.finite_actions import flip, quarter_turns
 from isotropy.symmetry.group_catalogue import group_named
 from isotropy.symmetry.groups import Group
 from isotropy.symmetry.point_groups import PointGroup
@@ -171,3 +172,27 @@ def test_refused(name: str):
 def test_maps_without_an_axis_of_elements(shape: tuple[int, ...]):
     with pytest.raises(CallerError, match=r"expected maps \(…, 4·channels, height, width\), got"):
         PointGroup.of("C(4)").act_on_features(torch.zeros(shape), 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "group"),
+    [
+        (["horizontal_flip"], "D(1)"),
+        (["turn_180"], "C(2)"),
+        (["turn_270"], "C(4)"),
+        (["vertical_flip", "horizontal_flip"], "D(2)"),
+        (["turn_90", "vertical_flip"], "D(4)"),
+        (["vertical_flip"], "vertical_flip"),
+    ],
+)
+def test_elements_by_name_generate_groups(names: list[str], group: str) -> None:
+    found = PointGroup.generated_by(names)
+    assert found.name == group
+    images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    known = (flip("horizontal"), flip("vertical"), quarter_turns())
+    moves = {name: each.move(n, images) for each in known for n, name in enumerate(each.names)}
+    action = found.as_action()
+    moved = [action.move(index, images) for index in range(found.order - 1)]
+    for name in names:
+        assert any(torch.equal(moves[name], each) for each in moved)
+    assert not any(torch.equal(images, each) for each in moved)

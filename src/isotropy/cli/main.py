@@ -16,6 +16,7 @@ import torch
 from isotropy._version import __version__
 from isotropy.checks import CallerError
 from isotropy.cli.basis import basis_command
+from isotropy.cli.build import build_command
 from isotropy.cli.learn import learn_command
 from isotropy.cli.measure import measure_command
 from isotropy.cli.profile import profile_command
@@ -31,6 +32,7 @@ def cli() -> None:
 
 
 cli.add_command(basis_command)
+cli.add_command(build_command)
 cli.add_command(learn_command)
 cli.add_command(measure_command)
 cli.add_command(profile_command)

@@ -183,6 +183,53 @@ class PlainBlock(nn.Module):
         return self.nonlinearity(inner + self.bilinear(inner))
 
 
+def emlp_like(
+    network: nn.Module,
+    source: Representation,
+    target: Representation,
+    group: Group | None = None,
+    *,
+    generator: torch.Generator | None = None,
+) -> EMLP:
+    """An `EMLP` with the hidden widths of a plain MLP, in its precision and on its device.
+
+    Raises CallerError where the network has fewer than two nn.Linear, or other sizes than
+    source and target have.
+    """
+    layers = [each for each in network.modules() if isinstance(each, nn.Linear)]
+    if len(layers) < 2:
+        raise CallerError(
+            "network: expected an MLP of two nn.Linear or more, whose widths the equivariant "
+            f"network takes, got {len(layers)}"
+        )
+    real = _real_group(source, target, group)
+    sizes = source(real).size, target(real).size
+    own = layers[0].in_features, layers[-1].out_features
+    if sizes != own:
+        raise CallerError(
+            f"network: expected {sizes[0]} inputs and {sizes[1]} outputs, as {source} >> {target} "
+            f"of {real} has, got {own[0]} and {own[1]}"
+        )
+    widths = [each.out_features for each in layers[:-1]]
+    found = EMLP(source, target, group, channels=widths, layers=len(widths), generator=generator)
+    return found.to(layers[0].weight).train(network.training)
+
+
+@torch.no_grad()
+def equivariance_error(model: EMLP, *, count: int = 16) -> float:
+    """max over elements g of ‖f(ρ x) − ρ f(x)‖ / ‖ρ f(x)‖ for normal x, in double precision."""
+    own = torch.Generator().manual_seed(0)
+    elements = model.group.sample(count, own, largest=1.0)
+    inputs = torch.randn((count, model.in_features), generator=own, dtype=torch.float64)
+    trial = deepcopy(model).cpu().double()
+    errors = []
+    before, after = (each.element(elements) for each in (model.source, model.target))
+    for into, out in zip(before, after, strict=True):
+        wanted = trial(inputs) @ out.mT
+        errors.append(float((trial(inputs @ into.mT) - wanted).norm() / wanted.norm()))
+    return max(errors)
+
+
 def plain_mlp(
     source_size: int, target_size: int, *, channels: int = 384, layers: int = 3
 ) -> nn.Sequential:

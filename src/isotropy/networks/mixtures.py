@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -245,6 +245,19 @@ class Mixture(Augmentation):
             )
         return count // elements
 
+    def without(self, names: Collection[str]) -> Augmentation:
+        """The same law without the finite actions that have one of these elements."""
+        left = [n for n, each in enumerate(self.finite) if not set(each.names) & set(names)]
+        start = {
+            name: amount
+            for n in left
+            for name, amount in zip(
+                self.finite[n].names, self.probabilities[n].tolist(), strict=True
+            )
+        }
+        finite = [self.finite[n] for n in left]
+        return Mixture(self.ranges, finite, start=start, default=0.0) if left else self.ranges
+
     def symmetries(self) -> list[Symmetry]:
         found = self.ranges.symmetries() if self.action.generators else []
         for action, probabilities in zip(self.finite, self.probabilities, strict=True):
@@ -321,6 +334,12 @@ def augmentation_over(
         default=0.0 if isinstance(start, Mapping) else START_PROBABILITY,
         caps={n: v for n, v in (caps or {}).items() if n in element_names},
     )
+
+
+def uniform_over(actions: Sequence[FiniteAction]) -> Augmentation:
+    """The mixture in which every element of each action is as likely as the identity."""
+    start = {name: 1 / (1 + len(each.names)) for each in actions for name in each.names}
+    return augmentation_over(list(actions), start=start)
 
 
 def _below_identity(probabilities: Tensor) -> Tensor:

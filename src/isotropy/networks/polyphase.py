@@ -9,32 +9,42 @@ A circular shift of the map permutes the components and shifts them, and so do t
 of maps whose size is a multiple of f, so that the same content is kept wherever it lies (Chaman and
 Dokmanić 2021; van der Ouderaa, Immer and van der Wilk 2023, F.2, with the l∞ norm). The choice is
 made for each example alone, over all of its channels; the published code makes one choice for a
-whole batch, by the largest signed value. Axes: maps (batch, channels, height, width).
+whole batch, by the largest signed value. With the l2 norm, Σ v_r² in place of max |v_r| (Chaman and
+Dokmanić's own choice), components do not tie where values repeat, as they do after an overlapping
+maximum or a saturated activation. Axes: maps (batch, channels, height, width).
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError, check_axes
+from isotropy.checks import CallerError, check_axes, check_choice
+
+Norm = Literal["max", "l2"]
 
 
 class PolyphaseDownsampling(nn.Module):
-    """Keeps the polyphase component with the largest |value|; of equal ones the first.
+    """Keeps the polyphase component with the largest norm; of equal ones the first.
 
     (batch, channels, X, Y) → (batch, channels, X/factor, Y/factor). Differentiable in the values
     that are kept; the choice is a constant of the derivative.
 
     factor: f, the pixels a side that one is kept of
     size:   (X, Y), if known, so that sizes that are not multiples of f are refused at once
+    norm:   max takes the largest |value|, l2 the largest sum of squares
     """
 
-    def __init__(self, factor: int, size: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, factor: int, size: tuple[int, int] | None = None, *, norm: Norm = "max"
+    ) -> None:
         super().__init__()
         if factor < 1:
             raise CallerError(f"polyphase factor: expected at least 1, got {factor}")
         self.factor = factor
+        self.norm = check_choice(norm, ("max", "l2"), what="norm")
         if size is not None:
             self._check(*size)
 
@@ -47,29 +57,35 @@ class PolyphaseDownsampling(nn.Module):
                 f"can be, or use stride 1 here"
             )
 
-    def forward(self, maps: Tensor) -> Tensor:
+    def forward(self, maps: Tensor, by: Tensor | None = None) -> Tensor:
+        """by: maps of the same height and width that choose; `maps` themselves if None."""
         check_axes(maps, ("batch", "channels", "height", "width"), what="maps")
         height, width = maps.shape[-2:]
         self._check(height, width)
         if self.factor == 1:
             return maps
+        places = self._places((maps if by is None else by).detach())
         return (
             maps.flatten(2)
-            .gather(2, self._places(maps.detach()))
+            .gather(2, places.expand(-1, maps.shape[1], -1))
             .unflatten(2, (height // self.factor, width // self.factor))
         )
 
     def _places(self, maps: Tensor) -> Tensor:
-        """Which pixels are kept, (batch, channels, pixels), as places in the flattened map."""
+        """Which pixels are kept, (batch, 1, pixels), as places in the flattened map."""
         factor, (height, width) = self.factor, maps.shape[-2:]
-        cells = maps.abs().amax(1).unflatten(2, (-1, factor)).unflatten(1, (-1, factor))
-        chosen = cells.amax((1, 3)).flatten(1).argmax(1)  # (batch,), r₁ slow
+        if self.norm == "max":
+            cells = maps.abs().amax(1).unflatten(2, (-1, factor)).unflatten(1, (-1, factor))
+            norms = cells.amax((1, 3))
+        else:  # in double precision: the order of summation must not decide
+            cells = maps.double().square().sum(1)
+            norms = cells.unflatten(2, (-1, factor)).unflatten(1, (-1, factor)).sum((1, 3))
+        chosen = norms.flatten(1).argmax(1)  # (batch,), r₁ slow
         first = torch.div(chosen, factor, rounding_mode="floor") * width + chosen % factor
         rows = torch.arange(0, height, factor, device=maps.device) * width
         columns = torch.arange(0, width, factor, device=maps.device)
         corners = (rows[:, None] + columns).flatten()
-        places = first[:, None, None] + corners
-        return places.expand(-1, maps.shape[1], -1)
+        return first[:, None, None] + corners
 
     def extra_repr(self) -> str:
         return f"factor={self.factor}"

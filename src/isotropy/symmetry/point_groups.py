@@ -17,18 +17,29 @@ images (…, height, width); maps on the group (…, H·channels, height, width)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, shape_text
+from isotropy.symmetry.finite_actions import Element, FiniteAction, MapAction
 from isotropy.symmetry.group_catalogue import group_named
 from isotropy.symmetry.groups import Group
 
 Matrix = tuple[tuple[int, int], tuple[int, int]]
 
+ELEMENTS: dict[str, Matrix] = {
+    "horizontal_flip": ((-1, 0), (0, 1)),
+    "vertical_flip": ((1, 0), (0, -1)),
+    "turn_90": ((0, -1), (1, 0)),
+    "turn_180": ((-1, 0), (0, -1)),
+    "turn_270": ((0, 1), (-1, 0)),
+}
+"""Elements of `flip` and `quarter_turns` by their names."""
 _IDENTITY: Matrix = ((1, 0), (0, 1))
 _ADVICE = "choose among Trivial(2), C(2), C(4), D(1), D(2) and D(4)"
 
@@ -72,6 +83,22 @@ class PointGroup:
                 if product not in found:
                     found.append(product)
         return cls(group.name, tuple(found))
+
+    @classmethod
+    def generated_by(cls, names: Iterable[str]) -> PointGroup:
+        """The group that elements of `flip` and `quarter_turns` generate, by its usual name."""
+        words = sorted(names)
+        found = cls.of(Group(" and ".join(words), discrete=[ELEMENTS[name] for name in words]))
+        known = [cls.of(name) for name in ("C(2)", "C(4)", "D(1)", "D(2)", "D(4)")]
+        return next((each for each in known if {*each.matrices} == {*found.matrices}), found)
+
+    def as_action(self) -> FiniteAction:
+        """Its elements but the identity, acting on images (batch, …, height, width)."""
+        maps: dict[Element, Callable[[Tensor], Tensor]] = {
+            Element(f"{self.name}, element {h}"): partial(self.act, element=h)
+            for h in range(1, self.order)
+        }
+        return MapAction(self.name, maps)
 
     @property
     def order(self) -> int:

@@ -1,4 +1,4 @@
-"""`isotropy.load_model`, `isotropy.load_layers`: a trained model back from its run folder."""
+"""`isotropy.load_model`, `load_layers`, `load_built`: a model back from its run folder."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from isotropy.networks.relaxed_cnn import relaxed_cnn
 from isotropy.networks.relaxing import relax
 from isotropy.networks.specification import NetworkSpecification
 from isotropy.symmetry.catalogue import actions_named
+from isotropy.workflows import building
 from isotropy.workflows.preparing import Actions
 from isotropy.workflows.relaxing import KIND
 
@@ -72,12 +73,17 @@ def load_network(
 ) -> tuple[NetworkSpecification, nn.Module]:
     """The network of a run folder with its trained weights, built for data of `shape`.
 
-    Raises CallerError for a run of relaxed layers: their data are prepared in other ways.
+    That of `isotropy build` is the whole model, with the symmetry that was built in. Raises
+    CallerError for a run of relaxed layers: their data are prepared in other ways.
     """
     path = Path(folder)
-    specification = NetworkSpecification.from_dict(
-        _config_of_learning(path).get("network"), where=str(path / CONFIG)
-    )
+    config = read_json(path / CONFIG)
+    if config.get("kind") != building.KIND:
+        config = _config_of_learning(path)
+    where = str(path / CONFIG)
+    specification = NetworkSpecification.from_dict(config.get("network"), where=where)
+    if config.get("kind") == building.KIND:
+        return specification, load_built(path)
     network = specification.build(shape, outputs)
     tensors, _ = load_tensors(path / CHECKPOINT)
     load_module(path, network, tensors, "network")
@@ -106,8 +112,40 @@ def load_layers(folder: str | Path, *, network: nn.Module | None = None) -> nn.M
     return model.eval()
 
 
+def load_built(folder: str | Path, *, network: nn.Module | None = None) -> nn.Module:
+    """The model of a run folder of `isotropy build` or `BuildResult.save`, in evaluation mode.
+
+    network  needed when a module was handed over in Python: one of the same shapes. Of vectors and
+             tensors whose group has no name, an EMLP of the same shapes
+    Raises CallerError for a folder of another kind, and for a network of other shapes.
+    """
+    path = Path(folder)
+    config = read_json(path / CONFIG)
+    if config.get("kind") != building.KIND:
+        raise CallerError(
+            f"run folder {str(path)!r} is not one of `isotropy build`; isotropy.load_model reads "
+            "those of `isotropy learn`"
+        )
+    tensors, _ = load_tensors(path / CHECKPOINT)
+    if config["how"] == "equivariant layers":
+        model = building.rebuilt_emlp(config) if network is None else copy.deepcopy(network)
+    else:
+        if network is None:
+            where = str(path / CONFIG)
+            specification = NetworkSpecification.from_dict(config.get("network"), where=where)
+            network = specification.build(config["shape"], config["outputs"])
+        model = building.rebuilt(config, network)
+    load_module(path, model, tensors, "network")
+    return model.eval()
+
+
 def _config_of_learning(path: Path) -> dict[str, Any]:
     config = read_json(path / CONFIG)
+    if config.get("kind") == building.KIND:
+        raise CallerError(
+            f"run folder {str(path)!r} is one of `isotropy build`; isotropy.load_built gives its "
+            "model"
+        )
     if config.get("kind") == KIND:
         raise CallerError(
             f"run folder {str(path)!r} is one of relaxed layers (`isotropy relax`); "
