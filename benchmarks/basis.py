@@ -36,9 +36,9 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 from benchmarks.timing import goal, goal_lines, options_of, publish
 from isotropy.bases import solving
 from isotropy.bases.solution import Basis
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.representations import BASE
-from isotropy.workflows.provenance import provenance
+from isotropy.records import provenance
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.representations import BASE
 
 WORKER = Path(__file__).resolve().parent / "emlp_worker.py"
 SLOW, TIMES = 1.0, 100.0
@@ -103,7 +103,7 @@ CASES = (
     Case("RubiksCube", 3, 51, None, most=1.0),
 )
 """Of emlp S(5) T(7) and S(8) T(7) are not asked: it does not end on S(5) T(6). What it calls
-Rubik's cube is the group behind the published ranks, not the cube (`isotropy.symmetry.puzzles`)."""
+Rubik's cube is the group behind the published ranks, not the cube (`groups.catalogue`)."""
 
 
 # -- ours --------------------------------------------------------------------------------------

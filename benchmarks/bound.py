@@ -30,18 +30,17 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
 from isotropy.data.embedded import digits
-from isotropy.evidence.captured import WARM_UP
+from isotropy.evidence.bound import FunctionSpaceBound
 from isotropy.evidence.laplace import Batch
-from isotropy.evidence.precision import multiplying_in
-from isotropy.evidence.schedule import LearnConfig, resolve
-from isotropy.evidence.stochastic import FunctionSpaceBound
+from isotropy.evidence.settings import LearnConfig, multiplying_in, resolve
 from isotropy.evidence.training import Trainer
+from isotropy.evidence.weight_steps import WARM_UP
 from isotropy.likelihoods import Categorical
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.specification import parse_network
-from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.provenance import provenance
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.zoo.specification import parse_network
+from isotropy.records import provenance
+from isotropy.symmetry.actions.images import affine
 
 SHAPE = (1, 28, 28)
 MOST = 1.2

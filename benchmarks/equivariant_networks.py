@@ -24,10 +24,10 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
 from isotropy.bases.solving import forget
-from isotropy.networks.emlp import EMLP, plain_mlp
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.representations import Representation, Scalar, T, V
-from isotropy.workflows.provenance import provenance
+from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
+from isotropy.records import provenance
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.representations import Representation, Scalar, T, V
 
 MOST = 2.5
 """Steps of the plain network that a step of the equivariant one may take."""

@@ -36,16 +36,15 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
-from isotropy.evidence.precision import multiplying_in
+from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.schedule import LearnConfig, resolve
-from isotropy.evidence.sizing import fit_curvature_batch
+from isotropy.evidence.settings import LearnConfig, multiplying_in, resolve
 from isotropy.likelihoods import Categorical
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.specification import parse_network
-from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.provenance import provenance
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.zoo.specification import parse_network
+from isotropy.records import provenance
+from isotropy.symmetry.actions.images import affine
 
 SAMPLES = 31
 SHAPE = (1, 28, 28)

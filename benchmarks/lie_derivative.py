@@ -39,8 +39,8 @@ from isotropy.equivariance.layouts import Invariant
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.measurement import default_batch
 from isotropy.equivariance.subject import Subject
-from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.provenance import provenance
+from isotropy.records import provenance
+from isotropy.symmetry.actions.images import affine
 
 CLASSES = 1000
 PUBLISHED_PROBES = 100

@@ -39,8 +39,8 @@ from benchmarks.training_parts import with_full
 from isotropy.data.embedded import digits
 from isotropy.data.labelled import LabelledData
 from isotropy.data.readers import load
-from isotropy.evidence.schedule import LearnConfig
-from isotropy.workflows.provenance import provenance
+from isotropy.evidence.settings import LearnConfig
+from isotropy.records import provenance
 
 SAMPLES = 31
 NETWORKS = ("mlp", "cnn")

@@ -16,13 +16,12 @@ import torch
 
 from benchmarks.training_parts import Context, TrainingParts
 from isotropy.data.labelled import LabelledData
-from isotropy.evidence.precision import multiplying_in
-from isotropy.evidence.schedule import LearnConfig, resolve
-from isotropy.evidence.sizing import fit_curvature_batch
-from isotropy.fused import reference_path
-from isotropy.networks.specification import parse_network
-from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.preparing import make_trainer
+from isotropy.evidence.machine import fit_curvature_batch
+from isotropy.evidence.settings import LearnConfig, multiplying_in, resolve
+from isotropy.kernels.fused import reference_path
+from isotropy.networks.zoo.specification import parse_network
+from isotropy.symmetry.actions.images import affine
+from isotropy.workflows.runs import make_trainer
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from isotropy.curvature.copies import Copies
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical
-from isotropy.networks.relaxed_cnn import relaxed_cnn
-from isotropy.workflows.provenance import provenance
+from isotropy.networks.pathways.relax import relaxed_cnn
+from isotropy.records import provenance
 
 MOST = 2.5
 """Steps of the convolutional network that a step of F-FC + CONV may take."""

@@ -21,8 +21,8 @@ from benchmarks.paths import PATHS, RunPath
 from benchmarks.timing import goal
 from isotropy.data.labelled import Split
 from isotropy.data.variants import vary
-from isotropy.evidence.schedule import LearnConfig
-from isotropy.networks.specification import parse_network
+from isotropy.evidence.settings import LearnConfig
+from isotropy.networks.zoo.specification import parse_network
 from isotropy.workflows.learning import learn
 
 VARIANT, SYMMETRY = "rotated", "rotation"

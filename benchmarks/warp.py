@@ -28,10 +28,10 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import fastest, goal, goal_lines, options_of, publish
-from isotropy.fused import reference_path
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.warp import affine_warp
-from isotropy.workflows.provenance import provenance
+from isotropy.kernels.fused import reference_path
+from isotropy.records import provenance
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.warp import affine_warp
 
 SAMPLES = 31
 SIZES = {"28×28×1": (1, 28, 28), "32×32×3": (3, 32, 32)}

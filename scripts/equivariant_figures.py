@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from isotropy.data.spring_pendulum import STEP
+from isotropy.experiments.pendulum import STEP
 from isotropy.experiments.series import ROWS, read_rows, read_table
-from isotropy.report.experiment_figures import (
+from isotropy.report.experiments import (
     convergence_figure,
     data_efficiency_figure,
     dynamics_figure,

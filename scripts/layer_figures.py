@@ -20,8 +20,8 @@ from layer_rows import NAME, Rows, about, rows_of
 from results_figures import standalone
 
 from isotropy.report.canvas import INK, LINE, MUTED, UNITS_PER_INCH, style, svg_of
-from isotropy.report.relax_figures import Paint, paints
-from isotropy.report.relax_words import layer_name, layers_of, shares_text
+from isotropy.report.relax.figures import Paint, paints
+from isotropy.report.relax.page import layer_name, layers_of, shares_text
 from isotropy.report.wording import MISSING, finite, mapping_of
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from typing import Any
 
 from isotropy.experiments import layer_equivariance
 from isotropy.experiments.series import ROWS, read_rows, read_table
-from isotropy.report.relax_words import layers_of
+from isotropy.report.relax.page import layers_of
 from isotropy.report.wording import MISSING, finite, mapping_of, number_text
 
 NAME = "layer-equivariance"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.checks import CallerError
-from isotropy.data.idx import find_idx_folder, read_idx
+from isotropy.data.formats import find_idx_folder, read_idx
 
 SEED = 0
 PER_CLASS = {"train": 200, "test": 100}

@@ -17,11 +17,10 @@ from oracles.dense_fisher import (
 )
 from torch import Tensor, nn
 
-from isotropy.curvature.batches import BatchCurvature, Curvature
+from isotropy.curvature.blocks import JOINT
 from isotropy.curvature.choice import make_curvature
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.joint import JOINT
-from isotropy.curvature.kinds import KINDS, CurvatureKind
+from isotropy.curvature.kinds import KINDS, BatchCurvature, Curvature, CurvatureKind
 from isotropy.likelihoods import Likelihood
 
 COUNT = 4

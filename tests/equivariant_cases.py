@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Representation, Scalar, T, V
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Representation, Scalar, T, V
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 """Of an equivariance error, divided by condition numbers."""

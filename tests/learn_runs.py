@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.cli.main import main
-from isotropy.evidence.schedule import LearnConfig
+from isotropy.evidence.settings import LearnConfig
 
 SIZE = 8
 FAST = (

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
-from isotropy.networks.backbones import Bias, FixupResNet, Scale
+from isotropy.networks.zoo.backbones import Bias, FixupResNet, Scale
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
 """Largest difference that counts as equal, relative to the largest entry."""

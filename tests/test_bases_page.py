@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from isotropy.bases.solving import METHODS
-from isotropy.symmetry.group_catalogue import GROUPS
-from isotropy.symmetry.representation_language import parse_representation
+from isotropy.symmetry.groups.catalogue import GROUPS
+from isotropy.symmetry.groups.language import parse_representation
 from isotropy.workflows.basis import equivariant_basis
 
 ROOT = Path(__file__).parents[1]

@@ -27,7 +27,7 @@ from benchmarks import (  # noqa: E402
     timing,
 )
 from benchmarks.paths import PATHS, parts_of  # noqa: E402
-from isotropy.evidence.schedule import LearnConfig  # noqa: E402
+from isotropy.evidence.settings import LearnConfig  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = "mlp:8"

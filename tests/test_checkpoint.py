@@ -23,7 +23,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import isotropy
-from isotropy.checkpoint import (
+from isotropy.checks import CallerError
+from isotropy.evidence.training import Trainer
+from isotropy.records import (
     check_unused,
     load_module,
     load_tensors,
@@ -38,8 +40,6 @@ from isotropy.checkpoint import (
     write_json,
     write_lines,
 )
-from isotropy.checks import CallerError
-from isotropy.evidence.training import Trainer
 
 
 def full_disk(*arguments: Any, **options: Any) -> Any:

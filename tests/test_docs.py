@@ -27,11 +27,11 @@ from isotropy.cli.main import cli
 from isotropy.curvature import layer_rules
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence import schedule
-from isotropy.evidence.schedule import OBJECTIVES, LearnConfig, resolve
+from isotropy.evidence import settings as schedule
+from isotropy.evidence.settings import OBJECTIVES, LearnConfig, resolve
 from isotropy.likelihoods import Categorical
-from isotropy.report.reading import OTHER_READING, READINGS
-from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS
+from isotropy.report.learn.reading import OTHER_READING, READINGS
+from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "isotropy"

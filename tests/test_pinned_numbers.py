@@ -21,11 +21,11 @@ from learn_runs import bar_tensors
 from torch import Tensor, nn
 
 from isotropy.data.embedded import digits
-from isotropy.evidence.layer_schedule import RelaxConfig
-from isotropy.evidence.schedule import LearnConfig
-from isotropy.networks.relaxing import relax
-from isotropy.networks.specification import parse_network
-from isotropy.symmetry.catalogue import actions_named
+from isotropy.evidence.layers.settings import RelaxConfig
+from isotropy.evidence.settings import LearnConfig
+from isotropy.networks.pathways.relax import relax
+from isotropy.networks.zoo.specification import parse_network
+from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.workflows.learning import learn
 from isotropy.workflows.relaxing import learn_layers
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from isotropy.cli.relax import QUICK
-from isotropy.evidence.layer_schedule import RelaxConfig, resolved
-from isotropy.networks.pathways import PATHWAYS
+from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.networks.pathways.relaxed_layer import PATHWAYS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "relax.md"

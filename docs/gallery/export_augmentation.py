@@ -9,7 +9,7 @@ import torch
 import isotropy
 from isotropy.data.embedded import digits
 from isotropy.data.variants import vary
-from isotropy.networks.backbones import mlp
+from isotropy.networks.zoo.backbones import mlp
 
 
 def main(epochs: int = 20, examples: int = 500) -> dict[str, float]:

@@ -10,7 +10,7 @@ import torch
 import isotropy
 from isotropy.data.embedded import digits
 from isotropy.data.variants import vary
-from isotropy.networks.backbones import mlp
+from isotropy.networks.zoo.backbones import mlp
 
 
 def main(epochs: int = 80, examples: int = 2000, variant: str = "rotated") -> isotropy.LearnResult:

@@ -8,7 +8,7 @@ import torch
 
 import isotropy
 from isotropy.data.problems import shifted_waves
-from isotropy.networks.backbones import mlp
+from isotropy.networks.zoo.backbones import mlp
 
 
 def main(epochs: int = 80, examples: int = 600, verdicts: int = 2) -> isotropy.LearnResult:

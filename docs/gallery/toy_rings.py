@@ -13,7 +13,7 @@ from torch import nn
 import isotropy
 from isotropy.data.problems import rings
 from isotropy.evidence.predictive import Predictive
-from isotropy.symmetry.point_actions import points
+from isotropy.symmetry.actions.points import points
 
 
 def main(epochs: int = 100, examples: int = 200) -> Figure:

@@ -6,40 +6,38 @@ print(result.symmetries)
 
 from isotropy._version import __version__
 from isotropy.checks import CallerError
+from isotropy.curvature.blocks import DenseRoots, DiagonalRoots, KroneckerRoots
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.kronecker import DenseRoots, DiagonalRoots, KroneckerRoots
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import load
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Layout, Tokens
 from isotropy.equivariance.penalty import lie_derivative_penalty
 from isotropy.equivariance.testing import assert_equivariant
-from isotropy.evidence.calibration import Calibration, calibration
-from isotropy.evidence.laplace import NotFiniteError
-from isotropy.evidence.layer_schedule import RelaxConfig
-from isotropy.evidence.predictive import Predictive
-from isotropy.evidence.schedule import LearnConfig
+from isotropy.evidence.laplace import EvidenceValue, NotFiniteError
+from isotropy.evidence.layers.settings import RelaxConfig
+from isotropy.evidence.predictive import Calibration, Predictive, calibration
 from isotropy.evidence.screening import Screening
-from isotropy.evidence.values import EvidenceValue
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.verdict import Verdict
-from isotropy.networks.augmentations import Augmentation, Symmetry, UniformRanges
-from isotropy.networks.correlated import CorrelatedRanges
-from isotropy.networks.emlp import EMLP
-from isotropy.networks.equivariant_linear import EquivariantLinear
-from isotropy.networks.export import (
+from isotropy.networks.averaging.augmentations import Augmentation, Symmetry, UniformRanges
+from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import Mixture, augmentation_over
+from isotropy.networks.equivariant.emlp import EMLP
+from isotropy.networks.equivariant.linear import EquivariantLinear
+from isotropy.networks.export.transforms import (
     as_kornia,
     as_torchvision,
     augmentation_from_law,
     export_model,
 )
-from isotropy.networks.hardening import harden
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import Mixture, augmentation_over
-from isotropy.networks.pathways import RelaxedLayer
-from isotropy.networks.relaxing import relax
-from isotropy.symmetry.actions import Action, Generator, compose
-from isotropy.symmetry.catalogue import actions_named
-from isotropy.symmetry.finite_actions import (
+from isotropy.networks.pathways.harden import harden
+from isotropy.networks.pathways.relax import relax
+from isotropy.networks.pathways.relaxed_layer import RelaxedLayer
+from isotropy.symmetry.actions.action import Action, Generator, compose
+from isotropy.symmetry.actions.catalogue import actions_named
+from isotropy.symmetry.actions.finite import (
     Element,
     FiniteAction,
     RandomTransform,
@@ -51,16 +49,16 @@ from isotropy.symmetry.finite_actions import (
     reversal,
     sign_change,
 )
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.image_actions import AffineAction, affine
-from isotropy.symmetry.intensity_actions import intensity
-from isotropy.symmetry.linear_actions import LinearAction, linear_action, matrix_elements
-from isotropy.symmetry.point_actions import points
-from isotropy.symmetry.sequence_actions import sequences
+from isotropy.symmetry.actions.images import AffineAction, affine
+from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.linear import LinearAction, linear_action, matrix_elements
+from isotropy.symmetry.actions.points import points
+from isotropy.symmetry.actions.sequences import sequences
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.group import Group
 from isotropy.workflows.basis import BasisResult, equivariant_basis
 from isotropy.workflows.building import BuildResult, build
-from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
+from isotropy.workflows.estimators import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
 from isotropy.workflows.loading import load_built, load_layers, load_model
 from isotropy.workflows.measuring import MeasureResult, measure, measured_actions

@@ -13,8 +13,8 @@ import numpy as np
 from oracles.basis_oracle import invariant_projector, word_factors
 
 from isotropy.bases.problem import Problem
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import BASE
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import BASE
 
 
 def unit(n: int, i: int, j: int) -> np.ndarray:

@@ -8,14 +8,14 @@ import scipy.sparse as sparse
 import torch
 
 from isotropy.bases.blocks import Block, block_basis, block_rank, blocks_of
-from isotropy.bases.dense import dense_null_space
+from isotropy.bases.null_spaces import dense_null_space
 from isotropy.bases.problem import Problem
 from isotropy.bases.solving import rank, solve
-from isotropy.symmetry.atoms import BASE
-from isotropy.symmetry.group_catalogue import SO, DkeR3, O2eR3, Scaling, SO2eR3
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.irreducible import irrep
-from isotropy.symmetry.representations import Representation, T
+from isotropy.symmetry.groups.atoms import BASE
+from isotropy.symmetry.groups.catalogue import SO, DkeR3, O2eR3, Scaling, SO2eR3
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.irreducible import irrep
+from isotropy.symmetry.groups.representations import Representation, T
 
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 

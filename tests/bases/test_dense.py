@@ -14,9 +14,9 @@ from basis_cases import (
     turn,
 )
 
-from isotropy.bases.dense import dense_null_space, null_space, tall_null_space
+from isotropy.bases.null_spaces import dense_null_space, null_space, tall_null_space
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups import Group
+from isotropy.symmetry.groups.group import Group
 
 
 @pytest.mark.parametrize("case", WITH_TORUS + WITHOUT_TORUS, ids=case_name)

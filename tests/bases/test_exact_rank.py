@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.invariant_oracle import matching_gram, rational_rank
 
-from isotropy.bases.exact_rank import PRIMES, exact_rank, rank_modulo
+from isotropy.bases.null_spaces import PRIMES, exact_rank, rank_modulo
 from isotropy.checks import CallerError
 
 

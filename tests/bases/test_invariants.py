@@ -12,14 +12,14 @@ import torch
 from oracles.invariant_oracle import moved, special_linear, special_orthogonal
 
 from isotropy.bases import invariants
-from isotropy.bases.dense import dense_null_space
 from isotropy.bases.invariants import invariant_basis, invariant_rank, levi_civita
+from isotropy.bases.null_spaces import dense_null_space
 from isotropy.bases.problem import Problem
 from isotropy.bases.residual import residual
 from isotropy.checks import CallerError
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.groups import Classical, Group
-from isotropy.symmetry.representations import BASE, P, Representation, T, V, custom
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.group import Classical, Group
+from isotropy.symmetry.groups.representations import BASE, P, Representation, T, V, custom
 
 NAMES = (
     "O(1) O(2) O(3) SO(2) SO(3) SO(4) O(1,3) SO(1,3) SO+(1,3) O(1,1) SO+(1,1) Sp(1) Sp(2) "

@@ -25,7 +25,7 @@ from isotropy.bases import krylov, solution
 from isotropy.bases.krylov import convergence, krylov_basis, krylov_null_space, sparse_operator
 from isotropy.bases.residual import residual
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups import Group
+from isotropy.symmetry.groups.group import Group
 
 
 @pytest.mark.parametrize("case", WITH_TORUS + WITHOUT_TORUS, ids=case_name)

@@ -11,9 +11,9 @@ from oracles.emlp_oracle import map_projector
 from isotropy.bases import solution
 from isotropy.bases.maps import kinds, map_atoms, map_basis, normal_form
 from isotropy.checks import CallerError
-from isotropy.symmetry.group_catalogue import GL, O13, SO, SU, D, O, S, SO13p, Sp, Z
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import BASE, Maps, P, Representation, Scalar, T, V
+from isotropy.symmetry.groups.catalogue import GL, O13, SO, SU, D, O, S, SO13p, Sp, Z
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import BASE, Maps, P, Representation, Scalar, T, V
 
 CASES = [
     (SO(3), V >> V * V),

@@ -17,13 +17,13 @@ from oracles.orbit_oracle import (
 )
 
 from isotropy.bases import orbit_tree, solution
-from isotropy.bases.dense import dense_null_space
+from isotropy.bases.null_spaces import dense_null_space
 from isotropy.bases.orbits import orbit_basis, orbit_rank
 from isotropy.bases.problem import Problem
 from isotropy.bases.residual import residual
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Representation, Scalar, T, V, custom
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Representation, Scalar, T, V, custom
 
 CUBE = [[4, 1, 0, 3, 5, 2], [3, 0, 2, 5, 4, 1]]
 """Faces of a cube under two quarter turns."""

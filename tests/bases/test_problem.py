@@ -7,8 +7,8 @@ from basis_cases import SMALL, case_name, constraint_factors, problem_of, some_v
 from oracles.basis_oracle import constraint_matrix, kronecker, kronecker_sum
 
 from isotropy.bases.problem import Problem
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import BASE, custom
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import BASE, custom
 
 by_case = pytest.mark.parametrize("case", SMALL, ids=case_name)
 

@@ -7,16 +7,16 @@ import torch
 from basis_cases import O3, SO3, SU2, assert_basis, problem_of, projector_of, rotations
 
 from isotropy.bases import solution
-from isotropy.bases.dense import dense_null_space
+from isotropy.bases.null_spaces import dense_null_space
 from isotropy.bases.problem import Problem
 from isotropy.bases.products import product_basis, product_rank
 from isotropy.bases.residual import residual
 from isotropy.bases.solution import Basis
 from isotropy.checks import CallerError
-from isotropy.symmetry.factor_representations import of_factor
-from isotropy.symmetry.group_products import direct_product
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import BASE, PSEUDOSCALAR, V
+from isotropy.symmetry.groups.factors import of_factor
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.products import direct_product
+from isotropy.symmetry.groups.representations import BASE, PSEUDOSCALAR, V
 
 Z3 = Group("Z(3)", discrete=[[1, 2, 0]])
 Z4 = Group("Z(4)", discrete=[[1, 2, 3, 0]])

@@ -11,9 +11,9 @@ from oracles import invariant_oracle as oracle
 from isotropy.bases.invariants import invariant_rank
 from isotropy.bases.orbits import orbit_rank
 from isotropy.bases.problem import Problem
-from isotropy.bases.published_ranks import PUBLISHED_RANKS
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.representations import T
+from isotropy.experiments.rank_tables import PUBLISHED_RANKS
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.representations import T
 
 named = cache(group_named)
 

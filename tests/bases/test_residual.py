@@ -20,10 +20,10 @@ from basis_cases import (
 from oracles.basis_oracle import constraint_matrix
 
 from isotropy.bases import residual as measuring
+from isotropy.bases.orbits import signed_orbit_basis
 from isotropy.bases.problem import Problem
 from isotropy.bases.residual import residual
-from isotropy.bases.signed_orbits import signed_orbit_basis
-from isotropy.symmetry.groups import Group
+from isotropy.symmetry.groups.group import Group
 
 Z4 = Group("Z(4)", discrete=[[1, 2, 3, 0]])
 by_case = pytest.mark.parametrize("case", SMALL, ids=case_name)

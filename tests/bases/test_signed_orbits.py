@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from oracles.orbit_oracle import all_elements, burnside_rank, group_average
 
 from isotropy.bases import orbit_tree
-from isotropy.bases.dense import dense_null_space
+from isotropy.bases.null_spaces import dense_null_space
+from isotropy.bases.orbits import signed_orbit_basis, signed_orbit_rank
 from isotropy.bases.problem import Problem
 from isotropy.bases.residual import residual
-from isotropy.bases.signed_orbits import signed_orbit_basis, signed_orbit_rank
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import P, Representation, Scalar, T, V
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import P, Representation, Scalar, T, V
 
 QUARTER_TURN = [[0, -1], [1, 0]]
 REFLECTION = [[-1, 0], [0, 1]]

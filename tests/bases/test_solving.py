@@ -9,9 +9,9 @@ from isotropy.bases import solving
 from isotropy.bases.problem import Problem
 from isotropy.bases.solving import METHODS, Method, forget, rank, solve
 from isotropy.checks import CallerError
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.representation_language import parse_representation
-from isotropy.symmetry.representations import Product
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.language import parse_representation
+from isotropy.symmetry.groups.representations import Product
 
 CHOICES = {
     ("S(4)", "T(4)"): ("orbits", 15),

@@ -28,14 +28,13 @@ from basis_cases import (
 from oracles.basis_oracle import invariant_projector
 
 from isotropy.bases import solution
-from isotropy.bases.dense import dense_null_space, null_space
-from isotropy.bases.disconnected import kept_by_discrete
+from isotropy.bases.null_spaces import dense_null_space, kept_by_discrete, null_space
 from isotropy.bases.problem import Problem
 from isotropy.bases.residual import residual
 from isotropy.bases.weights import _Algebra, real_span, weight_basis, zero_sums
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import BASE, PSEUDOSCALAR, custom
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import BASE, PSEUDOSCALAR, custom
 
 
 @pytest.mark.parametrize("case", WITH_TORUS, ids=case_name)

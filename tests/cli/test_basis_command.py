@@ -9,11 +9,11 @@ import pytest
 from learn_runs import assert_one_sentence, run_here
 
 from isotropy.bases import solving
-from isotropy.bases.published_ranks import PUBLISHED_RANKS
 from isotropy.cli import basis as command
 from isotropy.cli.main import cli
-from isotropy.symmetry.group_catalogue import GROUPS
-from isotropy.workflows import rank_tables
+from isotropy.experiments import rank_tables
+from isotropy.experiments.rank_tables import PUBLISHED_RANKS
+from isotropy.symmetry.groups.catalogue import GROUPS
 
 Capture = pytest.CaptureFixture[str]
 

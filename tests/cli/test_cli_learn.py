@@ -25,10 +25,10 @@ from safetensors.torch import load_file
 import isotropy
 from isotropy.cli.learn import learn_command
 from isotropy.cli.progress import LearnDisplay, reading
-from isotropy.evidence.schedule import OBJECTIVES, LearnConfig
+from isotropy.evidence.settings import OBJECTIVES, LearnConfig
 from isotropy.evidence.training import EpochRecord
-from isotropy.networks.augmentations import Symmetry, UniformRanges
-from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS, affine
+from isotropy.networks.averaging.augmentations import Symmetry, UniformRanges
+from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS, affine
 from isotropy.workflows.learning import LearnProgress
 
 Capture = pytest.CaptureFixture[str]

@@ -102,7 +102,7 @@ def test_second_interruption_and_killed_between_writes(
 ) -> None:
     """Stopped twice, once between history and checkpoint: still the numbers of one piece."""
     monkeypatch.setattr("isotropy.workflows.learning.CHECKPOINT_SECONDS", 0.0)
-    from isotropy import checkpoint
+    from isotropy import records as checkpoint
 
     save = checkpoint.save_tensors
     saves = [0]

@@ -15,13 +15,12 @@ import torch
 from learn_runs import FAST, assert_one_sentence, bars_file, run_here
 from rich.console import Console
 
-from isotropy.checkpoint import load_tensors
-from isotropy.cli.relax import QUICK, _completed, _model, relax_command, relax_data
-from isotropy.cli.relax_display import RelaxDisplay
+from isotropy.cli.relax import QUICK, RelaxDisplay, _completed, _model, relax_command, relax_data
 from isotropy.data.quadrants import TASKS
-from isotropy.evidence.layer_schedule import RelaxConfig
-from isotropy.evidence.layer_structure import relaxed_layers
-from isotropy.evidence.layer_training import LayerEpoch, LayerTrainer
+from isotropy.evidence.layers.settings import RelaxConfig
+from isotropy.evidence.layers.structure import relaxed_layers
+from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer
+from isotropy.records import load_tensors
 from isotropy.workflows.loading import load_layers
 from isotropy.workflows.relaxing import RelaxProgress
 

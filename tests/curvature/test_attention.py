@@ -19,8 +19,8 @@ from isotropy.checks import CallerError
 from isotropy.curvature.attention import visible_projections
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.plain_operations import plain_operations
 from isotropy.curvature.recording import record
+from isotropy.kernels.operations import plain_operations
 from isotropy.likelihoods import Categorical
 
 BATCH, COUNT, HEADS = 3, 4, 2

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from isotropy.curvature.circular_padding import CIRCULAR, circular_padding
-from isotropy.curvature.plain_operations import StandIns
+from isotropy.kernels.operations import CIRCULAR, StandIns, circular_padding
 
 RIMS = [(1, 1, 1, 1), (2, 0, 1, 3), (0, 0, 1, 0), (0, 0, 0, 0), (4, 4, 3, 3)]
 

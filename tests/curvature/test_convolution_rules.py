@@ -21,10 +21,10 @@ from oracles.dense_kfac import TRANSPOSED, dense_kfac, reached_by_pixel
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.convolution_rules import _patches, _windows
+from isotropy.curvature.blocks import KroneckerFactors
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kronecker import KroneckerFactors
+from isotropy.curvature.layer_rules import _patches, _windows
 from isotropy.likelihoods import Categorical
 
 CLEARLY = 0.05

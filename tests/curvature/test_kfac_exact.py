@@ -24,9 +24,9 @@ from network_cases import (
 from oracles.dense_ggn import dense_ggn, dense_ggn_blocks, group_blocks, softmax_curvature
 from torch import nn
 
+from isotropy.curvature.blocks import KroneckerFactors
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kronecker import KroneckerFactors
 from isotropy.likelihoods import Categorical
 
 ONE_PIXEL = {

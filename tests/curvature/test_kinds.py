@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature import choice
+from isotropy.curvature.blocks import JOINT, JointFactors, JointRoots
 from isotropy.curvature.choice import make_curvature
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.joint import JOINT, JointFactors, JointRoots
 from isotropy.curvature.kinds import (
     DEFAULT_KIND,
     FISHERS,

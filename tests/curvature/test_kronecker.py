@@ -9,7 +9,7 @@ from hypothesis import strategies
 from network_cases import assert_equal, relative_difference
 from torch import Tensor
 
-from isotropy.curvature.kronecker import (
+from isotropy.curvature.blocks import (
     DenseFactors,
     DenseRoots,
     Factors,
@@ -17,7 +17,7 @@ from isotropy.curvature.kronecker import (
     KroneckerRoots,
     Roots,
 )
-from isotropy.fused import reference_path
+from isotropy.kernels.fused import reference_path
 
 COUNT = 5
 

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from isotropy.curvature.lean_operations import LEAN
-from isotropy.curvature.plain_operations import plain_operations
-from isotropy.curvature.shifts import shifted
+from isotropy.kernels.max_pooling import shifted
+from isotropy.kernels.operations import LEAN, plain_operations
 
 EXACTLY = 1e-12
 

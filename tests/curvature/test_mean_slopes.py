@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from triton_cases import CAN_RUN, DEVICE, needs_triton
 
-from isotropy import fused
-from isotropy.curvature.activations import gelu, relu, sigmoid, silu, tanh
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.kernels import fused
+from isotropy.kernels.activations import gelu, relu, sigmoid, silu, tanh
 from isotropy.likelihoods import Categorical
 
 if CAN_RUN:
     from isotropy.curvature import mean_slopes as mean_slopes_module
-    from isotropy.curvature import slope_kernels
     from isotropy.curvature.mean_slopes import curve_of, mean_slopes
-    from isotropy.curvature.slope_kernels import value_and_slope
+    from isotropy.kernels import slope_kernels
+    from isotropy.kernels.slope_kernels import value_and_slope
 
 pytestmark = needs_triton
 

@@ -14,7 +14,7 @@ from torch import nn
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.norm_rules import check_running_statistics
+from isotropy.curvature.layer_rules import check_running_statistics
 from isotropy.likelihoods import Categorical
 
 BATCH_NORMS = [name for name in NORMS if name.startswith("batch norm")]

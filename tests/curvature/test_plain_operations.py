@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.plain_operations import plain_operations
+from isotropy.kernels.operations import plain_operations
 from isotropy.likelihoods import Categorical
 
 EXACTLY = 1e-12

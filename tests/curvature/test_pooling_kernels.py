@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from triton_cases import CAN_RUN, DEVICE, needs_triton
 
-from isotropy import fused
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.kernels import fused
 from isotropy.likelihoods import Categorical
 
 if CAN_RUN:
-    from isotropy.curvature import pooling
-    from isotropy.curvature.pooling import can_pool, pool
+    from isotropy.kernels import pooling
+    from isotropy.kernels.pooling import can_pool, pool
 
 pytestmark = needs_triton
 

@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from isotropy.checks import CallerError
 from isotropy.curvature.scale_invariance import scale_invariant_layers
-from isotropy.networks.backbones import FixupResNet, Scale
+from isotropy.networks.zoo.backbones import FixupResNet, Scale
 
 IMAGE = (1, 6, 6)
 

@@ -11,7 +11,7 @@ import torch
 from network_cases import assert_equal, relative_difference
 from torch import Tensor
 
-from isotropy.curvature.kronecker import KroneckerRoots, KroneckerSpectrum
+from isotropy.curvature.blocks import KroneckerRoots, KroneckerSpectrum
 from isotropy.evidence.predictive import covariance_root
 
 COUNT, GROUPS = 5, 3

@@ -15,19 +15,22 @@ import torch
 from torch.nn.functional import conv2d
 from triton_cases import CAN_RUN, DEVICE, ON_CUDA, needs_cuda, needs_triton
 
-from isotropy.curvature import convolution_plans, small_convolutions
-from isotropy.curvature.convolution_plans import (
+from isotropy.kernels import small_convolutions
+from isotropy.kernels import small_convolutions as convolution_plans
+from isotropy.kernels.fused import imported
+from isotropy.kernels.small_convolutions import (
     Geometry,
     Tiles,
+    covers_input,
+    is_small,
     output_size,
+    small_convolution,
     value_plan,
     weight_plan,
 )
-from isotropy.curvature.small_convolutions import covers_input, is_small, small_convolution
-from isotropy.fused import imported
 
 if CAN_RUN:
-    from isotropy.curvature import convolution_kernels
+    from isotropy.kernels import convolution_kernels
 
 
 @dataclass(frozen=True)
@@ -339,8 +342,8 @@ def test_without_triton_it_is_torch(monkeypatch):
     """Where Triton cannot be imported, or another type comes, nothing is raised."""
     for module in ("triton", "triton.language"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, "isotropy.curvature.convolution_kernels", raising=False)
-    assert imported.__wrapped__("isotropy.curvature.convolution_kernels") is None
+    monkeypatch.delitem(sys.modules, "isotropy.kernels.convolution_kernels", raising=False)
+    assert imported.__wrapped__("isotropy.kernels.convolution_kernels") is None
     monkeypatch.setattr(small_convolutions, "_kernels", lambda: None)
     inputs = drawn(CASES["padded"])
     ours = small_convolution(*inputs, padding=1)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotropy import fused
-from isotropy.curvature.plain_operations import StandIns
-from isotropy.curvature.swift_operations import SWIFT, swift_operations
-from isotropy.networks.backbones import cnn
+from isotropy.kernels import fused
+from isotropy.kernels.operations import SWIFT, StandIns, swift_operations
+from isotropy.networks.zoo.backbones import cnn
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda")

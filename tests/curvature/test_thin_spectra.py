@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isotropy.curvature.kronecker import DenseRoots, DiagonalRoots, KroneckerRoots, Roots
-from isotropy.curvature.thin_spectra import decomposed, spectra_of_roots, squares_along
+from isotropy.curvature.blocks import (
+    DenseRoots,
+    DiagonalRoots,
+    KroneckerRoots,
+    Roots,
+    decomposed,
+    spectra_of_roots,
+    squares_along,
+)
 
 COUNT = 7
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.data.equivariant_problems import (
+from isotropy.experiments.equivariant_problems import (
     PROBLEMS,
     invariant_function,
     matrix_element,
@@ -15,8 +15,8 @@ from isotropy.data.equivariant_problems import (
     random_elements,
     regression_problem,
 )
-from isotropy.symmetry.group_catalogue import O13, DkeR3, O, S, SO13p
-from isotropy.symmetry.groups import Group
+from isotropy.symmetry.groups.catalogue import O13, DkeR3, O, S, SO13p
+from isotropy.symmetry.groups.group import Group
 
 ETA = np.diag([1.0, -1.0, -1.0, -1.0])
 GROUPS = {"o5": O(5), "inertia": O(3), "particle": O13()}

@@ -8,7 +8,7 @@ import torch
 from data_files import write_picture, write_picture_set
 from PIL import Image
 
-from isotropy.data.pictures import picture_tensor
+from isotropy.data.image_folder import picture_tensor
 from isotropy.data.readers import load
 
 LOSSLESS = [".png", ".bmp", ".tif", ".tiff", ".PNG"]

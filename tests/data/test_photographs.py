@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from isotropy.checks import CallerError
+from isotropy.data.image_folder import WORKING_SIZE
 from isotropy.data.photographs import SHAPES, photograph, write_photographs
-from isotropy.data.pictures import WORKING_SIZE
 from isotropy.data.readers import load
 
 

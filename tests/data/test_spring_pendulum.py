@@ -11,15 +11,16 @@ import torch
 from scipy.integrate import solve_ivp
 
 from isotropy.checks import CallerError
-from isotropy.data.integration import integrate, torchdiffeq
-from isotropy.data.spring_pendulum import (
+from isotropy.experiments.pendulum import (
     ACCURATE,
     CHUNK,
     STEP,
     angular_momentum,
     initial_states,
+    integrate,
     motion,
     pendulum_data,
+    torchdiffeq,
 )
 
 

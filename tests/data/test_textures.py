@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.data.textures import TextureLaw, moved_textures
-from isotropy.symmetry.image_actions import affine
+from isotropy.data.problems import TextureLaw, moved_textures
+from isotropy.symmetry.actions.images import affine
 
 QUIET = {"noise": 0.0, "poses": 1, "textures": 2}
 

@@ -12,7 +12,7 @@ from scipy import ndimage
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.variants import LAWS, TRUE_RANGES, apply_variant, variant_coordinates, vary
-from isotropy.symmetry.image_actions import GENERATORS
+from isotropy.symmetry.actions.images import GENERATORS
 
 VARIANTS = list(LAWS)
 MOVING = [variant for variant in VARIANTS if variant != "original"]

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from isotropy.checks import CallerError
-from isotropy.data.pictures import LARGEST_SIDE, WORKING_SIZE, middle, resize_images
+from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, middle, resize_images
 from isotropy.data.readers import load
 
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.sequence_actions import sequences
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.sequences import sequences
 
 
 class ResidualBlock(nn.Module):

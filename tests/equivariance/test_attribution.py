@@ -15,10 +15,10 @@ from isotropy.equivariance.attribution import Attribution, attribute, mean_chi
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Layout, layout_for
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.subject import Subject
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.linear_actions import linear_action
-from isotropy.symmetry.point_actions import points
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.linear import linear_action
+from isotropy.symmetry.actions.points import points
 
 TURNS = affine(("translation_x", "rotation"), padding="reflection")
 

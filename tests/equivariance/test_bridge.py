@@ -22,15 +22,15 @@ from isotropy.checks import CallerError
 from isotropy.equivariance.bridge import symmetries
 from isotropy.equivariance.penalty import lie_derivative_penalty
 from isotropy.equivariance.testing import assert_equivariant
-from isotropy.networks.emlp import EMLP, plain_mlp
-from isotropy.report.measure_words import measure_sentences
-from isotropy.symmetry.finite_actions import flip
-from isotropy.symmetry.group_catalogue import SO as Rotations
-from isotropy.symmetry.group_catalogue import SO13, SU, D, O, S, Trivial, group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.linear_actions import linear_action, matrix_elements
-from isotropy.symmetry.point_actions import points
-from isotropy.symmetry.representations import P, Representation, Scalar, T, V
+from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
+from isotropy.report.measure.words import measure_sentences
+from isotropy.symmetry.actions.finite import flip
+from isotropy.symmetry.actions.linear import linear_action, matrix_elements
+from isotropy.symmetry.actions.points import points
+from isotropy.symmetry.groups.catalogue import SO as Rotations
+from isotropy.symmetry.groups.catalogue import SO13, SU, D, O, S, Trivial, group_named
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import P, Representation, Scalar, T, V
 from isotropy.workflows.measuring import measure
 
 Matrix = np.ndarray

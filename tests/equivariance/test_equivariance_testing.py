@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.equivariance.exact_error import PixelShifts
+from isotropy.equivariance.finite_error import PixelShifts
 from isotropy.equivariance.layouts import Grid, Invariant
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.subject import Subject
 from isotropy.equivariance.testing import TOLERANCES, assert_equivariant
-from isotropy.symmetry.actions import Action, Generator, compose
-from isotropy.symmetry.finite_actions import (
+from isotropy.symmetry.actions.action import Action, Generator, compose
+from isotropy.symmetry.actions.finite import (
     channel_permutations,
     flip,
     point_permutation,
@@ -26,11 +26,11 @@ from isotropy.symmetry.finite_actions import (
     reversal,
     sign_change,
 )
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.intensity_actions import intensity
-from isotropy.symmetry.linear_actions import linear_action, matrix_elements
-from isotropy.symmetry.point_actions import points
-from isotropy.symmetry.sequence_actions import sequences
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.linear import linear_action, matrix_elements
+from isotropy.symmetry.actions.points import points
+from isotropy.symmetry.actions.sequences import sequences
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.equivariance.exact_error import PixelShifts, element_errors, exact_errors
+from isotropy.equivariance.finite_error import PixelShifts, element_errors, exact_errors
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Layout, Tokens
 from isotropy.equivariance.subject import Subject
-from isotropy.symmetry.finite_actions import (
+from isotropy.symmetry.actions.finite import (
     channel_permutations,
     flip,
     point_permutation,
     quarter_turns,
     sign_change,
 )
-from isotropy.symmetry.linear_actions import linear_action
+from isotropy.symmetry.actions.linear import linear_action
 
 IMAGE = Grid((2, 3))
 

@@ -19,12 +19,12 @@ from isotropy.equivariance.finite_error import (
 )
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Tokens
 from isotropy.equivariance.subject import Subject
-from isotropy.symmetry.actions import Action, Generator, compose
-from isotropy.symmetry.image_actions import GENERATORS, affine
-from isotropy.symmetry.intensity_actions import INTENSITY_GENERATORS
-from isotropy.symmetry.linear_actions import linear_action
-from isotropy.symmetry.point_actions import POINT_GENERATORS, points
-from isotropy.symmetry.sequence_actions import SEQUENCE_GENERATORS
+from isotropy.symmetry.actions.action import Action, Generator, compose
+from isotropy.symmetry.actions.images import GENERATORS, affine
+from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS
+from isotropy.symmetry.actions.linear import linear_action
+from isotropy.symmetry.actions.points import POINT_GENERATORS, points
+from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS
 
 
 class Compute(nn.Module):

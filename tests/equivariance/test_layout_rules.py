@@ -15,9 +15,9 @@ from isotropy.equivariance.layout_rules import read_labels
 from isotropy.equivariance.layouts import Grid, Invariant, Layout, Tokens
 from isotropy.equivariance.operations import watch
 from isotropy.equivariance.subject import differentiable_forward
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.sequence_actions import sequences
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.sequences import sequences
 
 ACTION = affine(("rotation",), padding="reflection")
 

@@ -16,11 +16,11 @@ from isotropy.equivariance.layouts import (
     guess_tokens,
     layout_for,
 )
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.linear_actions import linear_action
-from isotropy.symmetry.point_actions import points
-from isotropy.symmetry.sequence_actions import sequences
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.linear import linear_action
+from isotropy.symmetry.actions.points import points
+from isotropy.symmetry.actions.sequences import sequences
 
 ACTION = affine(("translation_x", "rotation"), interpolation="bicubic", padding="reflection")
 DIRECTION = torch.tensor([0.4, -0.8], dtype=torch.float64)

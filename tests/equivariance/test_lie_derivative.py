@@ -14,14 +14,14 @@ from oracles.aliasing import mean_square_of_aliasing, mean_square_of_pointwise
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.equivariance.exact_error import exact_errors
+from isotropy.equivariance.finite_error import exact_errors
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Layout, Tokens, layout_for
 from isotropy.equivariance.lie_derivative import Derivatives, lie_derivatives, push_forward
 from isotropy.equivariance.subject import Subject
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.linear_actions import linear_action
-from isotropy.symmetry.point_actions import points
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.linear import linear_action
+from isotropy.symmetry.actions.points import points
 
 SHIFTS = affine(("translation_x", "translation_y"), interpolation="fourier")
 IMAGE = Grid((2, 3))
@@ -307,7 +307,7 @@ def test_errors_are_squares_per_dimension() -> None:
 
 
 def test_an_action_without_ideal_velocity_has_no_floor() -> None:
-    from isotropy.symmetry.actions import Generator
+    from isotropy.symmetry.actions.action import Generator
 
     class Fade(Action):
         generators = (Generator("fade", unit="factor"),)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-from isotropy.equivariance.linear_tangents import linear_tangents
+from isotropy.equivariance.tangents import linear_tangents
 
 
 def norm(dimensions: int, affine: bool = True) -> nn.Module:

@@ -21,10 +21,10 @@ from isotropy.equivariance.measurement import (
     measure_action,
 )
 from isotropy.equivariance.subject import Subject
-from isotropy.symmetry.actions import Generator
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.linear_actions import linear_action
-from isotropy.symmetry.point_actions import points
+from isotropy.symmetry.actions.action import Generator
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.linear import linear_action
+from isotropy.symmetry.actions.points import points
 
 ACTION = affine(("translation_x", "rotation"), padding="reflection")
 UNITS = torch.eye(2, dtype=torch.float64)

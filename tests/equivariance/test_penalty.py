@@ -12,10 +12,10 @@ from torch.func import functional_call
 from isotropy.checks import CallerError
 from isotropy.equivariance.layouts import Follows, Grid
 from isotropy.equivariance.penalty import lie_derivative_penalty
-from isotropy.symmetry.actions import compose
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.intensity_actions import intensity
-from isotropy.symmetry.point_actions import points
+from isotropy.symmetry.actions.action import compose
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.points import points
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -17,7 +17,7 @@ from isotropy.equivariance.translation_metrics import (
     translate,
     translation_errors,
 )
-from isotropy.symmetry.linear_actions import linear_action
+from isotropy.symmetry.actions.linear import linear_action
 
 IMAGE = Grid((2, 3))
 

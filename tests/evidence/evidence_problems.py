@@ -25,11 +25,11 @@ from isotropy.curvature.kfac import KFAC
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.backbones import Bias, Scale
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.symmetry.actions import Action, Generator
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.zoo.backbones import Bias, Scale
+from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.images import affine
 
 COUNT, SAMPLES = 4, 3
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig, resolve
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
-from isotropy.networks.augmentations import Augmentation
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import augmentation_over
-from isotropy.symmetry.actions import Action, Generator
-from isotropy.symmetry.finite_actions import Element, FiniteAction, MapAction
+from isotropy.networks.averaging.augmentations import Augmentation
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.finite import Element, FiniteAction, MapAction
 
 
 class Turn(Action):

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import t as student
 
 from isotropy.checks import CallerError
-from isotropy.evidence import amounts as room
-from isotropy.evidence.amounts import (
+from isotropy.evidence.search import amounts as room
+from isotropy.evidence.search.amounts import (
     Profile,
     between,
     coarse_power,

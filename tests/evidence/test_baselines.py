@@ -13,23 +13,27 @@ from oracles.augerino_oracle import augerino_transform
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotropy.checkpoint import load_trainer, save_trainer
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
-from isotropy.evidence.baselines import augmentation_for, average_of_losses, reward_for_width
-from isotropy.evidence.objectives import COMBINATIONS, OBJECTIVES, RECIPES
-from isotropy.evidence.schedule import LearnConfig, resolve
 from isotropy.evidence.scoring import combined, score
-from isotropy.evidence.settings import settings_from
+from isotropy.evidence.settings import (
+    COMBINATIONS,
+    OBJECTIVES,
+    RECIPES,
+    LearnConfig,
+    resolve,
+    settings_from,
+)
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
+from isotropy.evidence.weight_steps import augmentation_for, average_of_losses, reward_for_width
 from isotropy.likelihoods import Categorical, Gaussian
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.random_copies import RandomCopies
-from isotropy.networks.softplus_ranges import AUGERINO_GENERATORS, SoftplusRanges
-from isotropy.symmetry.finite_actions import flip
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.baselines import AUGERINO_GENERATORS, RandomCopies, SoftplusRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.records import load_trainer, save_trainer
+from isotropy.symmetry.actions.finite import flip
+from isotropy.symmetry.actions.images import affine
 
 BASELINES = ("averaged-losses", "augerino-original", "trivial-augment")
 SIZE, COUNT, CLASSES = 8, 24, 3

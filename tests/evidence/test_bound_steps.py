@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from isotropy.checkpoint import load_trainer, save_trainer
 from isotropy.checks import CallerError
 from isotropy.data.embedded import digits
 from isotropy.data.variants import apply_variant
-from isotropy.evidence.bound_steps import FEW, distinct
+from isotropy.evidence.bound import FEW, distinct
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.laplace import LaplaceEvidence, NotFiniteError
-from isotropy.evidence.schedule import NOISY_TRAVEL, LearnConfig, resolve, too_short
+from isotropy.evidence.settings import NOISY_TRAVEL, LearnConfig, resolve, too_short
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
-from isotropy.networks.augmentations import START, UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.averaging.augmentations import START, UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.records import load_trainer, save_trainer
+from isotropy.symmetry.actions.images import affine
 
 GENERATORS = ("rotation", "translation_x", "scale_x")
 

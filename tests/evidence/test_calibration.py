@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.evidence.calibration import calibration
+from isotropy.evidence.predictive import calibration
 
 
 def test_by_hand() -> None:

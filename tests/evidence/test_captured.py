@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import isotropy
-from isotropy.evidence.captured import WARM_UP, CapturedFunction, can_capture
-from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig, resolve
 from isotropy.evidence.training import Trainer
-from isotropy.networks.backbones import backbone
-from isotropy.symmetry.image_actions import affine
-from isotropy.workflows.preparing import make_trainer, read_split
+from isotropy.evidence.weight_steps import WARM_UP, CapturedFunction, can_capture
+from isotropy.networks.zoo.backbones import backbone
+from isotropy.symmetry.actions.images import affine
+from isotropy.workflows.runs import make_trainer, read_split
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda")

@@ -11,13 +11,13 @@ from torch import nn
 
 from isotropy.evidence import estimate
 from isotropy.evidence.estimate import Estimate, estimate_run
-from isotropy.evidence.memory import step_bytes
-from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.machine import step_bytes
+from isotropy.evidence.settings import LearnConfig, resolve
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.symmetry.actions.images import affine
 
 
 def trainer(**settings: Any) -> Trainer:

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.evidence.factor_memory import check_factor_memory, factor_memory
-from isotropy.evidence.pass_progress import PassProgress
-from isotropy.networks.backbones import backbone
+from isotropy.evidence.laplace import PassProgress
+from isotropy.evidence.machine import check_factor_memory, factor_memory
+from isotropy.networks.zoo.backbones import backbone
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from scipy.stats import multivariate_normal, norm
 
-from isotropy.evidence.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
 from isotropy.evidence.laplace import NotFiniteError
+from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
 
 Array = NDArray[np.float64]
 

@@ -19,8 +19,8 @@ from oracles.dense_evidence import categorical_log_likelihood, gaussian_log_like
 from oracles.dense_fisher import weighted_outputs
 from torch import Tensor
 
+from isotropy.curvature.blocks import JOINT
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.joint import JOINT
 from isotropy.curvature.kinds import KINDS
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior

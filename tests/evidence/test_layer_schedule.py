@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.evidence.layer_schedule import FREE_SHARE, RelaxConfig, resolved
-from isotropy.evidence.layer_training import LayerTrainer
+from isotropy.evidence.layers.settings import FREE_SHARE, RelaxConfig, resolved
+from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.likelihoods import Categorical
-from isotropy.networks.pathway import LayerShape
-from isotropy.networks.pathways import RelaxedLayer, options_for
+from isotropy.networks.pathways.pathway import LayerShape
+from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
 
 EXAMPLES = 8
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence import layer_structure
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
-from isotropy.evidence.layer_structure import (
+from isotropy.evidence.layers import structure as layer_structure
+from isotropy.evidence.layers.structure import (
     LayerStructure,
     PathwayUse,
     became,
@@ -22,8 +22,8 @@ from isotropy.evidence.layer_structure import (
 )
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical
-from isotropy.networks.pathway import LayerShape
-from isotropy.networks.pathways import RelaxedLayer, options_for
+from isotropy.networks.pathways.pathway import LayerShape
+from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
 
 SAME = LayerShape((2, 4, 4), (4, 4, 4))
 HALVED = LayerShape((4, 4, 4), (4, 2, 2))

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.evidence.laplace import NotFiniteError
-from isotropy.evidence.layer_schedule import RelaxConfig, resolved
-from isotropy.evidence.layer_structure import became, layer_structures
-from isotropy.evidence.layer_training import LayerTrainer
+from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.structure import became, layer_structures
+from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.evidence.scoring import plain_scores
 from isotropy.likelihoods import Categorical, likelihood_named
-from isotropy.networks.pathway import LayerShape
-from isotropy.networks.pathways import RelaxedLayer
+from isotropy.networks.pathways.pathway import LayerShape
+from isotropy.networks.pathways.relaxed_layer import RelaxedLayer
 
 SIZE = 6
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from isotropy.evidence.memory import (
+from isotropy.evidence.machine import (
     _available_bytes,
     fitting_micro_batch,
     free_bytes,

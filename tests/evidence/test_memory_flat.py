@@ -23,9 +23,9 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.symmetry.actions.images import affine
 
 BATCH, SAMPLES = 4, 3
 FEW, MANY = 8, 64

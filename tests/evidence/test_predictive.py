@@ -31,10 +31,10 @@ from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.predictive import METHODS, Predictive, monte_carlo, probit
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import Mixture
-from isotropy.symmetry.finite_actions import flip
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.symmetry.actions.finite import flip
 
 COUNT, SAMPLES, NEW = 6, 3, 5
 POINTS = (4,)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from isotropy.evidence.proximal_adam import ProximalAdam
+from isotropy.evidence.layers.steps import ProximalAdam
 
 
 def _problem() -> tuple[nn.Parameter, torch.Tensor, torch.Tensor]:

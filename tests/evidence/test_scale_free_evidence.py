@@ -13,12 +13,12 @@ from isotropy.curvature.kinds import KINDS
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import STRUCTURES, GaussianPrior
-from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig, resolve
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.symmetry.intensity_actions import intensity
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.symmetry.actions.intensity import intensity
 
 COUNT, SAMPLES = 5, 3
 

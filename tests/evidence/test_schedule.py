@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.evidence.objectives import RECIPES
-from isotropy.evidence.schedule import (
+from isotropy.evidence.settings import (
     OBJECTIVES,
+    RECIPES,
     TRAVEL,
     LearnConfig,
     cosine,

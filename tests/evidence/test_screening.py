@@ -32,10 +32,10 @@ from isotropy.evidence.laplace import Batch
 from isotropy.evidence.screening import AMOUNTS, Direction, Screening, screen
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import Trainer
-from isotropy.networks.augmentations import Augmentation
-from isotropy.networks.mixtures import augmentation_over
-from isotropy.symmetry.actions import Action, Generator
-from isotropy.symmetry.image_actions import AffineGenerator
+from isotropy.networks.averaging.augmentations import Augmentation
+from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.images import AffineGenerator
 
 
 def over(*actions: Any, distribution: str = "correlated", **options: Any) -> Augmentation:

@@ -21,10 +21,9 @@ from planar_problems import (
 )
 from torch import Tensor, nn
 
-from isotropy.evidence import search as room
-from isotropy.evidence.amounts import coarse_power
-from isotropy.evidence.schedule import resolve
-from isotropy.evidence.search import (
+from isotropy.evidence.search import selection as room
+from isotropy.evidence.search.amounts import coarse_power
+from isotropy.evidence.search.selection import (
     AROUND,
     HOPELESS,
     LEAST_ERROR,
@@ -39,11 +38,12 @@ from isotropy.evidence.search import (
     families_of,
     search,
 )
-from isotropy.evidence.trials import BLOCKS, Amounts, Trial, Trials
+from isotropy.evidence.search.trials import BLOCKS, Amounts, Trial, Trials
+from isotropy.evidence.settings import resolve
 from isotropy.evidence.verdict import nothing_learned, word_for
-from isotropy.networks.mixtures import augmentation_over
-from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.symmetry.actions.finite import PointPermutation, quarter_turns
+from isotropy.symmetry.actions.images import affine
 
 # --- candidates -----------------------------------------------------------------------------------
 

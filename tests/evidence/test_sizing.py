@@ -8,13 +8,13 @@ from torch import nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence import sizing
+from isotropy.evidence import machine as sizing
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
+from isotropy.evidence.machine import CACHE_BYTES, GPU_BYTES, JACOBIAN_BYTES, fit_curvature_batch
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.schedule import LearnConfig, resolve
-from isotropy.evidence.sizing import CACHE_BYTES, GPU_BYTES, JACOBIAN_BYTES, fit_curvature_batch
+from isotropy.evidence.settings import LearnConfig, resolve
 from isotropy.likelihoods import Categorical
-from isotropy.networks.backbones import cnn, mlp
+from isotropy.networks.zoo.backbones import cnn, mlp
 
 SHAPE = (1, 28, 28)
 

@@ -24,9 +24,9 @@ from isotropy.curvature import tangent_kernel
 from isotropy.curvature.choice import make_curvature
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kinds import KINDS
+from isotropy.evidence.bound import FunctionSpaceBound, log_determinant_above_one
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.stochastic import FunctionSpaceBound, log_determinant_above_one
 from isotropy.likelihoods import Categorical
 
 COUNT = 6

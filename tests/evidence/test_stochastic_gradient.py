@@ -18,9 +18,9 @@ from torch import Tensor
 from isotropy.curvature import tangent_kernel
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.tangent_kernel import gram
+from isotropy.evidence.bound import FunctionSpaceBound
 from isotropy.evidence.laplace import Batch
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.stochastic import FunctionSpaceBound
 from isotropy.likelihoods import Categorical, Gaussian
 
 EQUAL = torch.full((SAMPLES,), 1 / SAMPLES, dtype=torch.float64)

@@ -30,17 +30,19 @@ from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence import layer_structure, layer_training, switching_off
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
-from isotropy.evidence.layer_schedule import RelaxConfig, resolved
-from isotropy.evidence.layer_training import LayerTrainer
+from isotropy.evidence.layers import structure as layer_structure
+from isotropy.evidence.layers import switching_off
+from isotropy.evidence.layers import training as layer_training
+from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.switching_off import switch_off, volumes
+from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.switching_off import switch_off, volumes
 from isotropy.likelihoods import Categorical, Likelihood
-from isotropy.networks.convolutional_pathways import ConvolutionPathway
-from isotropy.networks.hardening import harden
-from isotropy.networks.pathway import LayerShape
-from isotropy.networks.pathways import PathwayOptions, RelaxedLayer, options_for
+from isotropy.networks.pathways.convolution import ConvolutionPathway
+from isotropy.networks.pathways.harden import harden
+from isotropy.networks.pathways.pathway import LayerShape
+from isotropy.networks.pathways.relaxed_layer import PathwayOptions, RelaxedLayer, options_for
 
 SIZE, CHANNELS = 4, 5
 SHAPE = LayerShape((1, SIZE, SIZE), (CHANNELS, SIZE, SIZE))

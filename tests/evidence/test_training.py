@@ -10,18 +10,17 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import KINDS
-from isotropy.evidence.baselines import augmentation_for
 from isotropy.evidence.laplace import NotFiniteError
-from isotropy.evidence.objectives import OBJECTIVES, RECIPES
-from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.settings import OBJECTIVES, RECIPES, LearnConfig, resolve
 from isotropy.evidence.training import EpochRecord, Trainer
+from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
-from isotropy.networks.augmentations import START, Augmentation, UniformRanges
-from isotropy.networks.correlated import CorrelatedRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import augmentation_over
-from isotropy.symmetry.finite_actions import flip
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.averaging.augmentations import START, Augmentation, UniformRanges
+from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.symmetry.actions.finite import flip
+from isotropy.symmetry.actions.images import affine
 
 SIZE = 9
 RADII = (0.35, 0.7)

@@ -20,11 +20,9 @@ from torch.nn import functional
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.tangent_kernel import tangent_kernels
-from isotropy.evidence import trials as room
-from isotropy.evidence.kernel_evidence import fit_kernel
-from isotropy.evidence.schedule import resolve
-from isotropy.evidence.streams import stream
-from isotropy.evidence.trials import (
+from isotropy.evidence.search import trials as room
+from isotropy.evidence.search.kernel_evidence import fit_kernel
+from isotropy.evidence.search.trials import (
     BLOCKS,
     COPIES,
     EXAMPLES_AT_ONCE,
@@ -39,7 +37,9 @@ from isotropy.evidence.trials import (
     output_gradients,
     scaled_copy,
 )
-from isotropy.symmetry.finite_actions import PointPermutation, quarter_turns
+from isotropy.evidence.settings import resolve
+from isotropy.evidence.streams import stream
+from isotropy.symmetry.actions.finite import PointPermutation, quarter_turns
 
 EXAMPLES = 40
 MANY = COPIES[1]

@@ -31,9 +31,9 @@ from oracles.dense_evidence import laplace_log_evidence
 from oracles.dense_ggn import average_over_samples, trainable
 from torch import Tensor
 
+from isotropy.curvature.blocks import Factors
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kronecker import Factors
 from isotropy.evidence.laplace import Batch, LaplaceFit
 from isotropy.likelihoods import Gaussian
 

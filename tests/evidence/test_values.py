@@ -8,7 +8,7 @@ import json
 import pytest
 
 from isotropy.checks import CallerError
-from isotropy.evidence.values import EvidenceValue
+from isotropy.evidence.laplace import EvidenceValue
 
 VALUE = EvidenceValue(
     nats=-120.5, examples=40, curvature="kfac-ggn", samples=8, prior_structure="scalar",

@@ -12,19 +12,18 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.cli.main import cli
-from isotropy.data.integration import integrate
-from isotropy.data.spring_pendulum import ACCURATE, CHUNK, STEP, motion, pendulum_data
 from isotropy.experiments import convergence, dynamics
-from isotropy.experiments.series import SeriesJob, read_rows, read_table
-from isotropy.networks.dynamics import NeuralODE
-from isotropy.networks.emlp import plain_mlp
-from isotropy.workflows.dynamics_fitting import (
+from isotropy.experiments.dynamics_fitting import (
     DynamicsSettings,
     fit_dynamics,
     relative_error,
     rollout,
 )
-from isotropy.workflows.seed_stack import SeedStack
+from isotropy.experiments.pendulum import ACCURATE, CHUNK, STEP, integrate, motion, pendulum_data
+from isotropy.experiments.seed_stack import SeedStack
+from isotropy.experiments.series import SeriesJob, read_rows, read_table
+from isotropy.networks.equivariant.emlp import plain_mlp
+from isotropy.networks.zoo.small_networks import NeuralODE
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {"channels": 12, "layers": 1, "examples": 6, "epochs": 3, "duration": 1.0}

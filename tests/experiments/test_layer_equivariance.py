@@ -12,11 +12,11 @@ import torch
 from isotropy.checks import CallerError
 from isotropy.data.embedded import digits
 from isotropy.data.labelled import Split
-from isotropy.evidence.layer_schedule import RelaxConfig, resolved
+from isotropy.evidence.layers.settings import RelaxConfig, resolved
 from isotropy.experiments import layer_equivariance
 from isotropy.experiments.series import SeriesJob, read_table
-from isotropy.networks.pathways import PATHWAYS
-from isotropy.symmetry.point_groups import PointGroup
+from isotropy.networks.pathways.relaxed_layer import PATHWAYS
+from isotropy.symmetry.groups.point_groups import PointGroup
 
 CPU = torch.device("cpu")
 

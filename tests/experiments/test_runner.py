@@ -16,10 +16,9 @@ from learn_runs import bars_file
 
 from isotropy.checks import CallerError
 from isotropy.cli.main import cli, main
-from isotropy.cli.reproduce_series import SERIES
+from isotropy.cli.reproduce import SERIES
 from isotropy.data.variants import TRUE_RANGES
-from isotropy.evidence.schedule import OBJECTIVES, LearnConfig
-from isotropy.evidence.settings import settings_from
+from isotropy.evidence.settings import OBJECTIVES, LearnConfig, settings_from
 from isotropy.experiments.runner import (
     FIRST_RUN,
     Job,

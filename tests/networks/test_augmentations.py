@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import START, UniformRanges, lattice
-from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS, affine
+from isotropy.networks.averaging.augmentations import START, UniformRanges, lattice
+from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS, affine
 
 DTYPES = (torch.float32, torch.float64)
 

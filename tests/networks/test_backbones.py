@@ -13,7 +13,7 @@ from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical, Gaussian
-from isotropy.networks.backbones import BACKBONES, Bias, FixupResNet, Scale, backbone
+from isotropy.networks.zoo.backbones import BACKBONES, Bias, FixupResNet, Scale, backbone
 
 # name, shape of an input, arguments, parameters
 CASES = {

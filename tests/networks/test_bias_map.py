@@ -13,7 +13,7 @@ from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Gaussian
-from isotropy.networks.bias_map import NOTHING, BiasMap, varying_part
+from isotropy.networks.pathways.small_layers import NOTHING, BiasMap, varying_part
 
 CHANNELS, HEIGHT, WIDTH = 3, 4, 5
 

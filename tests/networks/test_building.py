@@ -11,16 +11,16 @@ from torch.nn import functional
 from user_networks import images, seeded, size_of
 
 from isotropy.checks import CallerError
-from isotropy.networks.backbones import backbone
 from isotropy.networks.building import group_network
-from isotropy.networks.point_group_layers import (
+from isotropy.networks.equivariant.point_group_layers import (
     GroupPooling,
     PerChannel,
     PointGroupConv2d,
     SymmetricPooling,
 )
-from isotropy.networks.polyphase import PolyphaseDownsampling
-from isotropy.symmetry.point_groups import PointGroup
+from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
+from isotropy.networks.zoo.backbones import backbone
+from isotropy.symmetry.groups.point_groups import PointGroup
 
 GROUPS = [PointGroup.of(name) for name in ("C(2)", "C(4)", "D(1)", "D(2)", "D(4)")]
 every_group = pytest.mark.parametrize("group", GROUPS, ids=str)

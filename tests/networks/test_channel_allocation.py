@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotropy.checks import CallerError
-from isotropy.networks.channel_allocation import rank_amounts, uniform_representation
-from isotropy.symmetry.group_catalogue import GL, SL, SO, O, SO13p, Sp
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Scalar, T
+from isotropy.networks.equivariant.channels import rank_amounts, uniform_representation
+from isotropy.symmetry.groups.catalogue import GL, SL, SO, O, SO13p, Sp
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Scalar, T
 
 
 def test_the_published_example():

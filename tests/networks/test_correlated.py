@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import START, UniformRanges
-from isotropy.networks.correlated import CorrelatedRanges, principal_axes
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.point_actions import points
+from isotropy.networks.averaging.augmentations import START, UniformRanges
+from isotropy.networks.averaging.correlated import CorrelatedRanges, principal_axes
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.points import points
 
 NAMES = ("rotation", "scale_x", "scale_y")
 FACTOR = torch.tensor([[0.5, 0.0, -0.25], [0.1, 0.3, 0.0], [-0.2, 0.3, 0.05]], dtype=torch.float64)

@@ -7,13 +7,12 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.data.integration import integrate
-from isotropy.data.spring_pendulum import STATE, angular_momentum, initial_states
-from isotropy.networks.dynamics import HamiltonianNetwork, NeuralODE
-from isotropy.networks.emlp import EMLP, plain_mlp
-from isotropy.symmetry.group_catalogue import DkeR3, O2eR3
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Scalar
+from isotropy.experiments.pendulum import STATE, angular_momentum, initial_states, integrate
+from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
+from isotropy.networks.zoo.small_networks import HamiltonianNetwork, NeuralODE
+from isotropy.symmetry.groups.catalogue import DkeR3, O2eR3
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Scalar
 
 
 def states(count: int) -> torch.Tensor:

@@ -13,15 +13,15 @@ from oracles.group_oracle import icosahedral_generators, octahedral_generators
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.emlp import EMLP, EquivariantBlock, plain_mlp
-from isotropy.networks.equivariant_linear import EquivariantLinear
-from isotropy.networks.larger_symmetry import LargerSymmetryWarning
-from isotropy.symmetry.group_catalogue import SO, SU, O, group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Scalar, T, V
+from isotropy.networks.equivariant.emlp import EMLP, EquivariantBlock, plain_mlp
+from isotropy.networks.equivariant.larger_symmetry import LargerSymmetryWarning
+from isotropy.networks.equivariant.linear import EquivariantLinear
+from isotropy.symmetry.groups.catalogue import SO, SU, O, group_named
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Scalar, T, V
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::isotropy.networks.larger_symmetry.LargerSymmetryWarning"
+    "ignore::isotropy.networks.equivariant.larger_symmetry.LargerSymmetryWarning"
 )
 
 

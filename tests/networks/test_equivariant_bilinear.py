@@ -8,9 +8,9 @@ from equivariant_cases import CASES, TOLERANCE, bound, elements, random_inputs
 from oracles.emlp_oracle import equivariance_error, tensor_bilinear
 
 from isotropy.checks import CallerError
-from isotropy.networks.equivariant_bilinear import Contraction, EquivariantBilinear
-from isotropy.symmetry.group_catalogue import GL, SO, SU, D, O, SO13p, Sp
-from isotropy.symmetry.representations import P, Representation, Scalar, T, V
+from isotropy.networks.equivariant.bilinear import Contraction, EquivariantBilinear
+from isotropy.symmetry.groups.catalogue import GL, SO, SU, D, O, SO13p, Sp
+from isotropy.symmetry.groups.representations import P, Representation, Scalar, T, V
 
 EXTRA: dict[str, Representation] = {
     "SO(3)": Scalar + 2 * V + 2 * T(2) + T(3) + P * V,

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import Augmentation, UniformRanges
-from isotropy.networks.backbones import cnn, mlp
-from isotropy.networks.correlated import CorrelatedRanges
-from isotropy.networks.export import augmentation_from_law, export_model
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import Mixture, NoRanges, augmentation_over
-from isotropy.symmetry.actions import Action, Generator, compose
-from isotropy.symmetry.catalogue import actions_named
-from isotropy.symmetry.finite_actions import (
+from isotropy.networks.averaging.augmentations import Augmentation, UniformRanges
+from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import Mixture, NoRanges, augmentation_over
+from isotropy.networks.export.transforms import augmentation_from_law, export_model
+from isotropy.networks.zoo.backbones import cnn, mlp
+from isotropy.symmetry.actions.action import Action, Generator, compose
+from isotropy.symmetry.actions.catalogue import actions_named
+from isotropy.symmetry.actions.finite import (
     RandomTransform,
     channel_permutations,
     flip,
@@ -28,10 +28,10 @@ from isotropy.symmetry.finite_actions import (
     quarter_turns,
     sign_change,
 )
-from isotropy.symmetry.image_actions import AffineAction, AffineGenerator, affine
-from isotropy.symmetry.intensity_actions import intensity
-from isotropy.symmetry.point_actions import points
-from isotropy.symmetry.sequence_actions import sequences
+from isotropy.symmetry.actions.images import AffineAction, AffineGenerator, affine
+from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.points import points
+from isotropy.symmetry.actions.sequences import sequences
 
 IMAGES = (3, 8, 8)
 

@@ -17,14 +17,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import Augmentation, UniformRanges
-from isotropy.networks.correlated import CorrelatedRanges
-from isotropy.networks.export import as_kornia, as_torchvision
-from isotropy.networks.export_draws import SingleDraws, element_matrix
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import Mixture, NoRanges, augmentation_over
-from isotropy.symmetry.actions import Action, Generator, compose
-from isotropy.symmetry.finite_actions import (
+from isotropy.networks.averaging.augmentations import Augmentation, UniformRanges
+from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import Mixture, NoRanges, augmentation_over
+from isotropy.networks.export.laws import SingleDraws, element_matrix
+from isotropy.networks.export.transforms import as_kornia, as_torchvision
+from isotropy.symmetry.actions.action import Action, Generator, compose
+from isotropy.symmetry.actions.finite import (
     Element,
     FiniteAction,
     MapAction,
@@ -34,8 +34,8 @@ from isotropy.symmetry.finite_actions import (
     quarter_turns,
     sign_change,
 )
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.intensity_actions import intensity
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.intensity import intensity
 
 CHANNELS, HEIGHT, WIDTH = SHAPE = (3, 9, 12)
 SQUARE = (3, 9, 9)
@@ -333,7 +333,7 @@ def test_missing_libraries_are_named(monkeypatch, function, library, extra) -> N
     true_import = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **named: Any) -> Any:
-        if name.split(".")[0] == "isotropy" and name.endswith(f"export_{library}"):
+        if name.split(".")[0] == "isotropy" and name.endswith(f"{library}_transforms"):
             raise ModuleNotFoundError(f"No module named {library!r}", name=library)
         return true_import(name, *arguments, **named)
 

@@ -10,7 +10,7 @@ import torch
 from oracles import filter_basis_oracle as oracle
 
 from isotropy.checks import CallerError
-from isotropy.networks.filter_basis import (
+from isotropy.networks.pathways.filter_basis import (
     NOISE,
     VARIANCE,
     BasisOptions,

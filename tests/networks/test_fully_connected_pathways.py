@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.networks.fully_connected_pathways import FactoredPathway, FullyConnectedPathway
-from isotropy.networks.pathway import LayerShape, Pathway
+from isotropy.networks.pathways.fully_connected import FactoredPathway, FullyConnectedPathway
+from isotropy.networks.pathways.pathway import LayerShape, Pathway
 
 KINDS: dict[str, type[FactoredPathway] | type[FullyConnectedPathway]] = {
     "fc": FullyConnectedPathway,

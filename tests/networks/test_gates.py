@@ -8,9 +8,9 @@ from equivariant_cases import CASES, TOLERANCE, bound, elements, random_inputs
 from oracles.emlp_oracle import equivariance_error
 
 from isotropy.checks import CallerError
-from isotropy.networks.gates import GatedNonlinearity, gated
-from isotropy.symmetry.group_catalogue import SO, D, O, S
-from isotropy.symmetry.representations import P, Scalar, T, V
+from isotropy.networks.equivariant.emlp import GatedNonlinearity, gated
+from isotropy.symmetry.groups.catalogue import SO, D, O, S
+from isotropy.symmetry.groups.representations import P, Scalar, T, V
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -20,10 +20,14 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.networks.group_pathways import FORMS, GroupConvolution, GroupConvolutionPathway
-from isotropy.networks.pathway import LayerShape
-from isotropy.networks.polyphase import PolyphaseDownsampling
-from isotropy.symmetry.point_groups import PointGroup
+from isotropy.networks.pathways.group_convolution import (
+    FORMS,
+    GroupConvolution,
+    GroupConvolutionPathway,
+)
+from isotropy.networks.pathways.pathway import LayerShape
+from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
+from isotropy.symmetry.groups.point_groups import PointGroup
 
 GROUPS = ("Trivial(2)", "C(2)", "C(4)", "D(1)", "D(2)", "D(4)", "Z(2)")
 EXACT = 1e-12

@@ -12,15 +12,13 @@ from torch import Tensor, nn
 from user_networks import disturb, images, layers_of, model_of, seeded, size_of
 
 from isotropy.checks import CallerError
-from isotropy.networks.bias_map import BiasMap
-from isotropy.networks.convolutional_pathways import ConvolutionPathway
-from isotropy.networks.fully_connected_pathways import FactoredPathway
-from isotropy.networks.hardening import harden, kept_pathways
-from isotropy.networks.pathway import LayerShape
-from isotropy.networks.pathways import RelaxedLayer, options_for
-from isotropy.networks.polyphase import PolyphaseDownsampling
-from isotropy.networks.relaxed_cnn import relaxed_cnn
-from isotropy.networks.relaxing import relax
+from isotropy.networks.pathways.convolution import ConvolutionPathway
+from isotropy.networks.pathways.fully_connected import FactoredPathway
+from isotropy.networks.pathways.harden import harden, kept_pathways
+from isotropy.networks.pathways.pathway import LayerShape
+from isotropy.networks.pathways.relax import relax, relaxed_cnn
+from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
+from isotropy.networks.pathways.small_layers import BiasMap, PolyphaseDownsampling
 
 
 def learned(kinds: tuple[str, ...] = ("ffc", "conv")) -> nn.Module:

@@ -16,8 +16,8 @@ from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Gaussian
-from isotropy.networks.backbones import backbone
-from isotropy.networks.image_networks import (
+from isotropy.networks.zoo.backbones import backbone
+from isotropy.networks.zoo.image_networks import (
     AttentionBlock,
     BlurPool,
     ClassToken,

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.symmetry.actions.images import affine
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -7,11 +7,11 @@ import pytest
 from equivariant_cases import CASES, bound, elements
 
 from isotropy.bases.maps import kinds
-from isotropy.networks import isotypic
-from isotropy.networks.isotypic import Splitting, splitting
-from isotropy.symmetry.group_catalogue import SO, SU, O, S, SO13p, Z
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Representation, Scalar, T, Term, V
+from isotropy.networks.equivariant import isotypic
+from isotropy.networks.equivariant.isotypic import Splitting, splitting
+from isotropy.symmetry.groups.catalogue import SO, SU, O, S, SO13p, Z
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Representation, Scalar, T, Term, V
 
 SHEAR = Group("shear", algebra=[np.array([[0.0, 1.0], [0.0, 0.0]])])
 

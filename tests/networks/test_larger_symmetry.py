@@ -10,10 +10,10 @@ import torch
 from oracles.emlp_oracle import map_projector
 from oracles.group_oracle import icosahedral_generators, octahedral_generators
 
-from isotropy.networks.larger_symmetry import Kept, larger_symmetry, telling
-from isotropy.symmetry.group_catalogue import SO, C, Cube, D, O, S, Trivial, Z, group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import BASE, P, Product, V
+from isotropy.networks.equivariant.larger_symmetry import Kept, larger_symmetry, telling
+from isotropy.symmetry.groups.catalogue import SO, C, Cube, D, O, S, Trivial, Z, group_named
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import BASE, P, Product, V
 
 ICOSAHEDRAL = Group("Icosahedral", discrete=icosahedral_generators())
 OCTAHEDRAL = Group("Octahedral", discrete=octahedral_generators())

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import START, UniformRanges
-from isotropy.networks.correlated import CorrelatedRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import (
+from isotropy.networks.averaging.augmentations import START, UniformRanges
+from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import (
     START_PROBABILITY,
     Mixture,
     NoRanges,
     _below_identity,
     augmentation_over,
 )
-from isotropy.symmetry.finite_actions import (
+from isotropy.symmetry.actions.finite import (
     Element,
     FiniteAction,
     RandomTransform,
@@ -32,7 +32,7 @@ from isotropy.symmetry.finite_actions import (
     quarter_turns,
     sign_change,
 )
-from isotropy.symmetry.image_actions import affine
+from isotropy.symmetry.actions.images import affine
 
 SIZE = 5
 

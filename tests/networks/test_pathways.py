@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.networks.pathway import LayerShape, Pathway
-from isotropy.networks.pathways import (
+from isotropy.networks.pathways.pathway import LayerShape, Pathway
+from isotropy.networks.pathways.relaxed_layer import (
     FREE,
     GROUP_CONVOLUTIONS,
     PATHWAYS,
@@ -23,7 +23,7 @@ from isotropy.networks.pathways import (
     pathway_named,
     symmetry_rank,
 )
-from isotropy.symmetry.point_groups import PointGroup
+from isotropy.symmetry.groups.point_groups import PointGroup
 
 SAME = LayerShape((4, 6, 6), (8, 6, 6))
 HALVED = LayerShape((4, 6, 6), (8, 3, 3))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.networks.polyphase import PolyphaseDownsampling
-from isotropy.symmetry.point_groups import PointGroup
+from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
+from isotropy.symmetry.groups.point_groups import PointGroup
 
 
 def some_maps(*shape: int) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.networks.random_copies import EightBitTransform, RandomCopies, trivial_augment
-from isotropy.symmetry.finite_actions import RandomTransform, flip
+from isotropy.networks.averaging.baselines import EightBitTransform, RandomCopies, trivial_augment
+from isotropy.symmetry.actions.finite import RandomTransform, flip
 
 IMAGES = torch.rand((4, 1, 12, 12), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

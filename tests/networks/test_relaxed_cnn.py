@@ -10,8 +10,8 @@ from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical
-from isotropy.networks.pathways import PathwayOptions, RelaxedLayer
-from isotropy.networks.relaxed_cnn import Lift, MapMaximum, relaxed_cnn
+from isotropy.networks.pathways.relax import Lift, MapMaximum, relaxed_cnn
+from isotropy.networks.pathways.relaxed_layer import PathwayOptions, RelaxedLayer
 
 MIXED = ("ffc", "conv", "gconv")
 

@@ -22,8 +22,8 @@ from user_networks import (
 )
 
 from isotropy.checks import CallerError
-from isotropy.networks.pathways import RelaxedLayer
-from isotropy.networks.relaxing import relax
+from isotropy.networks.pathways.relax import relax
+from isotropy.networks.pathways.relaxed_layer import RelaxedLayer
 
 
 @pytest.mark.parametrize("pathways", [("ffc", "conv"), ("conv", "fc", "ffc", "sfc")])

@@ -12,15 +12,15 @@ from oracles.augerino_oracle import augerino_transform
 from torch.autograd import gradcheck
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.export_law import augmentation_from_law
-from isotropy.networks.softplus_ranges import (
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.baselines import (
     AUGERINO_GENERATORS,
     LARGEST_WIDTH,
     SMALLEST_START,
     SoftplusRanges,
 )
-from isotropy.symmetry.image_actions import affine
+from isotropy.networks.export.laws import augmentation_from_law
+from isotropy.symmetry.actions.images import affine
 
 # The content of an image moves against its grid, and theirs turns the other way.
 SIGNS = torch.tensor([-1.0, -1.0, 1.0, -1.0, -1.0, -1.0], dtype=torch.float64)

@@ -15,8 +15,8 @@ from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical, Gaussian
-from isotropy.networks.pathway import LayerShape, Pathway
-from isotropy.networks.sparse_pathways import (
+from isotropy.networks.pathways.pathway import LayerShape, Pathway
+from isotropy.networks.pathways.sparse import (
     SparseConvolutionPathway,
     SparseFactoredPathway,
     SparseLayer,

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.specification import (
+from isotropy.networks.zoo.specification import (
     NetworkSpecification,
     parse_network,
     specification_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from isotropy.networks.pathways import RelaxedLayer
+from isotropy.networks.pathways.relaxed_layer import RelaxedLayer
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-from isotropy.report.experiment_figures import (
+from isotropy.report.experiments import (
     COLOURS,
     Curve,
     CurvePanel,

@@ -17,10 +17,10 @@ from report_pages import (
     nothing_known,
 )
 
-from isotropy.report.measure_figures import Bar, error_axis
-from isotropy.report.measure_report import measure_page
-from isotropy.report.measure_tables import MOST_LAYERS, layer_rows
-from isotropy.report.measure_words import (
+from isotropy.report.measure.figures import Bar, error_axis
+from isotropy.report.measure.page import measure_page
+from isotropy.report.measure.tables import MOST_LAYERS, layer_rows
+from isotropy.report.measure.words import (
     action_sentence,
     error_text,
     is_clear,

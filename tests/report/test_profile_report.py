@@ -16,7 +16,7 @@ from report_pages import (
     profile_result,
 )
 
-from isotropy.report.profile_report import profile_page, profile_sentences
+from isotropy.report.profile import profile_page, profile_sentences
 
 
 def test_sentences() -> None:

@@ -16,17 +16,19 @@ from report_pages import (
     nothing_known,
 )
 
-from isotropy.evidence import layer_structure
-from isotropy.networks.pathways import PATHWAYS
-from isotropy.report.relax_figures import paints
-from isotropy.report.relax_report import curve_drawings, layer_parts, relax_page
-from isotropy.report.relax_words import (
+from isotropy.evidence.layers import structure as layer_structure
+from isotropy.networks.pathways.relaxed_layer import PATHWAYS
+from isotropy.report.relax.figures import paints
+from isotropy.report.relax.page import (
     BIAS_MAP,
     BIAS_MAP_MEANING,
     WORDS,
     became_words,
+    curve_drawings,
     headline,
+    layer_parts,
     part_text,
+    relax_page,
     relax_sentences,
     score_sentences,
     shares_text,

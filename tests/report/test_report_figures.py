@@ -15,16 +15,22 @@ from matplotlib.image import imread
 from isotropy.report.canvas import COLOUR_VARIABLES
 from isotropy.report.figures import (
     Curve,
+    MatrixPanel,
+    ProfilePanel,
     RangePanel,
+    ReliabilityBin,
+    border,
     curves_figure,
     flow_figure,
+    flow_lines,
+    lines_apart,
+    matrix_figure,
+    profile_figure,
     range_figure,
+    reliability_figure,
+    thinned,
 )
-from isotropy.report.flow_lines import border, flow_lines, lines_apart, thinned
-from isotropy.report.matrix_figure import MatrixPanel, matrix_figure
-from isotropy.report.pictures import picture_uri
-from isotropy.report.profile_figure import ProfilePanel, profile_figure
-from isotropy.report.reliability_figure import ReliabilityBin, reliability_figure
+from isotropy.report.page import picture_uri
 
 GRID = np.stack(np.meshgrid(np.linspace(0, 27, 7), np.linspace(0, 27, 7)), axis=-1)
 CENTRE = np.array([13.5, 13.5])

@@ -18,7 +18,7 @@ from report_pages import (
     searched,
 )
 
-from isotropy.report.learn_report import fallback_sentence, learn_page
+from isotropy.report.learn.page import fallback_sentence, learn_page
 from isotropy.report.record import LearnRecord
 from isotropy.report.wording import duration_text
 

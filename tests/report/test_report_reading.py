@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from report_pages import GENERATOR_UNITS, result_with
 
-from isotropy.report.reading import (
+from isotropy.report.learn.reading import (
     READINGS,
     finding_sentence,
     finding_sentences,
@@ -16,8 +16,7 @@ from isotropy.report.reading import (
     reading_of,
     verdict_of,
 )
-from isotropy.report.units import interval_text
-from isotropy.report.wording import gain_text, nats_text, spoken_name
+from isotropy.report.wording import gain_text, interval_text, nats_text, spoken_name
 
 NO_TRUTH: dict[str, float] = {}
 ZERO = dict.fromkeys(GENERATOR_UNITS, 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from report_pages import GENERATOR_UNITS, SEARCH, result_with
 
-from isotropy.report.reading import correlated_pairs, finding_sentences
+from isotropy.report.learn.reading import correlated_pairs, finding_sentences
 
 
 def judged(words: dict[str, tuple[Any, ...]], **half_widths: Any) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from report_pages import (
     screen_result,
 )
 
-from isotropy.report.screen_report import screen_page, screen_sentences
-from isotropy.report.screening_table import amounts_text, gain_bars
+from isotropy.report.screen import amounts_text, gain_bars, screen_page, screen_sentences
 
 
 def test_sentences() -> None:

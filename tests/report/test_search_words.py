@@ -15,17 +15,18 @@ from report_pages import (
     searched,
 )
 
-from isotropy.report.learn_report import learn_page
-from isotropy.report.reading import finding_sentences
-from isotropy.report.record import LearnRecord
-from isotropy.report.search_drawings import held_out_rows, search_drawings
-from isotropy.report.search_words import (
+from isotropy.report.learn.page import learn_page
+from isotropy.report.learn.reading import finding_sentences
+from isotropy.report.learn.search import (
     EVIDENCE_NATS,
     HELD_OUT_NATS,
     disagreement_sentences,
     held_out_points,
+    held_out_rows,
+    search_drawings,
     trained_sentences,
 )
+from isotropy.report.record import LearnRecord
 
 
 def with_half(predictive: float, held_out: float, evidence: float = 0.0) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isotropy.symmetry.actions import Action, compose
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.intensity_actions import INTENSITY_GENERATORS, intensity
-from isotropy.symmetry.linear_actions import linear_action
-from isotropy.symmetry.point_actions import points
-from isotropy.symmetry.sequence_actions import sequences
+from isotropy.symmetry.actions.action import Action, compose
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, intensity
+from isotropy.symmetry.actions.linear import linear_action
+from isotropy.symmetry.actions.points import points
+from isotropy.symmetry.actions.sequences import sequences
 
 
 @dataclass(frozen=True)

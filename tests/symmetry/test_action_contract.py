@@ -12,7 +12,7 @@ from action_cases import CASES, Case, draw
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions import Action, Generator
+from isotropy.symmetry.actions.action import Action, Generator
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_generator = pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from oracles.affine_oracle import exponential, exponential_derivative
 from triton_cases import needs_cuda
 
-from isotropy.fused import reference_path
-from isotropy.symmetry import affine_exponential as module
-from isotropy.symmetry.affine_exponential import FEW
-from isotropy.symmetry.affine_exponential import reference_exponential as affine_exponential
+from isotropy.kernels.fused import reference_path
+from isotropy.symmetry.actions import exponential as module
+from isotropy.symmetry.actions.exponential import FEW
+from isotropy.symmetry.actions.exponential import reference_exponential as affine_exponential
 
 # Relative to the size of the exponential, or one, and growing with the block's norm squared:
 # that is scipy's own rounding (against 60 digits ours stays below 1e-15 where its is 1e-12).

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.catalogue import actions_named
-from isotropy.symmetry.finite_actions import FiniteAction
-from isotropy.symmetry.image_actions import GENERATORS, AffineAction
-from isotropy.symmetry.intensity_actions import INTENSITY_GENERATORS, IntensityAction
-from isotropy.symmetry.point_actions import POINT_GENERATORS, PointAction
-from isotropy.symmetry.sequence_actions import SEQUENCE_GENERATORS, SequenceAction
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.catalogue import actions_named
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.symmetry.actions.images import GENERATORS, AffineAction
+from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, IntensityAction
+from isotropy.symmetry.actions.points import POINT_GENERATORS, PointAction
+from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS, SequenceAction
 
 IMAGE, SEQUENCE, PLANE, SPACE = (3, 6, 6), (2, 9), (7, 2), (5, 3)
 

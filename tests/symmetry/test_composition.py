@@ -8,11 +8,11 @@ from action_cases import draw
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions import Action, Composition, Generator, compose
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.intensity_actions import intensity
-from isotropy.symmetry.point_actions import points
-from isotropy.symmetry.sequence_actions import sequences
+from isotropy.symmetry.actions.action import Action, Composition, Generator, compose
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.points import points
+from isotropy.symmetry.actions.sequences import sequences
 
 
 class Add(Action):

@@ -13,7 +13,7 @@ from action_cases import draw
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.finite_actions import (
+from isotropy.symmetry.actions.finite import (
     FiniteAction,
     RandomTransform,
     channel_permutations,
@@ -24,7 +24,7 @@ from isotropy.symmetry.finite_actions import (
     reversal,
     sign_change,
 )
-from isotropy.symmetry.image_actions import GENERATORS, affine
+from isotropy.symmetry.actions.images import GENERATORS, affine
 
 CASES: dict[str, tuple[FiniteAction, Tensor]] = {
     "horizontal_flip": (flip("horizontal"), draw(2, 3, 4, 5)),

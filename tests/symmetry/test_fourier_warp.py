@@ -10,10 +10,9 @@ from action_cases import draw
 from oracles.fourier_oracle import trigonometric
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.symmetry.fourier_warp import fourier_sample
-from isotropy.symmetry.image_actions import GENERATORS, affine
-from isotropy.symmetry.warp import affine_warp
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.symmetry.actions.images import GENERATORS, affine
+from isotropy.symmetry.actions.warp import affine_warp, fourier_sample
 
 SIZES = [(5, 7), (6, 8), (4, 9), (1, 6), (2, 2), (5, 1), (1, 1)]
 every_size = pytest.mark.parametrize("size", SIZES, ids=str)

@@ -22,15 +22,16 @@ from oracles.group_oracle import (
 )
 
 from isotropy.checks import CallerError
-from isotropy.symmetry import group_catalogue as catalogue
-from isotropy.symmetry.group_catalogue import GROUPS, group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.puzzles import (
+from isotropy.symmetry.groups import catalogue as catalogue
+from isotropy.symmetry.groups.catalogue import (
     FACES,
+    GROUPS,
     face_permutation,
     facet_permutation,
+    group_named,
     torn_facet_permutation,
 )
+from isotropy.symmetry.groups.group import Group
 
 LORENTZ = np.diag([1.0, -1.0, -1.0, -1.0])
 PLANE = np.diag([1.0, -1.0])

@@ -9,7 +9,7 @@ from oracles.group_oracle import count_invariants, count_orbits, elements
 from scipy.linalg import expm
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.group_catalogue import (
+from isotropy.symmetry.groups.catalogue import (
     SO,
     SU,
     C,
@@ -23,14 +23,14 @@ from isotropy.symmetry.group_catalogue import (
     Trivial,
     Z,
 )
-from isotropy.symmetry.group_products import (
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.products import (
     direct_product,
     embed,
     finite_elements,
     semidirect_product,
     wreath_product,
 )
-from isotropy.symmetry.groups import Group
 
 
 def dense(matrices: tuple) -> list[np.ndarray]:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from oracles.affine_oracle import exponential, lila_transform
 
 from isotropy.checks import CallerError
-from isotropy.networks.augmentations import UniformRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.symmetry.actions import Action, Generator
-from isotropy.symmetry.image_actions import (
+from isotropy.networks.averaging.augmentations import UniformRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.images import (
     GENERATORS,
     LILA_GENERATORS,
     AffineAction,

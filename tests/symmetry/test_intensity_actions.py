@@ -12,8 +12,8 @@ from action_cases import draw
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions import Generator
-from isotropy.symmetry.intensity_actions import INTENSITY_GENERATORS, IntensityAction, intensity
+from isotropy.symmetry.actions.action import Generator
+from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, IntensityAction, intensity
 
 EVERY = ("brightness", "contrast", "amplitude")
 

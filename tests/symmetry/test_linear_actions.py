@@ -11,8 +11,8 @@ import torch
 from action_cases import draw
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.finite_actions import FiniteAction
-from isotropy.symmetry.linear_actions import LinearAction, linear_action, matrix_elements
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.symmetry.actions.linear import LinearAction, linear_action, matrix_elements
 
 TURN = [[0, -1], [1, 0]]
 

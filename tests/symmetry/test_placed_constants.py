@@ -6,8 +6,8 @@ import pytest
 import torch
 from triton_cases import DEVICE, needs_cuda
 
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.placed_constants import PlacedConstant
+from isotropy.symmetry.actions.exponential import PlacedConstant
+from isotropy.symmetry.actions.images import affine
 
 
 def draw(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.point_actions import POINT_GENERATORS, points
+from isotropy.symmetry.actions.points import POINT_GENERATORS, points
 
 every_generator = pytest.mark.parametrize(
     ("dimensions", "name"),

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.finite_actions import flip, quarter_turns
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.point_groups import PointGroup
+from isotropy.symmetry.actions.finite import flip, quarter_turns
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.point_groups import PointGroup
 
 ORDERS = {
     "Trivial(2)": 1,

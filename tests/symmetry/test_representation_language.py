@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.factor_representations import of_factor
-from isotropy.symmetry.group_catalogue import SO
-from isotropy.symmetry.irreducible import irrep
-from isotropy.symmetry.representation_language import DEEPEST, parse_representation
-from isotropy.symmetry.representations import Maps, P, Representation, Scalar, T, V, custom
+from isotropy.symmetry.groups.catalogue import SO
+from isotropy.symmetry.groups.factors import of_factor
+from isotropy.symmetry.groups.irreducible import irrep
+from isotropy.symmetry.groups.language import DEEPEST, parse_representation
+from isotropy.symmetry.groups.representations import Maps, P, Representation, Scalar, T, V, custom
 
 OWN = custom("pair", lambda g: torch.kron(g, g))
 

@@ -12,9 +12,8 @@ from oracles.representation_oracle import contragredient, derivative, direct_sum
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.atoms import Atom
-from isotropy.symmetry.factor_representations import of_factor
-from isotropy.symmetry.group_catalogue import (
+from isotropy.symmetry.groups.atoms import Atom
+from isotropy.symmetry.groups.catalogue import (
     GL,
     O13,
     SO,
@@ -31,11 +30,11 @@ from isotropy.symmetry.group_catalogue import (
     U,
     Z,
 )
-from isotropy.symmetry.group_products import direct_product
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.irreducible import irrep
-from isotropy.symmetry.representation_checks import check_atom
-from isotropy.symmetry.representations import (
+from isotropy.symmetry.groups.factors import of_factor
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.irreducible import irrep
+from isotropy.symmetry.groups.products import direct_product
+from isotropy.symmetry.groups.representations import (
     BASE,
     Maps,
     P,
@@ -44,6 +43,7 @@ from isotropy.symmetry.representations import (
     Scalar,
     T,
     V,
+    check_atom,
     custom,
     is_permutation,
     product_element,

@@ -12,9 +12,9 @@ from oracles.sequence_oracle import line_map, moved
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions import Generator
-from isotropy.symmetry.line_exponential import line_exponential
-from isotropy.symmetry.sequence_actions import (
+from isotropy.symmetry.actions.action import Generator
+from isotropy.symmetry.actions.exponential import line_exponential
+from isotropy.symmetry.actions.sequences import (
     BOUNDARIES,
     SEQUENCE_GENERATORS,
     SequenceAction,

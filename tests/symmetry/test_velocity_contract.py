@@ -9,9 +9,9 @@ from action_cases import CASES, Case, draw
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions import Action, Generator, compose
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.intensity_actions import intensity
+from isotropy.symmetry.actions.action import Action, Generator, compose
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.intensity import intensity
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 ON_GRIDS = {label: case for label, case in CASES.items() if case.action.grid_axes}
@@ -134,7 +134,7 @@ def test_under_transforms_of_functions(case: Case) -> None:
 
 
 REVERSE_OVER_FORWARD = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""Of grid_sample; see `isotropy.symmetry.warp`."""
+"""Of grid_sample; see `isotropy.symmetry.actions.warp`."""
 
 
 @every_case

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oracles.affine_oracle import resample
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.warp import affine_warp, grid_sample
+from isotropy.symmetry.actions.warp import affine_warp, grid_sample
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 PADDINGS = ("zeros", "border", "reflection")

@@ -10,8 +10,8 @@ import torch
 from oracles.affine_oracle import resample
 from torch.nn import functional
 
-from isotropy.symmetry import warp_cpu
-from isotropy.symmetry.warp import affine_warp
+from isotropy.symmetry.actions import warp as warp_cpu
+from isotropy.symmetry.actions.warp import affine_warp
 
 MODES = [
     {"interpolation": interpolation, "padding": padding, "align_corners": corners}

@@ -13,12 +13,12 @@ import pytest
 import torch
 from triton_cases import CAN_RUN, DEVICE, ON_CUDA, needs_cuda, needs_triton
 
-from isotropy import fused
-from isotropy.fused import reference_path
-from isotropy.symmetry.warp import affine_warp, grid_sample, reference_warp
+from isotropy.kernels import fused
+from isotropy.kernels.fused import reference_path
+from isotropy.symmetry.actions.warp import affine_warp, grid_sample, reference_warp
 
 if CAN_RUN:
-    from isotropy.symmetry.warp_triton import fused_warp
+    from isotropy.symmetry.actions.warp_triton import fused_warp
 
 
 OPTIONS = {
@@ -423,7 +423,7 @@ def test_taken_on_a_gpu(monkeypatch):
     given = inputs(2, 1, 8, 8, samples=3, dtype=torch.float32)
     called = []
     monkeypatch.setattr(
-        fused.imported("isotropy.symmetry.warp_triton"),
+        fused.imported("isotropy.symmetry.actions.warp_triton"),
         "fused_warp",
         lambda *g, **o: called.append(1) or fused_warp(*g, **o),
     )
@@ -442,8 +442,8 @@ def test_without_triton(monkeypatch):
     for module in ("triton", "triton.language"):
         monkeypatch.setitem(sys.modules, module, None)
     for module in ("warp_triton", "warp_kernels"):
-        monkeypatch.delitem(sys.modules, f"isotropy.symmetry.{module}", raising=False)
-    assert fused.imported.__wrapped__("isotropy.symmetry.warp_triton") is None
+        monkeypatch.delitem(sys.modules, f"isotropy.symmetry.actions.{module}", raising=False)
+    assert fused.imported.__wrapped__("isotropy.symmetry.actions.warp_triton") is None
 
 
 class Marked(torch.Tensor):
@@ -453,17 +453,21 @@ class Marked(torch.Tensor):
 def test_what_the_kernels_take():
     """One type, one device, plain tensors, on a GPU; anything else is left to the reference."""
     cpu = torch.zeros(2)
-    assert fused.fused_module("isotropy.symmetry.warp_triton", cpu, cpu) is None
+    assert fused.fused_module("isotropy.symmetry.actions.warp_triton", cpu, cpu) is None
     if not (CAN_RUN and ON_CUDA):
         pytest.skip("the rest needs Triton and a CUDA device")
     cuda = cpu.cuda()
-    taken = fused.fused_module("isotropy.symmetry.warp_triton", cuda, torch.nn.Parameter(cuda))
-    assert taken is fused.imported("isotropy.symmetry.warp_triton")
+    taken = fused.fused_module(
+        "isotropy.symmetry.actions.warp_triton", cuda, torch.nn.Parameter(cuda)
+    )
+    assert taken is fused.imported("isotropy.symmetry.actions.warp_triton")
     for others in ((cuda.double(),), (cpu,), (cuda.as_subclass(Marked),)):
-        assert fused.fused_module("isotropy.symmetry.warp_triton", cuda, *others) is None
-    assert fused.fused_module("isotropy.symmetry.warp_triton", cuda.int(), cuda.int()) is None
+        assert fused.fused_module("isotropy.symmetry.actions.warp_triton", cuda, *others) is None
+    assert (
+        fused.fused_module("isotropy.symmetry.actions.warp_triton", cuda.int(), cuda.int()) is None
+    )
     with reference_path():
-        assert fused.fused_module("isotropy.symmetry.warp_triton", cuda, cuda) is None
+        assert fused.fused_module("isotropy.symmetry.actions.warp_triton", cuda, cuda) is None
 
 
 def test_the_reference_path_ends_with_its_context():

@@ -11,12 +11,12 @@ import pytest
 import scipy.linalg
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.group_catalogue import SO, S, group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Scalar, T, V
-from isotropy.workflows import rank_tables
+from isotropy.experiments import rank_tables
+from isotropy.experiments.rank_tables import Entry, table_text
+from isotropy.symmetry.groups.catalogue import SO, S, group_named
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Scalar, T, V
 from isotropy.workflows.basis import BasisResult, equivariant_basis
-from isotropy.workflows.rank_tables import Entry, table_text
 
 # -- an oracle: the whole matrix at once, no pairs of summands ----------------------------------
 
@@ -232,7 +232,7 @@ def test_a_wrong_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_group_and_word_of_the_tables_is_known() -> None:
-    from isotropy.symmetry.representation_language import parse_representation
+    from isotropy.symmetry.groups.language import parse_representation
 
     for groups in rank_tables.PUBLISHED_RANKS.values():
         for group, row in groups.items():

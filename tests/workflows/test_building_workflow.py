@@ -13,8 +13,8 @@ from learn_runs import CONFIG, assert_one_sentence, run_here
 from torch import Tensor, nn
 
 import isotropy
-from isotropy.networks.specification import parse_network
-from isotropy.symmetry.representations import Scalar, T, V
+from isotropy.networks.zoo.specification import parse_network
+from isotropy.symmetry.groups.representations import Scalar, T, V
 
 SHAPE = (1, 8, 8)
 Capture = pytest.CaptureFixture[str]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import isotropy
 from isotropy.checks import CallerError
-from isotropy.evidence.schedule import LearnConfig
-from isotropy.symmetry.actions import Action, Generator
-from isotropy.workflows.classifier import InvariantClassifier, InvariantRegressor
+from isotropy.evidence.settings import LearnConfig
+from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.workflows.estimators import InvariantClassifier, InvariantRegressor
 
 ROTATION = isotropy.affine(("rotation",))
 QUICK = replace(CONFIG, weight_rate=0.05)
@@ -107,7 +107,7 @@ def test_a_prediction_depends_on_its_own_example_alone(fitted, monkeypatch):
     assert (together == fitted.predict_proba(images)).all()
     np.testing.assert_allclose(fitted.predict_proba(images[7:8]), together[7:8], rtol=1e-5)
     np.testing.assert_allclose(fitted.predict_proba(images[::-1]), together[::-1], rtol=1e-5)
-    monkeypatch.setattr("isotropy.workflows.estimator.ROWS_AT_ONCE", 10)
+    monkeypatch.setattr("isotropy.workflows.estimators.ROWS_AT_ONCE", 10)
     np.testing.assert_allclose(fitted.predict_proba(images), together, rtol=1e-5)
 
 

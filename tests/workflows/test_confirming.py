@@ -18,10 +18,12 @@ from learn_runs import outcome
 from torch import nn
 
 import isotropy
-from isotropy.evidence.schedule import LearnConfig
-from isotropy.workflows import confirming, learning, prepared_run
-from isotropy.workflows.confirming import LEAST_GAIN, confirmed, halved, with_amounts
-from isotropy.workflows.prepared_run import PreparedRun
+from isotropy.evidence.settings import LearnConfig
+from isotropy.workflows import learning
+from isotropy.workflows import runs as prepared_run
+from isotropy.workflows import searching as confirming
+from isotropy.workflows.runs import PreparedRun
+from isotropy.workflows.searching import LEAST_GAIN, confirmed, halved, with_amounts
 
 # -- the record of a search ------------------------------------------------------------------------
 

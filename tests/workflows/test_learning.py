@@ -20,8 +20,8 @@ from torch.utils.data import Dataset, TensorDataset
 import isotropy
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
-from isotropy.evidence.schedule import OBJECTIVES
-from isotropy.workflows.same_run import fingerprint
+from isotropy.evidence.settings import OBJECTIVES
+from isotropy.workflows.runs import fingerprint
 
 ROTATION = isotropy.affine(("rotation", "scale"))
 

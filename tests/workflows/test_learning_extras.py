@@ -15,7 +15,7 @@ from learn_runs import CONFIG, bar_tensors, outcome, small_network
 import isotropy
 from isotropy.checks import CallerError
 from isotropy.evidence.predictive import Predictive
-from isotropy.symmetry.finite_actions import flip
+from isotropy.symmetry.actions.finite import flip
 from isotropy.workflows import learning, searching
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]

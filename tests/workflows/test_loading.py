@@ -12,8 +12,8 @@ from learn_runs import CONFIG
 from torch import nn
 
 import isotropy
-from isotropy.networks.specification import parse_network
-from isotropy.symmetry.finite_actions import flip, quarter_turns
+from isotropy.networks.zoo.specification import parse_network
+from isotropy.symmetry.actions.finite import flip, quarter_turns
 
 
 def images_and_labels() -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import isotropy
 from isotropy.checks import CallerError
-from isotropy.symmetry.finite_actions import flip
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.linear_actions import linear_action
-from isotropy.symmetry.point_actions import points
+from isotropy.symmetry.actions.finite import flip
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.linear import linear_action
+from isotropy.symmetry.actions.points import points
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS, measure, measured_actions
 
 TURN = affine(("rotation",), padding="reflection")

@@ -19,7 +19,7 @@ from torch import nn
 import isotropy
 from isotropy.checks import CallerError
 from isotropy.evidence.profiles import peak_of
-from isotropy.symmetry.finite_actions import flip
+from isotropy.symmetry.actions.finite import flip
 
 QUICK = replace(CONFIG, epochs=2)
 TURN = isotropy.affine(("rotation", "scale_x"))

@@ -10,13 +10,17 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.data.equivariant_problems import RegressionData, random_elements, regression_problem
-from isotropy.networks.emlp import EMLP, plain_mlp
-from isotropy.symmetry.group_catalogue import O13, O, S, SO13p
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Scalar, V
-from isotropy.workflows.regression import RegressionSettings, augmentation, fit_regression
-from isotropy.workflows.seed_stack import Best, SeedStack
+from isotropy.experiments.equivariant_problems import (
+    RegressionData,
+    random_elements,
+    regression_problem,
+)
+from isotropy.experiments.regression import RegressionSettings, augmentation, fit_regression
+from isotropy.experiments.seed_stack import Best, SeedStack
+from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
+from isotropy.symmetry.groups.catalogue import O13, O, S, SO13p
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Scalar, V
 
 SETTINGS = RegressionSettings(30, batch_size=12, epochs=4, validation=20, test=25)
 

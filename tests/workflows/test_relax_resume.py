@@ -16,7 +16,7 @@ from learn_runs import bar_tensors, small_network
 from torch import Tensor, nn
 
 import isotropy
-from isotropy.evidence.layer_training import LayerTrainer
+from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.workflows import relaxing
 from isotropy.workflows.relaxing import RelaxResult
 

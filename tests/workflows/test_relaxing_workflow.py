@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import isotropy
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.evidence.layer_structure import relaxed_layers
-from isotropy.networks.pathways import PathwayOptions
+from isotropy.evidence.layers.structure import relaxed_layers
+from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.workflows.relaxing import RelaxProgress, RelaxResult, relax_and_learn
 
 CONFIG = isotropy.RelaxConfig(epochs=8, burn_in=1, batch_size=4, update_every=1, weight_rate=0.1)

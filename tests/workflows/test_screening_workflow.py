@@ -19,8 +19,8 @@ from torch import nn
 import isotropy
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
-from isotropy.symmetry.finite_actions import flip
-from isotropy.symmetry.point_actions import points
+from isotropy.symmetry.actions.finite import flip
+from isotropy.symmetry.actions.points import points
 from isotropy.workflows import screening as room
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]

@@ -26,8 +26,8 @@ from torch import Tensor
 from isotropy.bases.problem import Problem
 from isotropy.bases.products import Solve
 from isotropy.bases.solution import check_memory
-from isotropy.symmetry.atoms import Atom
-from isotropy.symmetry.groups import Group
+from isotropy.symmetry.groups.atoms import Atom
+from isotropy.symmetry.groups.group import Group
 
 MOST_WORDS = 20_000
 """Beyond so many words the product is left to other methods."""

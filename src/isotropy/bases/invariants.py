@@ -25,8 +25,7 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.bases.exact_rank import exact_rank
-from isotropy.bases.pairings import (
+from isotropy.bases.diagrams import (
     Diagrams,
     count_linear,
     count_orthogonal,
@@ -34,10 +33,11 @@ from isotropy.bases.pairings import (
     count_symplectic,
     independent_pairings,
 )
+from isotropy.bases.null_spaces import exact_rank
 from isotropy.bases.problem import Problem
 from isotropy.bases.solution import check_memory
 from isotropy.checks import CallerError
-from isotropy.symmetry.representations import BASE, Atom
+from isotropy.symmetry.groups.representations import BASE, Atom
 
 Kind = Literal["orthogonal", "symplectic", "linear"]
 

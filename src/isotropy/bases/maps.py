@@ -24,8 +24,14 @@ from isotropy.bases.problem import Columns
 from isotropy.bases.solution import Basis, check_memory
 from isotropy.bases.solving import solve
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Atom, Maps, Product, Representation, product_size
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import (
+    Atom,
+    Maps,
+    Product,
+    Representation,
+    product_size,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.symmetry.atoms import Product
-from isotropy.symmetry.groups import Group
+from isotropy.symmetry.groups.atoms import Product
+from isotropy.symmetry.groups.group import Group
 
 Matrix: TypeAlias = Any
 """A sparse matrix, `scipy.sparse.csr_array`."""

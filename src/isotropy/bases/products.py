@@ -22,10 +22,10 @@ import scipy.sparse as sparse
 
 from isotropy.bases.problem import Columns, Problem
 from isotropy.bases.solution import check_memory
-from isotropy.symmetry.atoms import BASE, Atom, Product
-from isotropy.symmetry.factor_representations import OfFactor
-from isotropy.symmetry.group_products import direct_product
-from isotropy.symmetry.groups import Group
+from isotropy.symmetry.groups.atoms import BASE, Atom, Product
+from isotropy.symmetry.groups.factors import OfFactor
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.products import direct_product
 
 
 class Solved(Protocol):

@@ -45,7 +45,7 @@ from isotropy.bases.problem import (
     kronecker_sum_times,
     kronecker_times,
 )
-from isotropy.symmetry.groups import signed_permutation
+from isotropy.symmetry.groups.group import signed_permutation
 
 LITTLE = 2e5
 """Products of an entry of a vector with one of a generator up to which all are formed."""

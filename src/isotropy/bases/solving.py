@@ -25,19 +25,18 @@ from functools import partial
 from typing import NamedTuple
 
 from isotropy.bases.blocks import block_basis, block_rank
-from isotropy.bases.dense import LARGEST, dense_null_space
 from isotropy.bases.invariants import invariant_basis, invariant_rank
 from isotropy.bases.krylov import krylov_basis
-from isotropy.bases.orbits import orbit_basis, orbit_rank
+from isotropy.bases.null_spaces import LARGEST, dense_null_space
+from isotropy.bases.orbits import orbit_basis, orbit_rank, signed_orbit_basis, signed_orbit_rank
 from isotropy.bases.problem import Columns, Problem
 from isotropy.bases.products import product_basis, product_rank
 from isotropy.bases.residual import residual
-from isotropy.bases.signed_orbits import signed_orbit_basis, signed_orbit_rank
 from isotropy.bases.solution import Basis
 from isotropy.bases.weights import weight_basis
 from isotropy.checks import CallerError, check_choice
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representations import Product
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Product
 
 TOLERANCE = 1e-8
 """The largest residual of a basis."""

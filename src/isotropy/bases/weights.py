@@ -27,12 +27,11 @@ from math import prod
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.bases.dense import tall_null_space
-from isotropy.bases.disconnected import kept_by_discrete
 from isotropy.bases.krylov import krylov_null_space, sparse_operator
+from isotropy.bases.null_spaces import kept_by_discrete, tall_null_space
 from isotropy.bases.problem import Problem, along, kronecker_sum_times
 from isotropy.bases.solution import check_memory
-from isotropy.symmetry.atoms import BASE, Atom
+from isotropy.symmetry.groups.atoms import BASE, Atom
 
 LARGEST_ALGEBRA = 2_000_000
 """Entries of all generators up to which commuting ones are sought."""

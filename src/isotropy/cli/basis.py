@@ -9,15 +9,14 @@ from typing import Any
 
 import click
 
-from isotropy.bases.published_ranks import PUBLISHED_RANKS
-from isotropy.checkpoint import RESULT, check_unused, plain
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import fresh_folder
 from isotropy.cli.progress import LiveDisplay
-from isotropy.symmetry.group_catalogue import GROUPS, group_named
-from isotropy.symmetry.representation_language import parse_representation
+from isotropy.experiments.rank_tables import PUBLISHED_RANKS, RankTables, rank_tables, table_text
+from isotropy.records import RESULT, check_unused, plain
+from isotropy.symmetry.groups.catalogue import GROUPS, group_named
+from isotropy.symmetry.groups.language import parse_representation
 from isotropy.workflows.basis import PICTURE, BasisResult, equivariant_basis
-from isotropy.workflows.rank_tables import RankTables, rank_tables, table_text
 
 ALL = "all"
 

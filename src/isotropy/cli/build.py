@@ -9,7 +9,6 @@ from typing import Any
 import click
 import torch
 
-from isotropy.checkpoint import CONFIG, check_unused, plain, read_json
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import (
     data_from,
@@ -20,6 +19,7 @@ from isotropy.cli.inputs import (
     run_options,
 )
 from isotropy.networks.building import WIDTHS
+from isotropy.records import CONFIG, check_unused, plain, read_json
 from isotropy.workflows.building import build
 
 

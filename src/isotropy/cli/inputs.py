@@ -16,21 +16,21 @@ from isotropy.checks import CallerError, check_at_least
 from isotropy.curvature.kfac import FALLBACKS
 from isotropy.data.borders import PADDING_CHOICES, chosen_border
 from isotropy.data.embedded import digits
+from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.pictures import LARGEST_SIDE, WORKING_SIZE, ImageSize
 from isotropy.data.readers import load
 from isotropy.data.variants import LAWS, vary
-from isotropy.evidence.factor_memory import check_factor_memory, factor_memory
+from isotropy.evidence.machine import check_factor_memory, factor_memory
 from isotropy.evidence.priors import STRUCTURES
-from isotropy.networks.backbones import BACKBONES
-from isotropy.networks.default_network import AUTO, default_network, fitted
-from isotropy.networks.specification import NetworkSpecification, parse_network
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.catalogue import actions_named
-from isotropy.symmetry.finite_actions import FiniteAction
-from isotropy.symmetry.image_actions import GENERATORS, LILA_GENERATORS
+from isotropy.networks.zoo.backbones import BACKBONES
+from isotropy.networks.zoo.default_network import AUTO, default_network, fitted
+from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.catalogue import actions_named
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
 from isotropy.workflows.loading import load_network
-from isotropy.workflows.preparing import border_of
+from isotropy.workflows.runs import border_of
 
 
 @dataclass(frozen=True)

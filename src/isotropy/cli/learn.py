@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from isotropy.checkpoint import check_unused, plain
 from isotropy.cli.inputs import (
     Problem,
     action_names,
@@ -24,14 +23,13 @@ from isotropy.cli.progress import LearnDisplay
 from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
-from isotropy.evidence.baselines import augmentation_for
-from isotropy.evidence.objectives import RECIPES
-from isotropy.evidence.schedule import OBJECTIVES, LearnConfig, too_short
-from isotropy.evidence.settings import settings_from
-from isotropy.networks.mixtures import DISTRIBUTIONS, augmentation_over
-from isotropy.networks.specification import NetworkSpecification
-from isotropy.report.reading import finding_sentences, number_text
-from isotropy.report.screen_report import screen_sentences
+from isotropy.evidence.settings import OBJECTIVES, RECIPES, LearnConfig, settings_from, too_short
+from isotropy.evidence.weight_steps import augmentation_for
+from isotropy.networks.averaging.mixtures import DISTRIBUTIONS, augmentation_over
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.records import check_unused, plain
+from isotropy.report.learn.reading import finding_sentences, number_text
+from isotropy.report.screen import screen_sentences
 from isotropy.workflows.learning import LearnResult, learn
 from isotropy.workflows.screening import ScreenResult, screen
 

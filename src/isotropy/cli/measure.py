@@ -12,7 +12,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from isotropy.checkpoint import check_unused, plain
 from isotropy.cli.inputs import (
     action_names,
     data_from,
@@ -27,7 +26,8 @@ from isotropy.cli.progress import LiveDisplay
 from isotropy.cli.resume import kept_options
 from isotropy.data.borders import chosen_border
 from isotropy.data.variants import LAWS
-from isotropy.report.measure_words import measure_sentences
+from isotropy.records import check_unused, plain
+from isotropy.report.measure.words import measure_sentences
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS, measure, measured_actions
 
 SPLITS = ("test", "train")

@@ -16,12 +16,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from isotropy.checkpoint import CONFIG, read_json
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import data_from
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.networks.backbones import BACKBONES
-from isotropy.networks.specification import TRAINED
+from isotropy.networks.zoo.backbones import BACKBONES
+from isotropy.networks.zoo.specification import TRAINED
+from isotropy.records import CONFIG, read_json
 from isotropy.workflows.relaxing import KIND
 
 _OF_THE_DATA = ("data", "test_data", "variant", "image_size", "subset")

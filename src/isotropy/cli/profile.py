@@ -10,7 +10,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from isotropy.checkpoint import plain
 from isotropy.cli.inputs import (
     device_from,
     fresh_folder,
@@ -19,8 +18,9 @@ from isotropy.cli.inputs import (
 )
 from isotropy.cli.resume import kept_options
 from isotropy.data.variants import TRUE_RANGES
-from isotropy.evidence.schedule import LearnConfig
-from isotropy.report.profile_report import profile_sentences
+from isotropy.evidence.settings import LearnConfig
+from isotropy.records import plain
+from isotropy.report.profile import profile_sentences
 from isotropy.workflows.profiling import DEFAULT_CURVATURES, profile
 
 

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from isotropy.networks.augmentations import Augmentation, Symmetry
-from isotropy.report.reading import number_text
+from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
+from isotropy.report.learn.reading import number_text
 from isotropy.workflows.learning import LearnProgress
 
 

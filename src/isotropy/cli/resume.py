@@ -13,9 +13,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import click
 from click.core import ParameterSource
 
-from isotropy.checkpoint import CHECKPOINT, CONFIG, plain, read_json
 from isotropy.checks import CallerError
-from isotropy.networks.specification import NetworkSpecification
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.records import CHECKPOINT, CONFIG, plain, read_json
 
 MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet")
 

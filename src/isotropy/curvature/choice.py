@@ -5,10 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.batches import Curvature
 from isotropy.curvature.jacobians import JacobianCurvature, last_layer_names
 from isotropy.curvature.kfac import KFAC, Fallback
-from isotropy.curvature.kinds import CurvatureKind
+from isotropy.curvature.kinds import Curvature, CurvatureKind
 
 LARGEST_JOINT = 12_000
 """Parameters up to which a full matrix is made: 1.2 GB in float64."""

@@ -18,13 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from isotropy.checks import CallerError, shape_text
-from isotropy.curvature.batches import BatchCurvature
+from isotropy.curvature.blocks import JOINT, DiagonalRoots, JointRoots
 from isotropy.curvature.copies import Copies
-from isotropy.curvature.joint import JOINT, JointRoots
-from isotropy.curvature.kinds import CurvatureKind
-from isotropy.curvature.kronecker import DiagonalRoots
-from isotropy.curvature.plain_operations import plain_operations
+from isotropy.curvature.kinds import BatchCurvature, CurvatureKind
 from isotropy.curvature.recording import evaluation_mode
+from isotropy.kernels.operations import plain_operations
 from isotropy.likelihoods import Likelihood
 
 

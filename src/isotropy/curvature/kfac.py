@@ -22,17 +22,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError, check_choice
-from isotropy.curvature.activations import slopes_of
-from isotropy.curvature.batches import BatchCurvature
+from isotropy.curvature.blocks import DenseRoots, DiagonalRoots, Roots
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.jacobians import example_gradients
-from isotropy.curvature.kinds import KINDS, CurvatureKind
-from isotropy.curvature.kronecker import DenseRoots, DiagonalRoots, Roots
-from isotropy.curvature.layer_rules import LayerRule, Use, rule_for, supported_layers
-from isotropy.curvature.norm_rules import check_running_statistics
+from isotropy.curvature.kinds import KINDS, BatchCurvature, CurvatureKind
+from isotropy.curvature.layer_rules import (
+    LayerRule,
+    Use,
+    check_running_statistics,
+    rule_for,
+    supported_layers,
+)
 from isotropy.curvature.recording import Call, Recording, record
-from isotropy.curvature.shifts import before_shift
-from isotropy.fused import fused_module, is_plain
+from isotropy.kernels.activations import slopes_of
+from isotropy.kernels.fused import fused_module, is_plain
+from isotropy.kernels.max_pooling import before_shift
 from isotropy.likelihoods import Likelihood
 
 

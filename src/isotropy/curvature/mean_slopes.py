@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from isotropy.curvature.activations import (
+from isotropy.kernels.activations import (
     GELU,
     RELU,
     SIGMOID,
@@ -27,8 +27,8 @@ from isotropy.curvature.activations import (
     Activation,
     activation_of,
 )
-from isotropy.curvature.curves import Curve
-from isotropy.curvature.slope_kernels import bent, means, pulled, spread, value_and_slope
+from isotropy.kernels.curves import Curve
+from isotropy.kernels.slope_kernels import bent, means, pulled, spread, value_and_slope
 
 __all__ = ["curve_for", "curve_of", "mean_slopes", "value_and_slope"]
 

@@ -18,10 +18,9 @@ from torch.func import functional_call
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.attention import visible_projections
-from isotropy.curvature.lean_operations import LEAN
-from isotropy.curvature.plain_operations import plain_operations
-from isotropy.curvature.shifts import shifted
-from isotropy.fused import is_plain
+from isotropy.kernels.fused import is_plain
+from isotropy.kernels.max_pooling import shifted
+from isotropy.kernels.operations import LEAN, plain_operations
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +93,7 @@ def record(
     """Run `network` on constant weights and record every call of the named `layers`.
 
     summed: those whose gradients are only wanted summed over `copies` of each example.
-    On the reference path (`fused`) every operation is torch's own.
+    On the reference path (`kernels.fused`) every operation is torch's own.
     """
     calls: list[Call] = []
     constants = {name: parameter.detach() for name, parameter in network.named_parameters()}

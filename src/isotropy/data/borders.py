@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import check_axes, check_choice
-from isotropy.symmetry.warp import Padding
+from isotropy.symmetry.actions.warp import Padding
 
 PaddingChoice = Literal["auto", "zeros", "border", "reflection", "mean"]
 PADDING_CHOICES: tuple[PaddingChoice, ...] = ("auto", "zeros", "border", "reflection", "mean")

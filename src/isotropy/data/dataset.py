@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.data.arrays import Notes, labelled_from_arrays, tensor_from
+from isotropy.data.image_folder import picture_tensor
 from isotropy.data.labelled import LabelledData
-from isotropy.data.pictures import picture_tensor
 
 BATCH_SIZE = 256
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
-from isotropy.data import pictures
+from isotropy.data import image_folder as pictures
 from isotropy.data.labelled import LabelledData, Split
 
 TASKS = ("digit", "digit-quadrant")

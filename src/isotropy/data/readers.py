@@ -15,15 +15,32 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
-from isotropy.data.archive import ZIP_START, read_npz
 from isotropy.data.arrays import labelled_from_arrays
-from isotropy.data.cifar import find_cifar_folder, read_cifar_folder
 from isotropy.data.dataset import read_dataset
-from isotropy.data.files import GZIP_START, entries, existing_path, read_start, refused
-from isotropy.data.idx import find_idx_folder, read_idx_folder, read_idx_pair
-from isotropy.data.image_folder import SUFFIXES, is_image_folder, read_image_folder
+from isotropy.data.formats import (
+    GZIP_START,
+    ZIP_START,
+    entries,
+    existing_path,
+    find_cifar_folder,
+    find_idx_folder,
+    read_cifar_folder,
+    read_idx_folder,
+    read_idx_pair,
+    read_npz,
+    read_start,
+    refused,
+)
+from isotropy.data.image_folder import (
+    LARGEST_SIDE,
+    SUFFIXES,
+    ImageSize,
+    is_image_folder,
+    read_image_folder,
+    resized,
+    working_size,
+)
 from isotropy.data.labelled import LabelledData, Split, check_two_labels, hold_out
-from isotropy.data.pictures import LARGEST_SIDE, ImageSize, resized, working_size
 
 KNOWN_KINDS = (
     "IDX files (train-images-idx3-ubyte), CIFAR-10 binary batches (data_batch_1.bin), an .npz "

@@ -12,7 +12,7 @@ symmetry would learn it too):
 
 All but the last are the laws of Immer et al. (2022), "Invariance learning in deep neural networks
 with differentiable Laplace approximations". Here pixels stay floating-point (there: cut to 8 bits),
-all versions are resampled on one grid convention (that of `symmetry.image_actions`), and zeros
+all versions are resampled on one grid convention (that of `symmetry.actions.images`), and zeros
 are filled in after normalisation (there: black before it), so CIFAR-10 is padded with its mean.
 """
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from isotropy.checks import CallerError, check_choice, shape_text
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.symmetry.image_actions import affine
+from isotropy.symmetry.actions.images import affine
 
 TRAIN_SEED = 1
 TEST_SEED = 0

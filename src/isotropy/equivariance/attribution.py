@@ -35,7 +35,7 @@ from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.operations import Operation, watch
 from isotropy.equivariance.subject import Inputs, Subject, differentiable_forward, first_of
 from isotropy.equivariance.tangents import floats_of
-from isotropy.symmetry.actions import Action
+from isotropy.symmetry.actions.action import Action
 
 Method = Literal["forward", "backward", "probes"]
 METHODS = ("auto", "forward", "backward", "probes")

@@ -27,11 +27,11 @@ from torch import Tensor
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.equivariance.layouts import Follows, Layout
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.finite_actions import FiniteAction
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.linear_actions import actions_of
-from isotropy.symmetry.representations import Maps, Representation, V
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.symmetry.actions.linear import actions_of
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.representations import Maps, Representation, V
 
 Own = Action | FiniteAction
 """What moves a tensor: one-parameter groups or single elements."""

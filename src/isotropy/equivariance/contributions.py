@@ -37,7 +37,7 @@ from isotropy.equivariance.layouts import Grid, Invariant, Layout, layout_for
 from isotropy.equivariance.operations import CUTS, Operation, is_differentiable, unique_names
 from isotropy.equivariance.subject import cut_error
 from isotropy.equivariance.tangents import Outcome, differentiate
-from isotropy.symmetry.actions import Action
+from isotropy.symmetry.actions.action import Action
 
 OUTPUT = "output"
 """The last row, where the output is meant to transform otherwise than the network makes it."""

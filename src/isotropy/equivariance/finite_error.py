@@ -1,4 +1,20 @@
-"""How far a network is from equivariance to transformations of a definite size.
+"""How far a network is from equivariance to elements that need no resampling.
+
+Quarter turns of square images, shifts by whole pixels round the borders, flips and permutations
+only reorder what is there (or change its sign), so that an equivariant network shows an error of
+zero and there is no floor to compare with. For an element g, per example and output dimension,
+
+    error          ‖f(g x) − g f(x)‖² / dim f(x)
+    inconsistency  whether argmax f(g x) differs from argmax f(x), for class scores
+
+Elements are applied to f(x) instead of undone in f(g x); where they keep lengths the error is the
+same. An output that is an image or a grid of tokens moves along; on a coarser grid a shift counts
+only if it is a whole number of cells. Class tokens stay.
+
+Errors are (elements, batch). The discrete consistency of Zhang, Making convolutional networks
+shift-invariant again (2019), is one minus the inconsistency under shifts.
+
+How far a network is from equivariance to transformations of a definite size.
 
 For a group element g, per example and per output dimension,
 
@@ -26,16 +42,25 @@ Gruver, Finzi, Goldblum, Wilson, The Lie derivative for measuring learned equiva
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_at_least, shape_text
-from isotropy.equivariance.layouts import Follows, Invariant, Layout
+from isotropy.equivariance.layouts import (
+    Follows,
+    Grid,
+    Invariant,
+    Layout,
+    Tokens,
+    guess_tokens,
+    layout_named,
+)
 from isotropy.equivariance.subject import Inputs, Subject
-from isotropy.symmetry.actions import Action, Composition, Generator
-from isotropy.symmetry.finite_actions import FiniteAction
+from isotropy.symmetry.actions.action import Action, Composition, Generator
+from isotropy.symmetry.actions.finite import Element, FiniteAction, quarter_turns
 
 
 @dataclass(frozen=True)
@@ -190,3 +215,258 @@ def mean_square(difference: Tensor, mask: Tensor | None = None) -> Tensor:
 def are_scores(outputs: Tensor, layout: Layout | FiniteAction) -> bool:
     """Whether outputs are class scores (batch, classes), which have a largest one."""
     return isinstance(layout, Invariant) and outputs.ndim == 2 and outputs.shape[1] > 1
+
+
+class PixelShifts(FiniteAction):
+    """Shifts by whole pixels, round the borders, of images (batch, …, height, width).
+
+    steps: for each element how far content moves, (down, right) in pixels
+    """
+
+    name = "whole_pixel_shifts"
+
+    def __init__(self, shifts: Sequence[int] = (1, 2, 3, 4)) -> None:
+        if not shifts or any(shift == 0 for shift in shifts):
+            raise CallerError(f"shifts: expected whole pixels other than zero, got {shifts!r}")
+        self.steps = tuple((0, each) for each in shifts) + tuple((each, 0) for each in shifts)
+        self.elements = tuple(
+            Element(f"shift_{axis}_{each}", f"content moves {each} pixels {where}")
+            for axis, where in (("x", "right"), ("y", "down"))
+            for each in shifts
+        )
+
+    def check(self, data: Tensor) -> None:
+        if data.ndim < 3:
+            raise CallerError(f"images: expected (batch, …, height, width), got {shape_text(data)}")
+
+    def move(self, index: int, data: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        self.check_index(index)
+        self.check(data)
+        return torch.roll(data, self.steps[index], (-2, -1))
+
+    def move_map(self, index: int, maps: Tensor, size: Sequence[int]) -> Tensor | None:
+        """The same motion of maps whose grid stands for images of `size` pixels (rows, columns).
+
+        None where it is no whole number of cells.
+        """
+        cells = []
+        for step, pixels, length in zip(self.steps[index], size, maps.shape[-2:], strict=True):
+            if step * length % pixels:
+                return None
+            cells.append(step * length // pixels)
+        return torch.roll(maps, cells, (-2, -1))
+
+
+GRID_ELEMENTS = ("horizontal_flip", "vertical_flip", "quarter_turns", "reversal", PixelShifts.name)
+"""Finite actions that move places and nothing else, so that hidden maps can follow them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ElementErrors:
+    """Errors of single elements.
+
+    names          of the elements that were tried
+    errors         (elements, batch)   ‖f(g x) − g f(x)‖² / dim
+    inconsistency  (elements, batch), zero or one; None without classes
+    outputs        (batch, …)          f(x)
+    skipped        names of elements whose motion of the output is no whole number of cells
+    """
+
+    names: tuple[str, ...]
+    errors: Tensor
+    inconsistency: Tensor | None
+    outputs: Tensor
+    skipped: tuple[str, ...] = ()
+
+
+def element_errors(
+    subject: Subject,
+    inputs: Inputs,
+    finite: FiniteAction,
+    layout: Layout | FiniteAction,
+    *,
+    generator: torch.Generator | None = None,
+) -> ElementErrors:
+    """The error of every element of a finite action.
+
+    layout:    how the output moves: a layout whose grid follows flips, turns, reversal and shifts,
+               or a finite action with as many elements, that draws alike where elements are random
+    generator: where random elements draw from
+    """
+    moved = subject.moved(inputs)
+    source = torch.Generator(moved.device).manual_seed(0) if generator is None else generator
+    names, errors, changes, skipped = [], [], [], []
+    with torch.no_grad():
+        outputs = subject(inputs)
+        for element, tried in zip(
+            finite.elements,
+            element_outputs(subject, inputs, finite, layout, outputs, source),
+            strict=True,
+        ):
+            if tried is None:
+                skipped.append(element.name)
+                continue
+            after, wanted = tried
+            names.append(element.name)
+            errors.append(mean_square(after - wanted))
+            if are_scores(outputs, layout):
+                changes.append((after.argmax(1) != outputs.argmax(1)).to(outputs.dtype))
+    if not names:
+        return ElementErrors((), moved.new_zeros(0, len(moved)), None, outputs, tuple(skipped))
+    inconsistency = torch.stack(changes) if changes else None
+    return ElementErrors(tuple(names), torch.stack(errors), inconsistency, outputs, tuple(skipped))
+
+
+def element_outputs(
+    subject: Subject,
+    inputs: Inputs,
+    finite: FiniteAction,
+    layout: Layout | FiniteAction,
+    outputs: Tensor,
+    source: torch.Generator,
+) -> Iterator[tuple[Tensor, Tensor] | None]:
+    """f(g x) and g f(x) for every element g, both (batch, …), from outputs = f(x).
+
+    None for an element whose motion of the output is no whole number of cells. Differentiable by
+    the network's parameters where grad mode is on.
+    """
+    moved = subject.moved(inputs)
+    finite.check(moved)
+    if isinstance(layout, FiniteAction) and len(layout.elements) != len(finite.elements):
+        raise CallerError(
+            f"outputs: expected a finite action with {len(finite.elements)} elements, as the "
+            f"input's, got {len(layout.elements)} ({', '.join(layout.names)})"
+        )
+    for index in range(len(finite.elements)):
+        # The output's element draws what the input's drew.
+        twin = torch.Generator(source.device)
+        twin.set_state(source.get_state())
+        there = finite.move(index, moved, generator=source)
+        wanted = _moved_output(finite, index, layout, outputs, tuple(moved.shape[-2:]), twin)
+        yield None if wanted is None else (subject(subject.with_moved(inputs, there)), wanted)
+
+
+def finite_layout(
+    finite: FiniteAction, wanted: str | Layout | FiniteAction, outputs: Tensor
+) -> Layout | FiniteAction:
+    """How the output follows a finite action: as asked for, or as its axes suggest."""
+    if isinstance(wanted, Layout | FiniteAction):
+        return wanted
+    if wanted != "auto":
+        return layout_named(wanted, outputs, what="network output")
+    if outputs.ndim <= 2:
+        return Invariant()
+    found: Layout | None = None
+    if finite.name in GRID_ELEMENTS:
+        axes = (2,) if finite.name == "reversal" else (2, 3)
+        if outputs.ndim == len(axes) + 2:
+            found = Grid(axes)
+        elif outputs.ndim == 3 and len(axes) == 2:
+            found = guess_tokens(outputs)
+    if found is None:
+        raise CallerError(
+            f"network output: do not know what {finite.name} does to {shape_text(outputs)}; give a "
+            "pair (input's, output's) of finite actions, or outputs=\"invariant\""
+        )
+    return found
+
+
+def _moved_output(
+    finite: FiniteAction,
+    index: int,
+    layout: Layout | FiniteAction,
+    outputs: Tensor,
+    size: tuple[int, ...],
+    generator: torch.Generator,
+) -> Tensor | None:
+    """The outputs as they should be; None where that is no whole number of cells."""
+    if isinstance(layout, Invariant):
+        return outputs
+    if isinstance(layout, FiniteAction):
+        return layout.move(index, outputs, generator=generator)
+    if not isinstance(layout, Grid | Tokens) or finite.name not in GRID_ELEMENTS:
+        raise CallerError(
+            f"outputs: do not know what {finite.name} does to an output that is {layout.text}; "
+            "give a pair of finite actions, for the input and for the output"
+        )
+    maps = layout.to_maps(outputs)
+    if isinstance(finite, PixelShifts):
+        turned = finite.move_map(index, maps, size)
+    else:
+        turned = finite.move(index, maps)
+    if turned is None:
+        return None
+    # What is no cell, a class token, stays: x − x and x + 0 are exact.
+    rest = outputs - layout.from_maps(maps, outputs)
+    return rest + layout.from_maps(turned, outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactErrors:
+    """Errors of elements that need no resampling, means over them for each example (batch,).
+
+    name, what: "quarter turns", "90°, 180°, 270°"
+    errors, inconsistency: None where nothing could be tried (inconsistency: without classes too)
+    remark: what was left out, and why
+    """
+
+    name: str
+    what: str
+    errors: Tensor | None
+    inconsistency: Tensor | None
+    remark: str | None = None
+
+
+def exact_errors(
+    subject: Subject, inputs: Inputs, layout: Layout, *, shifts: Sequence[int] = (1, 2, 3, 4)
+) -> list[ExactErrors]:
+    """Quarter turns of square images, and shifts by whole pixels right and down.
+
+    Outputs that are images or token grids are turned and shifted along, on a coarser grid only
+    by whole cells. What cannot be tried has no errors and says so in its remark.
+    """
+    moved = subject.moved(inputs)
+    turns = ("quarter turns", "90°, 180°, 270°")
+    pixels = ("whole-pixel shifts", f"{_counted(shifts)} pixels, round the borders")
+    why = _untried(moved, layout)
+    if why is not None:
+        return [ExactErrors(*each, None, None, why) for each in (turns, pixels)]
+    found = []
+    sides = {"images": moved.shape[-2:]}
+    if isinstance(layout, Grid | Tokens):
+        with torch.no_grad():
+            sides["outputs"] = layout.to_maps(subject(inputs)).shape[-2:]
+    oblong = [name for name, (rows, columns) in sides.items() if rows != columns]
+    if oblong:
+        found.append(ExactErrors(*turns, None, None, f"{' and '.join(oblong)} are not square"))
+    else:
+        found.append(_averaged(*turns, element_errors(subject, inputs, quarter_turns(), layout)))
+    tried = element_errors(subject, inputs, PixelShifts(shifts), layout)
+    return [*found, _averaged(*pixels, tried)]
+
+
+def _averaged(name: str, what: str, found: ElementErrors) -> ExactErrors:
+    remark = None
+    if found.skipped:
+        remark = f"no whole number of cells of the output, left out: {', '.join(found.skipped)}"
+    if not found.names:
+        return ExactErrors(name, what, None, None, remark)
+    changed = None if found.inconsistency is None else found.inconsistency.mean(0)
+    return ExactErrors(name, what, found.errors.mean(0), changed, remark)
+
+
+def _untried(moved: Tensor, layout: Layout) -> str | None:
+    if moved.ndim != 4:
+        return f"inputs are no images (batch, channels, height, width) but {shape_text(moved)}"
+    if isinstance(layout, Grid) and len(layout.axes) != 2:
+        return "the output is no image"
+    if isinstance(layout, Tokens) and len(layout.grid) != 2:
+        return "the output's tokens are no grid of rows and columns"
+    if not isinstance(layout, Grid | Tokens | Invariant):
+        return f"how an output that is {layout.text} follows exact elements is not known"
+    return None
+
+
+def _counted(shifts: Sequence[int]) -> str:
+    in_a_row = list(shifts) == list(range(shifts[0], shifts[-1] + 1)) and len(shifts) > 1
+    return f"{shifts[0]} to {shifts[-1]}" if in_a_row else ", ".join(map(str, shifts))

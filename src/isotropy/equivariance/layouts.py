@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_choice, shape_text
-from isotropy.symmetry.actions import Action
+from isotropy.symmetry.actions.action import Action
 
 
 class Layout(ABC):

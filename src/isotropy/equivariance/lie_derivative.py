@@ -30,10 +30,9 @@ from torch.autograd import forward_ad
 
 from isotropy.checks import CallerError
 from isotropy.equivariance.layouts import Layout
-from isotropy.equivariance.linear_tangents import linear_tangents
 from isotropy.equivariance.subject import Inputs, Subject, differentiable_forward
-from isotropy.equivariance.tangents import own_memory
-from isotropy.symmetry.actions import Action
+from isotropy.equivariance.tangents import linear_tangents, own_memory
+from isotropy.symmetry.actions.action import Action
 
 AtOnce = Callable[[Tensor], Tensor]
 

@@ -20,7 +20,7 @@ from isotropy.equivariance.attribution import Attribution, attribute
 from isotropy.equivariance.layouts import Layout, layout_for
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.subject import Inputs, Subject, first_of, rows_of
-from isotropy.symmetry.actions import Action, Generator
+from isotropy.symmetry.actions.action import Action, Generator
 
 Progress = Callable[[int, int], None]
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.equivariance.bridge import Acts, Outputs, Own, Symmetry, symmetries
-from isotropy.equivariance.exact_error import element_outputs, finite_layout
+from isotropy.equivariance.finite_error import element_outputs, finite_layout
 from isotropy.equivariance.layouts import Layout, layout_for
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.subject import (
@@ -36,8 +36,8 @@ from isotropy.equivariance.subject import (
     check_batch_statistics,
     first_of,
 )
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.finite_actions import FiniteAction
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.finite import FiniteAction
 
 
 def lie_derivative_penalty(

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import torch
 
-from isotropy.evidence.bound_steps import BoundSteps
-from isotropy.evidence.memory import step_bytes
+from isotropy.evidence.bound import BoundSteps
+from isotropy.evidence.machine import step_bytes
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import fix_statistics
 

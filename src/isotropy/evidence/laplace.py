@@ -13,19 +13,34 @@ by the vector–Jacobian scheme of Section 4.3:
 
 so memory is set by the batch and never by the number of examples. With the same noise in both
 passes this is exactly the gradient of the value; with fresh noise it is unbiased given V.
+
+Evidence values that know what they are values of.
+
+A log evidence is comparable only with one of the same data, curvature, number of copies, prior
+structure and noise: the curvature's approximation error and the Monte-Carlo error of the average
+are then common to both and cancel. `EvidenceValue` carries these, and subtracting two that
+differ is refused.
+
+Lines about a pass over the data that takes long: how far it is, now and then.
+
+Short passes say nothing. Library code prints nothing either: sentences go to a callback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.batches import (
+from isotropy.curvature.blocks import DenseRoots, JointRoots, JointSpectrum, Roots, spectra_of_roots
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import (
     AnyFactors,
     AnyRoots,
     AnySpectrum,
@@ -33,11 +48,6 @@ from isotropy.curvature.batches import (
     Curvature,
     spectra_of,
 )
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.joint import JointRoots, JointSpectrum
-from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kronecker import DenseRoots, Roots
-from isotropy.curvature.thin_spectra import spectra_of_roots
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Likelihood
 
@@ -334,3 +344,83 @@ def _joined(
             of_inputs, of_outputs = joined[root.output_of]
             joined[root.output_of] = [of_inputs, of_outputs + of_bias]
     return joined
+
+
+@dataclass(frozen=True)
+class EvidenceValue:
+    """log Z in nats over `examples` examples, and what it depends on besides the model.
+
+    curvature        kind, such as kfac-ggn
+    samples          copies averaged (S)
+    prior_structure  scalar, layer, tensor or declared
+    noise_seed       which draws of the noise (and of labels, for a Monte-Carlo Fisher)
+    data             a fingerprint of the training data
+    """
+
+    nats: float
+    examples: int
+    curvature: str
+    samples: int
+    prior_structure: str
+    noise_seed: str
+    data: str = ""
+
+    def __sub__(self, other: EvidenceValue) -> float:
+        """The difference in nats; refused if anything but the model differs."""
+        if not isinstance(other, EvidenceValue):
+            return NotImplemented
+        for field in fields(self):
+            here, there = getattr(self, field.name), getattr(other, field.name)
+            if field.name != "nats" and here != there:
+                raise CallerError(
+                    f"evidences differ in {field.name.replace('_', ' ')}: {here!r} and {there!r}; "
+                    "their difference would compare approximations, not models; compute both "
+                    "with the same"
+                )
+        return self.nats - other.nats
+
+    @property
+    def per_example(self) -> float:
+        """Nats per example."""
+        return self.nats / self.examples
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+FIRST_SECONDS = 5.0
+"""A pass says nothing before this."""
+EVERY_SECONDS = 15.0
+"""Between two lines of one pass."""
+
+
+class PassProgress:
+    """Counts the examples of one pass and tells `remark` about them; None tells nobody."""
+
+    def __init__(
+        self,
+        remark: Callable[[str], None] | None,
+        what: str,
+        examples: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.remark = remark
+        self.what = what
+        self.examples = examples
+        self.done = 0
+        self.clock = clock
+        self.started = clock()
+        self.due = self.started + FIRST_SECONDS
+
+    def add(self, examples: int) -> None:
+        """So many more examples are about to be worked on; those before them are done."""
+        if self.remark is not None and self.done and self.clock() >= self.due:
+            seconds = self.clock() - self.started
+            left = seconds / self.done * (self.examples - self.done)
+            self.remark(
+                f"{self.what}: {self.done} of {self.examples} examples, {seconds:.0f} s, about "
+                f"{left:.0f} s left"
+            )
+            self.due = self.clock() + EVERY_SECONDS
+        self.done += examples

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.evidence.amounts import highest_density
+from isotropy.evidence.search.amounts import highest_density
 
 GRID = 4001
 

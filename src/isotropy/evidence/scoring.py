@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from isotropy.checks import check_choice
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.recording import evaluation_mode
-from isotropy.evidence.objectives import COMBINATIONS, Combination
+from isotropy.evidence.settings import COMBINATIONS, Combination
 from isotropy.likelihoods import Likelihood
-from isotropy.networks.invariant_model import InvariantModel
+from isotropy.networks.averaging.invariant_model import InvariantModel
 
 ROWS = 8192
 """Rows that the network is called on at once."""

@@ -34,10 +34,10 @@ from torch import Tensor
 from isotropy.checks import check_at_least
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.streams import stream
-from isotropy.networks.augmentations import Augmentation
-from isotropy.networks.correlated import CorrelatedRanges
-from isotropy.networks.mixtures import Mixture
-from isotropy.symmetry.actions import Generator
+from isotropy.networks.averaging.augmentations import Augmentation
+from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.symmetry.actions.action import Generator
 
 AMOUNTS = (0.1, 0.2, 0.4, 0.8)
 """Steps along a direction, in units of its basis; a range's bound cuts a step short."""

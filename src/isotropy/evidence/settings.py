@@ -1,18 +1,427 @@
-"""Settings written as FIELD=VALUE: any field of `LearnConfig`, for command lines and experiments.
+"""Settings of a learning run, and how they follow from the size of the problem.
+
+`LearnConfig` holds what a caller may set; every field left at None is filled in by `resolve`
+from the number of examples, the network and the device, and the filled-in schedule is printed
+and saved. The paper's recipe (Immer et al. 2022, MNIST) is 1000 epochs of batches of 1000 with 31
+samples, one hyper step an epoch at learning rate 0.05; on a CPU the default budget is far
+smaller. Shorter runs make larger hyper steps: a range must be able to travel its whole
+period twice, so  learning rate × updates ≥ 2 (π + ½), up to a rate of ¼; a run too short even for
+that is told so (`too_short`). The ranges' optimiser forgets quickly (`range_memory`): gradients are
+much larger while a range is small, and a long memory of them would stall it half way.
+
+With a `bound` there are many hyper steps an epoch, each from a few examples: they may travel three
+times as far, because much of it is to and fro, and the optimiser averages over more of them.
+
+The objectives: where ranges come from, what is averaged over copies, how a run is scored.
+
+    objective          ranges               averaged in training    evidence
+    laplace            by the evidence      outputs                 yes
+    augerino           by the loss          outputs                 no
+    fixed              given                outputs                 yes
+    none               absent               –                       yes
+    averaged-losses    given                losses                  no
+    augerino-original  by the loss          losses, of one copy     no
+    trivial-augment    torchvision's own    losses, of one copy     no
+
+The loss of averaged outputs is minus the log likelihood of one prediction, f̂; the average of
+losses is ordinary augmentation, the likelihood of no single prediction, and has no evidence. There
+the weights have a fixed decay in place of a learned prior.
+
+All are scored alike, outputs averaged over `test_samples` copies. Two have a rule of their own
+besides: augerino-original averages log-probabilities over 4 copies, trivial-augment predicts
+images as they are. (Averaged log-probabilities, once they are normalised again, are those of
+averaged logits; only the number of copies makes a difference.)
+
+Settings written as FIELD=VALUE: any field of `LearnConfig`, for command lines and experiments.
 
 Values are JSON (numbers, true, objects) and words as they are: `augerino_weight=0.1`,
 `curvature=kfac-ef`, `caps={"rotation": 90}`.
+
+How exactly a GPU multiplies: float32 as it is, or TF32 on its matrix units.
+
+    float32   24 bits of each factor
+    tf32      11 bits of each factor, products and sums in float32: several times faster
+
+Ranges that are learned do not tell the two apart (benchmarks/orbit_training.py); determinants
+are always in float64. On a CPU both are the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import fields
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
-from isotropy.checks import CallerError, check_choice
-from isotropy.evidence.schedule import LearnConfig
+import torch
+
+from isotropy.checks import CallerError, check_at_least, check_choice
+from isotropy.curvature.kfac import FALLBACKS, Fallback
+from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
+from isotropy.evidence.priors import STRUCTURES, PriorStructure
+from isotropy.likelihoods import LIKELIHOODS
+from isotropy.networks.averaging.mixtures import DISTRIBUTIONS
+
+Objective = Literal[
+    "laplace",
+    "augerino",
+    "fixed",
+    "none",
+    "averaged-losses",
+    "augerino-original",
+    "trivial-augment",
+]
+
+Combination = Literal["outputs", "log-probabilities"]
+COMBINATIONS: tuple[Combination, ...] = ("outputs", "log-probabilities")
+
+
+@dataclass(frozen=True)
+class OwnScore:
+    """A method's own way to predict: so many copies (0: the data as they are), combined how."""
+
+    copies: int
+    combination: Combination = "outputs"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an objective does.
+
+    ranges:   what they follow or where they are from
+    averaged: over the copies, in the training loss
+    evidence: there is a prior whose precision is learned, and an evidence; else a fixed decay
+    samples:  copies in training where none are asked for; None: as many as the machine affords
+    own:      how the method itself predicts, where that is not how all are scored
+    """
+
+    ranges: Literal["evidence", "loss", "given", "absent", "transform"]
+    averaged: Literal["outputs", "losses"] = "outputs"
+    evidence: bool = True
+    samples: int | None = None
+    own: OwnScore | None = None
+
+    @property
+    def learns(self) -> bool:
+        """Whether ranges are learned at all."""
+        return self.ranges in ("evidence", "loss")
+
+
+RECIPES: dict[str, Recipe] = {
+    "laplace": Recipe("evidence"),
+    "augerino": Recipe("loss", evidence=False),
+    "fixed": Recipe("given"),
+    "none": Recipe("absent", samples=1),
+    "averaged-losses": Recipe("given", averaged="losses", evidence=False),
+    "augerino-original": Recipe(
+        "loss",
+        averaged="losses",
+        evidence=False,
+        samples=1,
+        own=OwnScore(4, "log-probabilities"),
+    ),
+    "trivial-augment": Recipe(
+        "transform", averaged="losses", evidence=False, samples=1, own=OwnScore(0)
+    ),
+}
+
+OBJECTIVES = tuple(RECIPES)
+
+
+def objectives_with(ranges: str) -> str:
+    """The objectives whose ranges are of this kind, as words of a sentence."""
+    return " and ".join(name for name, recipe in RECIPES.items() if recipe.ranges == ranges)
+
+
+Precision = Literal["float32", "tf32"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "tf32")
+
+_TORCH_NAMES = {"float32": "highest", "tf32": "high"}
+
+
+@contextmanager
+def multiplying_in(precision: str, device: torch.device) -> Iterator[None]:
+    """Matrix products and convolutions in this precision inside, in the caller's choice after."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(_TORCH_NAMES[precision])
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=torch.backends.cudnn.enabled,
+            benchmark=torch.backends.cudnn.benchmark,
+            deterministic=torch.backends.cudnn.deterministic,
+            allow_tf32=precision == "tf32",
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+__all__ = [
+    "BOUNDS",
+    "OBJECTIVES",
+    "TRAVEL",
+    "LearnConfig",
+    "Objective",
+    "cosine",
+    "default_batch",
+    "default_epochs",
+    "resolve",
+    "too_short",
+]
+
+TRAVEL = 2 * (math.pi + 0.5)
+"""How far a range must be able to travel in a run, in coordinates: learning rate × updates."""
+
+NOISY_TRAVEL = 3 * TRAVEL
+"""The same where every update is an estimate from a few examples."""
+
+BOUND_FITS = 10
+"""Epochs between passes over all data for the precisions, with a bound."""
+
+TEST_SAMPLES = 16
+"""Copies of a prediction: spread evenly, they predict as well as 31 that are drawn."""
+
+SEARCH_EXAMPLES = 1500
+"""Trials take so many examples at most."""
+
+Bound = Literal["none", "function-space"]
+BOUNDS: tuple[Bound, ...] = ("none", "function-space")
+
+
+@dataclass(frozen=True)
+class LearnConfig:
+    """What a caller may set. None means: follow from the size of the problem (`resolve`).
+
+    objective        what chooses the ranges: laplace (the evidence), augerino (training loss
+                     with a reward for width), fixed (`ranges` as given), none (no augmentation),
+                     and the baselines averaged-losses (`ranges` as given), augerino-original,
+                     trivial-augment; see `objectives`
+    samples          transformed copies averaged in training and in the evidence (S)
+    test_samples     copies averaged when predicting
+    epochs           passes over the training data
+    batch_size       examples a weight step
+    curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
+    micro_batch      examples held at once in a weight step; the same. None: as many as fit
+    precision        of products on a GPU: float32 or tf32 (`precision`)
+    captured         weight steps as CUDA graphs on a GPU, where the network allows it (`captured`)
+    weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
+    burn_in          epochs before the first hyper step
+    update_every     epochs between hyper steps
+    gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
+    range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
+    range_memory     decay of the squared gradients in the ranges' Adam (β₂)
+    prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
+    curvature        structure and Fisher, such as kfac-ggn, kfac-ef, diagonal-ggn (`kinds`)
+    fallback         what becomes of a layer without a curvature rule: refuse, diagonal, fixed
+    distribution     independent ranges, or correlated ones with a full covariance
+    prior_structure  one precision: scalar, or one per layer, or one per tensor
+    ranges, caps     half-widths by generator name in reported units: given, largest allowed
+    start            half-widths by name that learning starts from (others start at zero)
+    search           find amounts by predictions of the linearised network before the run
+                     (`search`, `trials`); with a `start`, for objectives that do not learn by the
+                     evidence and for transforms with parameters of their own, there is none
+    search_examples  examples of a trial, drawn at random. None: up to 1,500
+    refine           move ranges along the gradient of the evidence during the run. None: unless a
+                     search has found them
+    bound            none: hyper steps by the evidence of all data, between epochs. Else by a lower
+                     bound of it, function-space, between weight steps (`bound_steps`)
+    bound_batch      examples of an estimate of the bound
+    bound_every      weight steps between hyper steps by a bound
+    bound_fits       epochs between passes over all data that precisions and noise follow with a
+                     bound; 0: none, they follow the bound
+    augerino_weight  the reward for width in augerino and augerino-original
+    augerino_decay   weight decay of the objectives that have no evidence
+    """
+
+    objective: Objective = "laplace"
+    likelihood: str = "categorical"
+    samples: int | None = None
+    test_samples: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    curvature_batch: int | None = None
+    micro_batch: int | None = None
+    precision: Precision | None = None
+    captured: bool = True
+    weight_rate: float = 5e-3
+    weight_rate_end: float = 1e-6
+    burn_in: int | None = None
+    update_every: int = 1
+    gradient_batches: int | None = None
+    range_rate: float | None = None
+    range_rate_end: float | None = None
+    range_memory: float | None = None
+    prior_rate: float | None = None
+    prior_steps: int | None = None
+    curvature: str = DEFAULT_KIND
+    fallback: Fallback = "refuse"
+    distribution: str = "independent"
+    prior_structure: PriorStructure = "scalar"
+    prior_precision: float = 1.0
+    evaluate_every: int | None = None
+    ranges: Mapping[str, float] | None = None
+    start: Mapping[str, float] | None = None
+    search: bool = True
+    search_examples: int | None = None
+    refine: bool | None = None
+    caps: Mapping[str, float] | None = None
+    bound: Bound = "none"
+    bound_batch: int | None = None
+    bound_every: int = 4
+    bound_fits: int | None = None
+    augerino_weight: float = 1e-2
+    augerino_decay: float = 1e-4
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise for settings that cannot be meant."""
+        check_choice(self.objective, OBJECTIVES, what="objective")
+        kind_named(self.curvature)
+        check_choice(self.fallback, FALLBACKS, what="fallback")
+        check_choice(self.distribution, DISTRIBUTIONS, what="distribution")
+        check_choice(self.prior_structure, STRUCTURES, what="prior structure")
+        check_choice(self.likelihood, LIKELIHOODS, what="likelihood")
+        check_choice(self.bound, BOUNDS, what="bound")
+        positive = ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
+                    "micro_batch", "update_every", "prior_steps", "evaluate_every",
+                    "bound_batch", "bound_every", "search_examples")  # fmt: skip
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None:
+                check_at_least(value, 1, what=name.replace("_", " "))
+        if self.precision is not None:
+            check_choice(self.precision, PRECISIONS, what="precision")
+        for name in ("burn_in", "gradient_batches", "bound_fits"):
+            value = getattr(self, name)
+            if value is not None:
+                check_at_least(value, 0, what=name.replace("_", " "))
+        for name in ("weight_rate", "range_rate", "prior_rate", "prior_precision"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
+        if self.range_memory is not None and not 0 <= self.range_memory < 1:
+            raise CallerError(
+                f"range memory: expected at least 0 and below 1, got {self.range_memory}"
+            )
+        if self.bound != "none" and not RECIPES[self.objective].evidence:
+            raise CallerError(
+                f"bound {self.bound}: expected an objective with an evidence, such as laplace, got "
+                f"{self.objective!r}"
+            )
+        given = RECIPES[self.objective].ranges == "given"
+        if given and not self.ranges:
+            raise CallerError(
+                f"objective {self.objective}: expected the ranges to use, got none; give them by "
+                "name in reported units, such as rotation=30"
+            )
+        if not given and self.ranges:
+            raise CallerError(
+                f"ranges are given only for the objectives {objectives_with('given')}, got them "
+                f"for {self.objective!r}; to bound what is learned use caps"
+            )
+        if self.objective == "augerino-original" and self.distribution != "independent":
+            raise CallerError(
+                "objective augerino-original: expected the distribution independent, got "
+                f"{self.distribution!r}; use laplace or augerino"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> LearnConfig:
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in record.items() if name in known})
+
+
+def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
+    """Fill in every None; what comes back is complete and is what a run folder records."""
+    config.check()
+    recipe = RECIPES[config.objective]
+    # A GPU affords the paper's samples; a CPU gets fewer, and fewer epochs.
+    affordable = 31 if on_gpu else 16
+    samples = config.samples or recipe.samples or affordable
+    epochs = config.epochs or default_epochs(on_gpu)
+    burn_in = config.burn_in if config.burn_in is not None else min(10, epochs // 6)
+    batch_size = min(config.batch_size or default_batch(examples), examples)
+    by_bound = config.bound != "none"
+    steps = math.ceil(examples / batch_size)
+    travel, least_rate = TRAVEL, 0.05
+    if recipe.ranges == "loss":  # a step on the ranges with every weight step
+        updates, least_rate = epochs * steps, 0.005
+    elif by_bound:
+        updates = (epochs - burn_in) * steps // config.bound_every
+        travel, least_rate = NOISY_TRAVEL, 0.005
+    else:
+        updates = (epochs - burn_in) // config.update_every
+    range_rate = config.range_rate or min(0.25, max(least_rate, travel / max(1, updates)))
+    bound_fits = _given(config.bound_fits, BOUND_FITS if by_bound else 0)
+    curvature_batch = config.curvature_batch or (4000 if on_gpu else 125)
+    every = config.evaluate_every or max(1, epochs // 10)
+    return replace(
+        config,
+        samples=1 if recipe.ranges == "absent" else samples,
+        test_samples=config.test_samples or TEST_SAMPLES,
+        epochs=epochs,
+        batch_size=batch_size,
+        curvature_batch=min(curvature_batch, examples),
+        precision=config.precision or ("tf32" if on_gpu else "float32"),
+        burn_in=burn_in,
+        gradient_batches=_given(config.gradient_batches, 0 if on_gpu else 5),
+        range_rate=range_rate,
+        range_rate_end=_given(config.range_rate_end, range_rate / 10),
+        range_memory=_given(config.range_memory, 0.99 if by_bound else 0.9),
+        prior_rate=config.prior_rate or (0.1 if by_bound else range_rate),
+        prior_steps=config.prior_steps or (20 if bound_fits else 1),
+        # An eighth of a weight step's examples costs about as much as the step.
+        bound_batch=min(config.bound_batch or max(4, min(16, batch_size // 12)), examples),
+        bound_fits=bound_fits,
+        evaluate_every=every,
+        search=config.search and config.objective == "laplace" and config.start is None,
+        search_examples=min(config.search_examples or SEARCH_EXAMPLES, examples),
+        refine=_given(config.refine, True),
+    )
+
+
+def too_short(config: LearnConfig, examples: int = 0) -> bool:
+    """Whether a resolved run that learns ranges ends before they can settle.
+
+    examples: how many there are; with a bound hyper steps depend on them, and without their number
+    an epoch is taken to have one weight step.
+    """
+    assert config.epochs is not None and config.burn_in is not None
+    assert config.range_rate is not None and config.batch_size is not None
+    updates = max(0, config.epochs - config.burn_in)
+    if config.bound == "none":
+        updates //= config.update_every
+    else:
+        updates = updates * max(1, math.ceil(examples / config.batch_size)) // config.bound_every
+    return config.objective == "laplace" and config.range_rate * updates < TRAVEL * (1 - 1e-9)
+
+
+def default_epochs(on_gpu: bool) -> int:
+    """Enough for the ranges to settle; more where epochs are cheap."""
+    return 100 if on_gpu else 80
+
+
+def default_batch(examples: int) -> int:
+    """The paper's 1000, less for small sets so that an epoch has twenty weight steps."""
+    return max(32, min(1000, examples // 20))
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """From `start` to `end` along half a cosine as `progress` goes from 0 to 1."""
+    return end + (start - end) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
 
 KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),

@@ -26,20 +26,23 @@ from isotropy.curvature.choice import make_curvature
 from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
-from isotropy.evidence.bound_steps import BoundSteps
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
-from isotropy.evidence.memory import fitting_micro_batch
-from isotropy.evidence.objectives import RECIPES
-from isotropy.evidence.pass_progress import PassProgress
-from isotropy.evidence.precision import multiplying_in
+from isotropy.evidence.bound import BoundSteps
+from isotropy.evidence.laplace import (
+    Batch,
+    EvidenceValue,
+    LaplaceEvidence,
+    LaplaceFit,
+    NotFiniteError,
+    PassProgress,
+)
+from isotropy.evidence.machine import fitting_micro_batch
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.schedule import LearnConfig
 from isotropy.evidence.scoring import Scores, score
+from isotropy.evidence.settings import RECIPES, LearnConfig, multiplying_in
 from isotropy.evidence.streams import stream
-from isotropy.evidence.values import EvidenceValue
 from isotropy.evidence.weight_steps import WeightSteps, adam, range_rate, set_rate
 from isotropy.likelihoods import Likelihood
-from isotropy.networks.invariant_model import InvariantModel
+from isotropy.networks.averaging.invariant_model import InvariantModel
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from torch.func import functional_call
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import Trainer
-from isotropy.networks.augmentations import Augmentation, Symmetry
-from isotropy.networks.mixtures import Mixture
+from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
+from isotropy.networks.averaging.mixtures import Mixture
 
 VerdictWord = Literal["present", "partial", "absent", "already built in", "cannot tell"]
 

@@ -6,24 +6,212 @@ unless the ranges follow the training loss (`objectives`), when both step togeth
 does not fit into memory goes through in parts whose gradients add up (`memory`). On a GPU a step is
 one CUDA graph where the network allows it (`captured`); losses are added up there too, so that
 nothing waits for the GPU within an epoch.
+
+A step on a GPU as one CUDA graph: launched as a whole, where Python launches kernel by kernel.
+
+A weight step of a small network is a few dozen kernels of some microseconds each, and Python needs
+longer to launch one than the GPU to run it. A graph is recorded once and replayed:
+
+    the first calls   as they are, on a stream of their own; what is made on first use is made
+    then              recorded: nothing runs, every kernel and address is noted
+    afterwards        arguments are copied to the addresses noted, and all is launched at once
+
+What a function reads beside its arguments must stay where it is in memory. `state` lists such
+tensors; when one has moved, the graph is recorded anew. Arguments of another shape, such as a last,
+smaller batch, and functions that cannot be recorded (those that wait for a number from the GPU) are
+called as they are. Python runs only while recording: `can_capture` says for which networks that is
+safe to assume.
+
+What objectives train with: their augmentation, the loss over copies, the reward for width.
+
+    loss of the average      −log p(y | Σ_s w_s f(x_s))
+    average of the losses    −Σ_s w_s log p(y | f(x_s))        never below the former (Jensen)
+
+Rows are (batch·copies, outputs), copies fastest; losses are means over the batch, in nats.
+`objectives` says which objective takes which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from isotropy.curvature.swift_operations import swift_operations
-from isotropy.evidence.baselines import average_of_losses, reward_for_width
-from isotropy.evidence.captured import CapturedFunction, can_capture
-from isotropy.evidence.objectives import RECIPES
+from isotropy.checks import CallerError
+from isotropy.curvature.copies import Copies
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.schedule import LearnConfig, cosine
+from isotropy.evidence.settings import RECIPES, LearnConfig, cosine
 from isotropy.evidence.streams import stream
+from isotropy.kernels.operations import swift_operations
 from isotropy.likelihoods import Likelihood
-from isotropy.networks.invariant_model import InvariantModel
+from isotropy.networks.averaging.augmentations import START, Augmentation
+from isotropy.networks.averaging.baselines import RandomCopies, SoftplusRanges, trivial_augment
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.symmetry.actions.action import Action, compose
+from isotropy.symmetry.actions.finite import FiniteAction
+
+WARM_UP = 3
+"""Calls before a function is recorded: libraries choose kernels and optimisers make moments."""
+
+
+class CapturedFunction:
+    """`function(*tensors) -> None` on a CUDA device, replayed as a graph after a few calls.
+
+    state:   tensors that the function reads or writes in place
+    failure: why it could not be recorded, if so
+    """
+
+    def __init__(
+        self, function: Callable[..., None], state: Callable[[], Iterable[Tensor]]
+    ) -> None:
+        self.function = function
+        self.state = state
+        self.failure: str | None = None
+        self._shapes: list[torch.Size] | None = None
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self._arguments: list[Tensor] = []
+        self._addresses: list[int] = []
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """The function on these tensors."""
+        shapes = [tensor.shape for tensor in tensors]
+        self._shapes = self._shapes or shapes
+        if self.failure is not None or shapes != self._shapes:
+            self.function(*tensors)
+            return
+        if self._graph is None and self._calls < WARM_UP:
+            self._calls += 1
+            self._aside(*tensors)
+            return
+        if self._graph is None:
+            self._record(*tensors)
+        if self._graph is None:
+            self.function(*tensors)
+            return
+        for place, tensor in zip(self._arguments, tensors, strict=True):
+            place.copy_(tensor)
+        self._graph.replay()
+
+    def refresh(self) -> None:
+        """Forget the graph if anything it reads has moved in memory since it was recorded."""
+        if self._graph is not None and self._addresses != self._places():
+            self._graph, self._calls = None, 0
+
+    def _places(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in self.state()]
+
+    def _aside(self, *tensors: Tensor) -> None:
+        """Call on the stream that will record: autograd remembers where a parameter was used."""
+        here, aside = torch.cuda.current_stream(), self._own_stream()
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            self.function(*tensors)
+        here.wait_stream(aside)
+
+    def _own_stream(self) -> torch.cuda.Stream:
+        if self._stream is None:
+            # A graph of autograd's that garbage still holds would remember another stream.
+            gc.collect()
+            self._stream = torch.cuda.Stream()
+        return self._stream
+
+    def _record(self, *tensors: Tensor) -> None:
+        self._arguments = [tensor.clone() for tensor in tensors]
+        stream, graph = self._own_stream(), torch.cuda.CUDAGraph()
+        gc.collect()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                self.function(*self._arguments)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self.failure = str(error)
+            return
+        self._graph = graph
+        self._addresses = self._places()
+
+
+def can_capture(network: nn.Module, device: torch.device) -> bool:
+    """Whether every forward pass of `network` is sure to launch the same kernels.
+
+    So it is for modules of torch's and of this library; another's may decide in Python, at random
+    or by a counter, and a graph would repeat what was decided while it was recorded. Hooks
+    would not be called at all.
+    """
+    if device.type != "cuda":
+        return False
+    return all(
+        type(module).__module__.split(".")[0] in ("torch", "isotropy")
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and not module._backward_hooks
+        for module in network.modules()
+    )
+
+
+def augmentation_for(
+    config: LearnConfig,
+    actions: Action | FiniteAction | Sequence[Action | FiniteAction],
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Augmentation:
+    """The augmentation that a run with these settings trains with.
+
+    trivial-augment has no use for the actions. augerino-original takes continuous ones only, and
+    is the authors' own with `affine(AUGERINO_GENERATORS)`.
+    """
+    if config.objective == "trivial-augment":
+        return RandomCopies(trivial_augment(), dtype=dtype)
+    if config.objective == "augerino-original":
+        given = list(actions) if isinstance(actions, Sequence) else [actions]
+        continuous = [action for action in given if isinstance(action, Action)]
+        if len(continuous) < len(given):
+            other = next(action for action in given if not isinstance(action, Action))
+            name = other.name if isinstance(other, FiniteAction) else type(other).__name__
+            raise CallerError(
+                f"objective augerino-original: expected Actions with ranges, got {name!r}; for "
+                "finite groups use laplace or augerino"
+            )
+        return SoftplusRanges(
+            compose(*continuous), start=config.start, caps=config.caps, dtype=dtype
+        )
+    learned = RECIPES[config.objective].learns
+    return augmentation_over(
+        actions,
+        distribution=config.distribution,
+        start=(config.start or START) if learned else (config.ranges or {}),
+        caps=config.caps,
+        dtype=dtype,
+    )
+
+
+def average_of_losses(
+    likelihood: Likelihood, rows: Tensor, targets: Tensor, copies: Copies
+) -> Tensor:
+    """Σ_s w_s · mean over the batch of −log p(y | f(x_s)), for rows (batch·copies, outputs)."""
+    if copies.weights is None:
+        return likelihood.training_loss(rows, targets.repeat_interleave(copies.count, 0))
+    split = copies.split(rows)
+    losses = [likelihood.training_loss(split[:, s], targets) for s in range(copies.count)]
+    return torch.stack(losses) @ copies.weights.to(rows.dtype)
+
+
+def reward_for_width(augmentation: Augmentation) -> Tensor:
+    """What is paid for width: ‖η‖₂ over all that is learned, or ‖w‖₂ of `SoftplusRanges`.
+
+    The gradient of the norm is taken as 0 at 0.
+    """
+    if isinstance(augmentation, SoftplusRanges):
+        return augmentation.reward()
+    everything = torch.cat([parameter.flatten() for parameter in augmentation.learnable()])
+    squared = everything.square().sum()
+    return torch.where(squared > 0, squared, 1.0).sqrt() * (squared > 0)
+
 
 AfterStep = Callable[[int, float], None]
 """Told after each weight step: how many there have been in the run, and the share of it done."""

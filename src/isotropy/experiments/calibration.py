@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from isotropy.data.textures import TextureLaw, moved_textures
-from isotropy.evidence.schedule import LearnConfig
+from isotropy.data.problems import TextureLaw, moved_textures
+from isotropy.evidence.settings import LearnConfig
 from isotropy.experiments.series import Series, SeriesJob
-from isotropy.networks.specification import parse_network
-from isotropy.symmetry.catalogue import actions_named
+from isotropy.networks.zoo.specification import parse_network
+from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.workflows.learning import learn
 
 NOTHING = "random labels"

@@ -24,9 +24,9 @@ import torch
 from isotropy.bases.krylov import convergence
 from isotropy.bases.problem import Problem
 from isotropy.experiments.series import Series, SeriesJob
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.representation_language import parse_representation
-from isotropy.symmetry.representations import Representation
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.language import parse_representation
+from isotropy.symmetry.groups.representations import Representation
 
 FLOOR = 1e-12
 """‖C X_t‖ over ‖C X_0‖ below which nothing but rounding is left."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.data.equivariant_problems import (
+from isotropy.experiments.equivariant_problems import (
     LARGEST_TRAINING,
     TEST,
     VALIDATION,
@@ -24,14 +24,14 @@ from isotropy.data.equivariant_problems import (
     random_elements,
     regression_problem,
 )
-from isotropy.experiments.series import Series, SeriesJob
-from isotropy.networks.emlp import EMLP, plain_mlp
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.workflows.regression import (
+from isotropy.experiments.regression import (
     RegressionSettings,
     augmentation,
     fit_regression,
 )
+from isotropy.experiments.series import Series, SeriesJob
+from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
+from isotropy.symmetry.groups.catalogue import group_named
 
 MLP, AUGMENTED = "MLP", "MLP-Aug"
 COST = {MLP: 1.0, AUGMENTED: 1.3}

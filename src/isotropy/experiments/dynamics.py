@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.data.spring_pendulum import DURATION, STATE, PendulumData, pendulum_data
+from isotropy.experiments.dynamics_fitting import DynamicsSettings, fit_dynamics
+from isotropy.experiments.pendulum import DURATION, STATE, PendulumData, pendulum_data
 from isotropy.experiments.series import Series, SeriesJob, read_table
-from isotropy.networks.dynamics import HamiltonianNetwork, NeuralODE
-from isotropy.networks.emlp import EMLP, plain_mlp
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.representations import Scalar
-from isotropy.workflows.dynamics_fitting import DynamicsSettings, fit_dynamics
+from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
+from isotropy.networks.zoo.small_networks import HamiltonianNetwork, NeuralODE
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.representations import Scalar
 
 KINDS = {"HNN": HamiltonianNetwork, "ODE": NeuralODE}
 STATE_SIZE = 12

@@ -20,10 +20,10 @@ from isotropy.data.labelled import Split
 from isotropy.data.quadrants import quadrants, resized, standardised
 from isotropy.data.readers import load
 from isotropy.data.variants import LAWS, vary
-from isotropy.evidence.layer_schedule import RelaxConfig
+from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.experiments.series import Series, SeriesJob
-from isotropy.networks.pathways import PathwayOptions
-from isotropy.report.relax_words import UNKNOWN
+from isotropy.networks.pathways.relaxed_layer import PathwayOptions
+from isotropy.report.relax.page import UNKNOWN
 from isotropy.workflows.relaxing import relax_and_learn
 
 SIZE = 32

@@ -28,8 +28,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from isotropy.checkpoint import CONFIG, METRICS, read_json, read_lines, write_json
 from isotropy.checks import CallerError, check_choice
+from isotropy.records import CONFIG, METRICS, read_json, read_lines, write_json
 
 TABLES = ("options", "settings", "first")
 FIRST_RUN = "FIRST_RUN"

@@ -28,9 +28,8 @@ from typing import Any
 
 import torch
 
-from isotropy.checkpoint import plain
 from isotropy.checks import CallerError
-from isotropy.workflows.provenance import provenance
+from isotropy.records import plain, provenance
 
 ROWS = "rows.jsonl"
 WAIT = 0.2

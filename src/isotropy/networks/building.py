@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.recording import evaluation_mode
-from isotropy.networks.point_group_layers import (
+from isotropy.networks.equivariant.point_group_layers import (
     GroupHead,
     GroupPooling,
     PerChannel,
@@ -34,8 +34,8 @@ from isotropy.networks.point_group_layers import (
     narrowed,
     polyphase_factor,
 )
-from isotropy.networks.relaxing import replaced
-from isotropy.symmetry.point_groups import PointGroup
+from isotropy.networks.pathways.relax import replaced
+from isotropy.symmetry.groups.point_groups import PointGroup
 
 Width = Literal["same parameters", "same channels"]
 WIDTHS: tuple[Width, ...] = ("same parameters", "same channels")

@@ -21,14 +21,21 @@ from isotropy.bases.maps import map_atoms, normal_form
 from isotropy.bases.solution import Basis
 from isotropy.bases.solving import rank as solve_rank
 from isotropy.bases.solving import solve
-from isotropy.checkpoint import CONFIG, RESULT, make_folder, plain, write_bytes, write_json
 from isotropy.checks import CallerError
+from isotropy.records import (
+    CONFIG,
+    RESULT,
+    make_folder,
+    plain,
+    record_head,
+    write_bytes,
+    write_json,
+)
 from isotropy.report.basis_picture import LARGEST, Tile, basis_picture
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.representation_language import parse_representation
-from isotropy.symmetry.representations import Maps, Product, Representation, Term
-from isotropy.workflows.provenance import record_head
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.language import parse_representation
+from isotropy.symmetry.groups.representations import Maps, Product, Representation, Term
 
 PICTURE = "basis.svg"
 

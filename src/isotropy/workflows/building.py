@@ -8,8 +8,8 @@
 
 Three things can be done. Convolutional networks and a group of the grid: group convolutions
 (`networks.building`). Vectors and tensors of any matrix group: equivariant layers
-(`networks.emlp`). All else is an average over transformed copies (`networks.invariant_model`),
-which is exact for the elements of a finite group alone.
+(`networks.equivariant.emlp`). All else is an average over transformed copies
+(`networks.averaging.invariant_model`), which is exact for the elements of a finite group alone.
 """
 
 from __future__ import annotations
@@ -24,20 +24,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from isotropy.checkpoint import (
-    AUGMENTATION,
-    CHECKPOINT,
-    CONFIG,
-    RESULT,
-    check_unused,
-    make_folder,
-    read_json,
-    save_tensors,
-    write_json,
-)
 from isotropy.checks import CallerError
 from isotropy.curvature.recording import evaluation_mode
-from isotropy.networks.augmentations import Augmentation
+from isotropy.networks.averaging.augmentations import Augmentation
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import Mixture, augmentation_over, uniform_over
 from isotropy.networks.building import (
     LARGEST_ERROR,
     Width,
@@ -45,25 +36,33 @@ from isotropy.networks.building import (
     is_convolutional,
     single_precision,
 )
-from isotropy.networks.emlp import EMLP, emlp_like, equivariance_error
-from isotropy.networks.export_law import augmentation_from_law
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import Mixture, augmentation_over, uniform_over
-from isotropy.networks.specification import NetworkSpecification, specification_of
-from isotropy.report.reading import FOUND_WORDS, verdicts_by_name, word_of
-from isotropy.report.units import short_amount
-from isotropy.report.wording import joined, spoken_name
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.finite_actions import FiniteAction, flip
-from isotropy.symmetry.group_catalogue import group_named
-from isotropy.symmetry.groups import Group
-from isotropy.symmetry.image_actions import affine
-from isotropy.symmetry.point_groups import ELEMENTS, PointGroup
-from isotropy.symmetry.representation_language import parse_representation
-from isotropy.symmetry.representations import Representation
+from isotropy.networks.equivariant.emlp import EMLP, emlp_like, equivariance_error
+from isotropy.networks.export.laws import augmentation_from_law
+from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
+from isotropy.records import (
+    AUGMENTATION,
+    CHECKPOINT,
+    CONFIG,
+    RESULT,
+    check_unused,
+    make_folder,
+    read_json,
+    record_head,
+    save_tensors,
+    write_json,
+)
+from isotropy.report.learn.reading import FOUND_WORDS, verdicts_by_name, word_of
+from isotropy.report.wording import joined, short_amount, spoken_name
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.finite import FiniteAction, flip
+from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.language import parse_representation
+from isotropy.symmetry.groups.point_groups import ELEMENTS, PointGroup
+from isotropy.symmetry.groups.representations import Representation
 from isotropy.workflows.learning import LearnResult
-from isotropy.workflows.preparing import device_of
-from isotropy.workflows.provenance import record_head
+from isotropy.workflows.runs import device_of
 
 KIND = "build"
 """What a record and a run folder's config.json say they are of."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from isotropy.evidence.streams import stream
-from isotropy.networks.augmentations import Augmentation
-from isotropy.symmetry.image_actions import AffineAction
-from isotropy.symmetry.warp import half_extent, pixel_centres
+from isotropy.networks.averaging.augmentations import Augmentation
+from isotropy.symmetry.actions.images import AffineAction
+from isotropy.symmetry.actions.warp import half_extent, pixel_centres
 
 IMAGES = 6
 COPIES = 8

@@ -22,7 +22,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checkpoint import (
+from isotropy.checks import CallerError
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.evidence.estimate import estimate_run
+from isotropy.evidence.predictive import METHODS, Predictive, calibration
+from isotropy.evidence.search.selection import candidates_of
+from isotropy.evidence.settings import LearnConfig, Objective
+from isotropy.evidence.streams import stream
+from isotropy.evidence.training import EpochRecord, Trainer
+from isotropy.evidence.verdict import is_settled, judge
+from isotropy.networks.averaging.augmentations import COPIES_SEED, Augmentation, Symmetry
+from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.records import (
     AUGMENTATION,
     CONFIG,
     REPORT,
@@ -30,33 +44,25 @@ from isotropy.checkpoint import (
     check_unused,
     make_folder,
     read_json,
+    record_head,
     save_trainer,
     unwritable,
     write_json,
 )
-from isotropy.checks import CallerError
-from isotropy.data.labelled import LabelledData, Split
-from isotropy.evidence.calibration import calibration
-from isotropy.evidence.estimate import estimate_run
-from isotropy.evidence.predictive import METHODS, Predictive
-from isotropy.evidence.schedule import LearnConfig, Objective
-from isotropy.evidence.search import candidates_of
-from isotropy.evidence.streams import stream
-from isotropy.evidence.training import EpochRecord, Trainer
-from isotropy.evidence.verdict import is_settled, judge
-from isotropy.networks.augmentations import COPIES_SEED, Augmentation, Symmetry
-from isotropy.networks.correlated import CorrelatedRanges
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import Mixture
-from isotropy.networks.specification import NetworkSpecification
-from isotropy.report.learn_report import learn_page
+from isotropy.report.learn.page import learn_page
 from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
-from isotropy.workflows.confirming import confirmed
 from isotropy.workflows.illustration import Illustration, illustrate
-from isotropy.workflows.prepared_run import SEARCH, PreparedRun, in_folder, prepare_run
-from isotropy.workflows.preparing import Actions, default_actions, read_split, write_page
-from isotropy.workflows.provenance import record_head
-from isotropy.workflows.searching import find_amounts, settings_from
+from isotropy.workflows.runs import (
+    SEARCH,
+    Actions,
+    PreparedRun,
+    default_actions,
+    in_folder,
+    prepare_run,
+    read_split,
+    write_page,
+)
+from isotropy.workflows.searching import confirmed, find_amounts, settings_from
 
 CALIBRATION_EXAMPLES = 500
 """Test examples whose calibration is scored: each needs its own Jacobian."""

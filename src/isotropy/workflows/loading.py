@@ -10,19 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checkpoint import CHECKPOINT, CONFIG, load_module, load_tensors, read_json
 from isotropy.checks import CallerError
-from isotropy.evidence.schedule import LearnConfig
-from isotropy.networks.invariant_model import InvariantModel
-from isotropy.networks.mixtures import augmentation_over
-from isotropy.networks.pathways import PathwayOptions
-from isotropy.networks.relaxed_cnn import relaxed_cnn
-from isotropy.networks.relaxing import relax
-from isotropy.networks.specification import NetworkSpecification
-from isotropy.symmetry.catalogue import actions_named
+from isotropy.evidence.settings import LearnConfig
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.networks.pathways.relax import relax, relaxed_cnn
+from isotropy.networks.pathways.relaxed_layer import PathwayOptions
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.records import CHECKPOINT, CONFIG, load_module, load_tensors, read_json
+from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.workflows import building
-from isotropy.workflows.preparing import Actions
 from isotropy.workflows.relaxing import KIND
+from isotropy.workflows.runs import Actions
 
 
 def load_model(

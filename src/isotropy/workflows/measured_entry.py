@@ -13,11 +13,13 @@ from torch import Tensor
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
 from isotropy.equivariance.bridge import Acting, Outputs, Own, Side
-from isotropy.equivariance.exact_error import element_errors, exact_errors, finite_layout
 from isotropy.equivariance.finite_error import (
     amounts_text,
     default_half_width,
+    element_errors,
+    exact_errors,
     finite_errors,
+    finite_layout,
     neighbourhood,
 )
 from isotropy.equivariance.layouts import Follows, Invariant, Layout
@@ -29,10 +31,10 @@ from isotropy.equivariance.measurement import (
 )
 from isotropy.equivariance.subject import Inputs, Subject, rows_of
 from isotropy.equivariance.translation_metrics import FRACTION, translation_errors
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.finite_actions import FiniteAction
-from isotropy.symmetry.image_actions import AffineAction, affine
-from isotropy.workflows.preparing import device_of
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.symmetry.actions.images import AffineAction, affine
+from isotropy.workflows.runs import device_of
 
 Progress = Callable[[str, int, int], None]
 

@@ -19,23 +19,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from isotropy.checkpoint import check_unused, write_bytes
 from isotropy.checks import CallerError, check_at_least
 from isotropy.data.labelled import Split
 from isotropy.data.readers import load
 from isotropy.equivariance.bridge import Acting, Acts, Own, Symmetry, hidden_layout, symmetries
 from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
-from isotropy.report.measure_report import measure_page
-from isotropy.symmetry.actions import Action
-from isotropy.symmetry.catalogue import actions_named
-from isotropy.symmetry.finite_actions import FiniteAction
-from isotropy.symmetry.image_actions import GENERATORS, AffineAction, affine
-from isotropy.symmetry.warp import Interpolation, Padding
+from isotropy.records import check_unused, record_head, write_bytes
+from isotropy.report.measure.page import measure_page
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.catalogue import actions_named
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.symmetry.actions.images import GENERATORS, AffineAction, affine
+from isotropy.symmetry.actions.warp import Interpolation, Padding
 from isotropy.workflows.comparing import drifts_between, gaps_between
 from isotropy.workflows.measured_entry import MeasuredData, Progress, measured_entry
-from isotropy.workflows.preparing import device_of, write_run
-from isotropy.workflows.provenance import record_head
+from isotropy.workflows.runs import device_of, write_run
 
 THESIS_TRANSFORMATIONS = (
     "translation_x",

@@ -19,21 +19,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checkpoint import (
-    check_unused,
-    write_bytes,
-)
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.kinds import kind_named
 from isotropy.data.labelled import Split
+from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.profiles import default_amounts, peak_of, rank_correlation
-from isotropy.evidence.schedule import LearnConfig, resolve
-from isotropy.evidence.sizing import fit_curvature_batch
+from isotropy.evidence.settings import LearnConfig, resolve
 from isotropy.evidence.training import Trainer
-from isotropy.networks.mixtures import augmentation_over
-from isotropy.networks.specification import NetworkSpecification, specification_of
-from isotropy.report.profile_report import profile_page
-from isotropy.workflows.preparing import (
+from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
+from isotropy.records import (
+    check_unused,
+    record_head,
+    write_bytes,
+)
+from isotropy.report.profile import profile_page
+from isotropy.workflows.runs import (
     Actions,
     default_actions,
     device_of,
@@ -41,7 +42,6 @@ from isotropy.workflows.preparing import (
     read_split,
     write_run,
 )
-from isotropy.workflows.provenance import record_head
 
 DEFAULT_CURVATURES = ("kfac-ggn", "kfac-ef", "diagonal-ggn", "last-layer-ggn")
 

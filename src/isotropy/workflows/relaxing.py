@@ -24,34 +24,37 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checkpoint import check_unused, make_folder, save_trainer
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.evidence.layer_schedule import RelaxConfig, resolved
-from isotropy.evidence.layer_structure import relaxed_layers
-from isotropy.evidence.layer_training import LayerEpoch, LayerTrainer
+from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.structure import relaxed_layers
+from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer
 from isotropy.evidence.scoring import plain_scores
 from isotropy.likelihoods import likelihood_named
-from isotropy.networks.hardening import harden
-from isotropy.networks.pathways import PathwayOptions, check_kinds, options_for
-from isotropy.networks.relaxed_cnn import relaxed_cnn
-from isotropy.networks.relaxing import relax
-from isotropy.networks.specification import NetworkSpecification, specification_of
-from isotropy.report.relax_report import relax_page
-from isotropy.report.relax_words import relax_sentences
+from isotropy.networks.pathways.harden import harden
+from isotropy.networks.pathways.relax import relax, relaxed_cnn
+from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
+from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
+from isotropy.records import check_unused, make_folder, record_head, save_trainer
+from isotropy.report.relax.page import relax_page, relax_sentences
 from isotropy.workflows.learning import CHECKPOINT_SECONDS
-from isotropy.workflows.prepared_run import KeptRun, kept_in
-from isotropy.workflows.preparing import device_of, read_split, write_page, write_run
-from isotropy.workflows.provenance import record_head
-from isotropy.workflows.same_run import fingerprint
+from isotropy.workflows.runs import (
+    KeptRun,
+    device_of,
+    fingerprint,
+    kept_in,
+    read_split,
+    write_page,
+    write_run,
+)
 
 KIND = "relax"
 """What a record and a run folder's config.json say they are of."""
 ASKED = 256
 """Training examples on which it is asked whether outputs depend on inputs."""
 RELAXED_CNN = "relaxed_cnn"
-"""Of a specification: the network is `networks.relaxed_cnn` of its arguments."""
+"""Of a specification: the network is `networks.pathways.relax` of its arguments."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class RelaxResult:
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """What every relaxed layer has become; see `evidence.layer_structure`.
+        """What every relaxed layer has become; see `evidence.layers.structure`.
 
         `became` is None where no hyper step was taken: precisions are where they started.
         """
@@ -198,12 +201,12 @@ def relax_and_learn(
     model: tuple[NetworkSpecification, nn.Module] | None = None,
     **others: Any,
 ) -> RelaxResult:
-    """`learn_layers` for images: of the paper's network (`networks.relaxed_cnn`) or of `model`.
+    """`learn_layers` for images: of the paper's network (`networks.pathways.relax`) or of `model`.
 
     width:   of the paper's network
     group:   of group convolutions, by name; quarter turns if neither this nor `options` says
     options: what pathways are made with
-    model:   a network in words and itself; it is relaxed (`networks.relaxing`)
+    model:   a network in words and itself; it is relaxed (`networks.pathways.relax`)
     others:  as in `learn_layers`, on the CPU if no device is named
     """
     settings = config or RelaxConfig()

@@ -19,20 +19,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checkpoint import (
-    check_unused,
-    make_folder,
-    write_bytes,
-)
-from isotropy.evidence.schedule import LearnConfig, resolve
+from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.screening import Screening
 from isotropy.evidence.screening import screen as climb
-from isotropy.evidence.sizing import fit_curvature_batch
-from isotropy.networks.augmentations import START
-from isotropy.networks.mixtures import augmentation_over
-from isotropy.networks.specification import NetworkSpecification, specification_of
-from isotropy.report.screen_report import screen_page
-from isotropy.workflows.preparing import (
+from isotropy.evidence.settings import LearnConfig, resolve
+from isotropy.networks.averaging.augmentations import START
+from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
+from isotropy.records import (
+    check_unused,
+    make_folder,
+    record_head,
+    write_bytes,
+)
+from isotropy.report.screen import screen_page
+from isotropy.workflows.runs import (
     Actions,
     check_actions,
     default_actions,
@@ -41,7 +42,6 @@ from isotropy.workflows.preparing import (
     read_split,
     write_run,
 )
-from isotropy.workflows.provenance import record_head
 
 EPOCHS = 30
 """Epochs of the plain network: enough to fit the training data."""

@@ -1,0 +1,518 @@
+"""Curvature blocks: from roots to factors to spectra to log-determinants and their gradients.
+
+A parameter tensor has one block of the (approximate) GGN, in one of these forms:
+
+    Kronecker    H = (1/N) G ⊗ A      weights of a layer, vec row-major (output index slow)
+    dense        H                     biases and scalars
+    diagonal     diag(h)               layers without a rule, and the diagonal curvature
+    joint        H over several tensors, each with a prior precision of its own  (see `joint`)
+
+Layer rules deliver *roots*: matrices X whose rows add up to a factor, A = Σ XᵀX over batches.
+A root is smaller than its factor for small batches, and it makes gradients cheap: the
+derivative of ½⟨V, XᵀX⟩ by X is X V for symmetric V, one matrix product and no graph.
+
+With eigenvalues λ of G, μ of A, output-curvature scale s and prior precision δ,
+
+    log|H + δ I| = Σ_ij log(s λ_i μ_j / N + δ)          no damping, δ adds to the product
+    ∂/∂G         = U diag_i( Σ_j s μ_j/N / (s λ_i μ_j/N + δ) ) Uᵀ        (likewise for A)
+
+Grouped convolutions have one such block a group; `groups` is the first axis everywhere. Where one
+of the two factors has only one group, all blocks share it (`fully_connected_pathways`).
+Eigendecompositions run in float64: in lower precision they fail on ill-conditioned factors.
+
+One block over several parameter tensors: the full curvature, and that of a last layer.
+
+    log|s H + diag(δ)|        δ repeats each tensor's own prior precision over its entries
+
+Precisions that differ between tensors do not commute with H, so that eigenvalues of H alone do not
+help; a Cholesky factorisation in float64 is made for every value asked for. The matrix has
+(parameters)² entries: for networks of a few thousand parameters.
+
+Spectra of blocks from few examples: from roots with fewer rows than columns.
+
+A factor XᵀX of n columns and r < n rows has n − r eigenvalues of zero. The others are those of the
+r × r matrix XXᵀ, with the eigenvectors Xᵀu/√μ:
+
+    eigenvalues (…, n), the last n − r of them zero        eigenvectors (…, n, r)
+
+Values are those of `KroneckerFactors.spectrum` and the like, at r³ in place of n³ operations: for a
+pathway that reads every pixel of 32 × 32, and some hundred examples, a hundredth. What lies along
+eigenvectors of zero can be asked for in sum (`squares_along`); pullbacks need all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isotropy.checks import CallerError
+from isotropy.kernels.fused import is_plain
+
+
+@dataclass(frozen=True)
+class KroneckerRoots:
+    """Roots of A: `inputs` (groups, rows, in), and of G: `outputs` (groups, rows, out).
+
+    With one group in one of them and more in the other, the one is shared by all blocks.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+
+    def factors(self) -> KroneckerFactors:
+        """A and G of these rows."""
+        return KroneckerFactors(_gram(self.inputs), _gram(self.outputs))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The roots, in the order of `Spectrum.pullback`."""
+        return (self.inputs, self.outputs)
+
+    def detach(self) -> KroneckerRoots:
+        """The same roots, constant."""
+        return KroneckerRoots(self.inputs.detach(), self.outputs.detach())
+
+
+@dataclass(frozen=True)
+class DenseRoots:
+    """Root of a dense block: `rows` (rows, parameters).
+
+    output_of: the parameter whose Kronecker roots have these very rows as `outputs[0]`, if any. The
+    bias of a layer without shared positions is such a case, and its factor, spectrum and
+    gradient then come from its weight's at no cost.
+    """
+
+    rows: Tensor
+    output_of: str | None = None
+
+    def factors(self) -> DenseFactors:
+        """H of these rows."""
+        return DenseFactors(_gram(self.rows))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The root, as `Spectrum.pullback` orders it."""
+        return (self.rows,)
+
+    def detach(self) -> DenseRoots:
+        """The same root, constant."""
+        return DenseRoots(self.rows.detach(), self.output_of)
+
+
+@dataclass(frozen=True)
+class DiagonalRoots:
+    """Root of a diagonal block: `rows` (rows, parameters), h = Σ_rows rows²."""
+
+    rows: Tensor
+
+    def factors(self) -> DiagonalFactors:
+        """h of these rows."""
+        return DiagonalFactors(self.rows.square().sum(0))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The root, as `Spectrum.pullback` orders it."""
+        return (self.rows,)
+
+    def detach(self) -> DiagonalRoots:
+        """The same root, constant."""
+        return DiagonalRoots(self.rows.detach())
+
+
+Roots = KroneckerRoots | DenseRoots | DiagonalRoots
+
+
+@dataclass(frozen=True)
+class KroneckerFactors:
+    """A (groups, in, in) and G (groups, out, out), both summed over examples."""
+
+    inputs: Tensor
+    outputs: Tensor
+
+    def __add__(self, other: KroneckerFactors) -> KroneckerFactors:
+        return KroneckerFactors(self.inputs + other.inputs, self.outputs + other.outputs)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """A and G."""
+        return (self.inputs, self.outputs)
+
+    def spectrum(self, count: int, *, values_only: bool = False) -> KroneckerSpectrum:
+        """Eigenvalues and eigenvectors after dividing A by the number of examples."""
+        found = _eigenvalues if values_only else _eigh
+        return KroneckerSpectrum(*found(self.outputs), *found(self.inputs / count), count)
+
+    def dense(self, count: int) -> Tensor:
+        """The block written out, (groups, out·in, out·in); for small layers and tests."""
+        size = self.inputs.shape[1] * self.outputs.shape[1]
+        outer, inner = torch.broadcast_tensors(
+            self.outputs[:, :, None, :, None], (self.inputs / count)[:, None, :, None, :]
+        )
+        return (outer * inner).reshape(-1, size, size)
+
+
+@dataclass(frozen=True)
+class DenseFactors:
+    """A dense block H (parameters, parameters), summed over examples.
+
+    output_of: the parameter whose output factor this is too, as in `DenseRoots`.
+    """
+
+    matrix: Tensor
+    output_of: str | None = None
+
+    def __add__(self, other: DenseFactors) -> DenseFactors:
+        return DenseFactors(self.matrix + other.matrix, self.output_of)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """H."""
+        return (self.matrix,)
+
+    def spectrum(self, count: int, *, values_only: bool = False) -> DenseSpectrum:
+        del count  # a dense block is a plain sum over examples
+        return DenseSpectrum(*(_eigenvalues if values_only else _eigh)(self.matrix))
+
+    def dense(self, count: int) -> Tensor:
+        del count
+        return self.matrix[None]
+
+
+@dataclass(frozen=True)
+class DiagonalFactors:
+    """A diagonal block h (parameters,), summed over examples."""
+
+    values: Tensor
+
+    def __add__(self, other: DiagonalFactors) -> DiagonalFactors:
+        return DiagonalFactors(self.values + other.values)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """h."""
+        return (self.values,)
+
+    def spectrum(self, count: int, *, values_only: bool = False) -> DiagonalSpectrum:
+        del count, values_only
+        return DiagonalSpectrum(self.values.double())
+
+    def dense(self, count: int) -> Tensor:
+        del count
+        return torch.diag(self.values)[None]
+
+
+Factors = KroneckerFactors | DenseFactors | DiagonalFactors
+
+
+def all_factors(roots: Mapping[str, Roots]) -> dict[str, Factors]:
+    """Factors by parameter name; what a bias shares with its weight is computed once."""
+    found: dict[str, Factors] = {}
+    for name, root in roots.items():
+        weight = found.get(root.output_of or "") if isinstance(root, DenseRoots) else None
+        if isinstance(weight, KroneckerFactors) and isinstance(root, DenseRoots):
+            found[name] = DenseFactors(weight.outputs[0], root.output_of)
+        else:
+            found[name] = root.factors()
+    return found
+
+
+class Spectrum(ABC):
+    """Eigenvalues of a block, and gradients of its log-determinant."""
+
+    @abstractmethod
+    def eigenvalues(self) -> Tensor:
+        """All eigenvalues of the block, one axis, float64, none negative."""
+
+    @abstractmethod
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        """∂ log|scale·H + precision·I| by each factor, in the order of `Roots.tensors()`.
+
+        Contracted with one batch's factors these give that batch's share of the gradient. One
+        axis a parameter (parameters,) for a diagonal block, else square matrices; in `dtype`,
+        eigenvalues of them in float64 all the same.
+        """
+
+    def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """log|scale·H + precision·I|, differentiable in both."""
+        return (scale * self.eigenvalues() + precision).log().sum()
+
+    def effective_parameters(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """γ = Σ scale·h/(scale·h + precision): how many parameters the data determines."""
+        curvature = scale * self.eigenvalues()
+        return (curvature / (curvature + precision)).sum()
+
+
+@dataclass(frozen=True)
+class KroneckerSpectrum(Spectrum):
+    """Spectra of G (groups, out) and of A/N (groups, in), with their eigenvectors."""
+
+    output_values: Tensor
+    output_vectors: Tensor
+    input_values: Tensor
+    input_vectors: Tensor
+    count: int
+
+    def eigenvalues(self) -> Tensor:
+        return (self.output_values[:, :, None] * self.input_values[:, None, :]).flatten()
+
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        outer = self.output_values[:, :, None]
+        inner = self.input_values[:, None, :]
+        inverse = scale / (scale * outer * inner + precision)
+        of_outputs = _over_shared((inner * inverse).sum(2), self.output_values)
+        of_inputs = _over_shared((outer * inverse).sum(1) / self.count, self.input_values)
+        for_outputs = _conjugate(self.output_vectors, of_outputs, dtype)
+        for_inputs = _conjugate(self.input_vectors, of_inputs, dtype)
+        return for_inputs, for_outputs
+
+
+@dataclass(frozen=True)
+class DenseSpectrum(Spectrum):
+    """Spectrum of a dense block."""
+
+    values: Tensor
+    vectors: Tensor
+
+    def eigenvalues(self) -> Tensor:
+        return self.values
+
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        return (_conjugate(self.vectors, scale / (scale * self.values + precision), dtype),)
+
+
+@dataclass(frozen=True)
+class DiagonalSpectrum(Spectrum):
+    """A diagonal block: its own spectrum."""
+
+    values: Tensor
+
+    def eigenvalues(self) -> Tensor:
+        return self.values
+
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        return ((scale / (scale * self.values + precision)).to(dtype),)
+
+
+def all_spectra(
+    factors: Mapping[str, Factors], count: int, *, values_only: bool = False
+) -> dict[str, Spectrum]:
+    """Spectra by parameter name; what a bias shares with its weight is decomposed once.
+
+    values_only: no eigenvectors are found, which is faster; there are no pullbacks then
+    """
+    found: dict[str, Spectrum] = {}
+    for name, block in factors.items():
+        weight = found.get(block.output_of or "") if isinstance(block, DenseFactors) else None
+        if isinstance(weight, KroneckerSpectrum):
+            vectors = weight.output_vectors if values_only else weight.output_vectors[0]
+            found[name] = DenseSpectrum(weight.output_values[0], vectors)
+        else:
+            found[name] = block.spectrum(count, values_only=values_only)
+    return found
+
+
+STRIP = 256
+"""Columns of a Gram matrix at a time, where it is formed by halves."""
+
+
+def _gram(root: Tensor) -> Tensor:
+    """XᵀX; on a CPU large ones strip by strip, each from the diagonal on, and mirrored."""
+    size = root.shape[-1]
+    in_parts = (
+        root.device.type == "cpu"
+        and min(root.shape[-2:]) > 2 * STRIP
+        and not (root.requires_grad and torch.is_grad_enabled())
+        and not is_plain()
+    )
+    if not in_parts:
+        return root.mT @ root
+    found = root.new_empty(*root.shape[:-2], size, size)
+    for first in range(0, size, STRIP):
+        last = min(first + STRIP, size)
+        strip = root[..., first:last].mT @ root[..., first:]
+        square = strip[..., : last - first]
+        strip[..., : last - first] = (square + square.mT) / 2  # products may round unevenly
+        found[..., first:last, first:] = strip
+        found[..., last:, first:last] = strip[..., last - first :].mT
+    return found
+
+
+def _over_shared(weights: Tensor, values: Tensor) -> Tensor:
+    """Weights (groups, size) summed over groups where these share the factor with `values`."""
+    return weights.sum(0, keepdim=True) if len(values) < len(weights) else weights
+
+
+def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
+    vectors = vectors.to(dtype)
+    return (vectors * values.to(dtype)[..., None, :]) @ vectors.mT
+
+
+def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    matrix = matrix.double()
+    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    # Row-major from here on: products of LAPACK's column-major layout round differently.
+    return values.clamp_min(0.0), vectors.contiguous()
+
+
+def _eigenvalues(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, and no vectors (0,)."""
+    matrix = matrix.double()
+    values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
+    return values.clamp_min(0.0), values.new_empty(0)
+
+
+JOINT = "(joint)"
+"""The name of the one block in roots, factors and spectra."""
+
+
+@dataclass(frozen=True)
+class JointRoots:
+    """Root of the block: `rows` (rows, parameters); sizes of the tensors, in order."""
+
+    rows: Tensor
+    sizes: Mapping[str, int]
+
+    def factors(self) -> JointFactors:
+        """H of these rows."""
+        return JointFactors(self.rows.mT @ self.rows, self.sizes)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The root, as `JointSpectrum.pullback` orders it."""
+        return (self.rows,)
+
+    def detach(self) -> JointRoots:
+        """The same root, constant."""
+        return JointRoots(self.rows.detach(), self.sizes)
+
+
+@dataclass(frozen=True)
+class JointFactors:
+    """H (parameters, parameters), summed over examples."""
+
+    matrix: Tensor
+    sizes: Mapping[str, int]
+
+    def __add__(self, other: JointFactors) -> JointFactors:
+        return JointFactors(self.matrix + other.matrix, self.sizes)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """H."""
+        return (self.matrix,)
+
+    def spectrum(self, count: int) -> JointSpectrum:
+        """The block as the evidence uses it."""
+        del count  # a plain sum over examples
+        matrix = self.matrix.double()
+        return JointSpectrum((matrix + matrix.mT) / 2, self.sizes)
+
+    def dense(self, count: int) -> Tensor:
+        """The block itself, (1, parameters, parameters)."""
+        del count
+        return self.matrix[None]
+
+
+@dataclass(frozen=True)
+class JointSpectrum:
+    """H with what a log-determinant needs; precisions come as one entry a parameter."""
+
+    matrix: Tensor
+    sizes: Mapping[str, int]
+
+    def repeated(self, precisions: Mapping[str, Tensor]) -> Tensor:
+        """δ (parameters,): each tensor's precision over its entries."""
+        return torch.cat([precisions[name].expand(size) for name, size in self.sizes.items()])
+
+    def posterior_precision(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """s H + diag(δ)."""
+        return scale * self.matrix + torch.diag(precision)
+
+    def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """log|s H + diag(δ)|, differentiable in both."""
+        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
+        return 2 * factor.diagonal().log().sum()
+
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        """s (s H + diag(δ))⁻¹, the derivative of the log-determinant by H, in `dtype`."""
+        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
+        return ((scale * torch.cholesky_inverse(factor)).to(dtype),)
+
+    def effective_parameters(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """γ = tr[s H (s H + diag(δ))⁻¹]: how many parameters the data determines."""
+        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
+        return (torch.cholesky_inverse(factor) * (scale * self.matrix)).sum()
+
+
+def spectra_of_roots(roots: Sequence[Mapping[str, Roots]], count: int) -> dict[str, Spectrum]:
+    """The spectrum of every block, from the roots of all batches of `count` examples."""
+    return {name: _spectrum([batch[name] for batch in roots], count) for name in roots[0]}
+
+
+def _spectrum(parts: Sequence[Roots], count: int) -> Spectrum:
+    first = parts[0]
+    if isinstance(first, KroneckerRoots):
+        inputs = torch.cat([part.inputs for part in parts if isinstance(part, KroneckerRoots)], 1)
+        outputs = torch.cat([p.outputs for p in parts if isinstance(p, KroneckerRoots)], 1)
+        of_inputs = decomposed(inputs.double() / count**0.5)
+        return KroneckerSpectrum(*decomposed(outputs), *of_inputs, count)
+    if isinstance(first, DenseRoots):
+        rows = torch.cat([part.rows for part in parts if isinstance(part, DenseRoots)])
+        return DenseSpectrum(*decomposed(rows))
+    sums = [p.rows.double().square().sum(0) for p in parts if isinstance(p, DiagonalRoots)]
+    return DiagonalSpectrum(torch.stack(sums).sum(0))
+
+
+def decomposed(root: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (…, n) and eigenvectors (…, n, min(rows, n)) of XᵀX, X (…, rows, n)."""
+    rows, size = root.shape[-2:]
+    if rows >= size:
+        values, vectors = torch.linalg.eigh((root.mT @ root).double())
+        return values.clamp_min(0.0), vectors
+    root = root.double()
+    values, turns = torch.linalg.eigh(root @ root.mT)
+    values = values.clamp_min(0.0)
+    vectors = root.mT @ turns
+    # Rounding leaves a root of zero where rows depend on each other; nothing lies along it.
+    lengths = vectors.norm(dim=-2, keepdim=True)
+    vectors = torch.where(lengths > 1e-12 * lengths.amax(-1, keepdim=True), vectors / lengths, 0.0)
+    return torch.nn.functional.pad(values, (0, size - rows)), vectors
+
+
+def squares_along(spectrum: Spectrum, weight: Tensor) -> Tensor:
+    """w² along every eigenvector of a block, in the order of its `eigenvalues()`.
+
+    What lies along eigenvectors of zero that were not found is added up, at one of them.
+    """
+    weight = weight.double()
+    if isinstance(spectrum, KroneckerSpectrum):
+        outer, inner = spectrum.output_vectors, spectrum.input_vectors
+        if not outer.numel() or not inner.numel():
+            raise CallerError("expected a fit with eigenvectors, got one of eigenvalues alone")
+        groups = max(len(outer), len(inner))
+        matrix = weight.reshape(groups, outer.shape[1], inner.shape[1])
+        found = (outer.mT @ matrix @ inner).square()
+        along = matrix.new_zeros(matrix.shape)
+        along[:, : found.shape[1], : found.shape[2]] = found
+        rest = (matrix.square().sum((1, 2)) - found.sum((1, 2))).clamp_min(0.0)
+        if found.shape[2] < matrix.shape[2]:
+            along[:, 0, found.shape[2]] = rest
+        elif found.shape[1] < matrix.shape[1]:
+            along[:, found.shape[1], 0] = rest
+        return along.flatten()
+    if isinstance(spectrum, DenseSpectrum):
+        flat = weight.flatten()
+        found = (spectrum.vectors.mT @ flat).square()
+        along = torch.zeros_like(flat)
+        along[: len(found)] = found
+        if len(found) < len(flat):
+            along[len(found)] = (flat.square().sum() - found.sum()).clamp_min(0.0)
+        return along
+    assert isinstance(spectrum, DiagonalSpectrum)
+    return weight.flatten().square()

@@ -1,0 +1,1 @@
+"""Learning which pathways of a layer are needed."""

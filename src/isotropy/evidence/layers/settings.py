@@ -1,0 +1,140 @@
+"""Settings of a run that learns how much of each pathway a layer needs.
+
+`RelaxConfig` holds what a caller may set; what is left at None follows from the size of the problem
+and the device (`resolved`). The paper trains 4000 epochs on CIFAR-10 and 1000 on MNIST, on batches
+of 128, with 20 steps on log precisions every 5 epochs after the first 10, from the curvature of all
+data. Schedules here are far shorter: steps on precisions begin early, before weights have fitted
+single examples, and come often, each from the curvature of some examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from isotropy.checks import CallerError, check_at_least, check_choice
+from isotropy.curvature.kinds import kind_named
+from isotropy.data.augmentation import FlipsAndShifts
+from isotropy.evidence.settings import PRECISIONS, Precision
+
+Objective = Literal["laplace", "map"]
+OBJECTIVES: tuple[Objective, ...] = ("laplace", "map")
+AUGMENTATIONS: dict[str, FlipsAndShifts | None] = {
+    "none": None,
+    "shifts": FlipsAndShifts(pixels=4, flip=False),
+    "flips": FlipsAndShifts(pixels=4, flip=True),
+}
+"""Of images in weight steps: random crops after a rim of 4 pixels, and mirrored with chance ½."""
+RATE = 3e-3
+"""Of the weights with batches of 256; with others in proportion to the root of their size."""
+FREE_SHARE = 0.02
+"""Of the number of examples: δ at the start of fully connected pathways beside others. Starting at
+1 they fit single images before the evidence has a say."""
+STEPS_BEFORE = 500
+"""Weight steps before the first step on precisions: pathways that start at zero get a size."""
+
+
+@dataclass(frozen=True)
+class RelaxConfig:
+    """What a caller may set. None means: follow from the size of the problem (`resolved`).
+
+    objective        laplace: the evidence learns the precisions; map: they stay
+    epochs           passes over the training data
+    batch_size       examples a weight step
+    curvature        kfac-ggn, kfac-mc or kfac-ef (`curvature.kinds`)
+    curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
+    curvature_examples  examples of an evidence pass during training, drawn anew for each, which
+                     stand for all; 0: all. The last pass, which results are from, has all
+    weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
+    burn_in          epochs before the first hyper step, which also waits until the loss has fallen
+    update_every     epochs between hyper steps; `prior_steps` on log precisions in each
+    prior_rate       their learning rate, cosine to `prior_rate_end`
+    prior_precision  δ at the start
+    free_precision   δ at the start of fully connected pathways beside others, when it is learned
+    augmentation     of images in weight steps: none, shifts, flips (and shifts)
+    precision        of products on a GPU: float32 or tf32 (`precision`)
+    captured         weight steps as CUDA graphs on a GPU
+    evaluate_every   epochs between scores on test data
+    """
+
+    objective: Objective = "laplace"
+    epochs: int | None = None
+    batch_size: int | None = None
+    curvature: str = "kfac-ggn"
+    curvature_batch: int | None = None
+    curvature_examples: int | None = None
+    weight_rate: float | None = None
+    weight_rate_end: float = 1e-6
+    burn_in: int | None = None
+    update_every: int | None = None
+    prior_steps: int = 20
+    prior_rate: float = 0.1
+    prior_rate_end: float = 0.01
+    prior_precision: float = 1.0
+    free_precision: float | None = None
+    augmentation: str = "none"
+    precision: Precision | None = None
+    captured: bool = True
+    evaluate_every: int | None = None
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise CallerError for values that make no sense."""
+        check_choice(self.objective, OBJECTIVES, what="objective")
+        check_choice(self.augmentation, AUGMENTATIONS, what="augmentation")
+        if self.precision is not None:
+            check_choice(self.precision, PRECISIONS, what="precision")
+        if not self.curvature.startswith("kfac"):
+            raise CallerError(
+                f"curvature: expected a Kronecker-factored kind such as kfac-ggn, got "
+                f"{self.curvature!r}"
+            )
+        kind_named(self.curvature)
+        for name in ("epochs", "batch_size", "curvature_batch", "update_every", "prior_steps",
+                     "evaluate_every"):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None:
+                check_at_least(value, 1, what=name.replace("_", " "))
+        for name in ("burn_in", "curvature_examples"):
+            value = getattr(self, name)
+            if value is not None:
+                check_at_least(value, 0, what=name.replace("_", " "))
+        for name in ("weight_rate", "prior_rate", "prior_precision", "free_precision"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> RelaxConfig:
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in record.items() if name in known})
+
+
+def resolved(config: RelaxConfig, *, examples: int, on_gpu: bool) -> RelaxConfig:
+    """Every None filled in; what comes back is complete and is what records hold."""
+    config.check()
+    epochs = config.epochs or (100 if on_gpu else 40)
+    batch_size = min(config.batch_size or (256 if on_gpu else 32), examples)
+    before = max(2, math.ceil(STEPS_BEFORE / math.ceil(examples / batch_size)))
+    return replace(
+        config,
+        epochs=epochs,
+        batch_size=batch_size,
+        weight_rate=config.weight_rate or RATE * math.sqrt(batch_size / 256),
+        curvature_batch=min(config.curvature_batch or (1000 if on_gpu else 100), examples),
+        curvature_examples=_given(config.curvature_examples, 1000 if on_gpu else 250),
+        free_precision=config.free_precision or max(config.prior_precision, FREE_SHARE * examples),
+        burn_in=_given(config.burn_in, min(before, epochs // 3)),
+        update_every=config.update_every or (1 if on_gpu else 2),
+        precision=config.precision or ("tf32" if on_gpu else "float32"),
+        evaluate_every=config.evaluate_every or max(1, epochs // 10),
+    )
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,269 @@
+"""How much memory a weight step takes, and how many examples of it fit.
+
+What back-propagation needs is kept from the forward pass. Autograd hands over every tensor that it
+keeps, so that one example tells how much that is:
+
+    bytes of a weight step ≈ examples · (bytes kept for one) + 4 · (bytes of the parameters)
+
+with values, gradients and Adam's two moments of the parameters. A batch that does not fit goes
+through in parts whose gradients add up; the result is the same, and memory does not grow with the
+number of examples.
+
+How many examples an evidence pass should hold at once.
+
+The result does not depend on it, time and memory do. A pass back-propagates every direction of the
+output curvature to every layer, except to those that a shortcut serves (`KFAC.batch`). On a CPU
+it is fastest when what one direction writes stays in the cache. On a GPU all directions go at
+once, and the larger the batch the fewer launches; with the graph that a gradient needs it takes
+
+    bytes of a batch ≈ examples · (3 · bytes kept by a forward pass + 6 · bytes of the widest map)
+
+(measured for the paper's MLP and CNN), which should be a few gigabytes, or half of what is free.
+
+Memory and time of the curvature from the shapes of the weights alone: nothing is allocated.
+
+A layer with weight (outputs, inputs) has two Kronecker factors, of inputs² and outputs² numbers; of
+a convolution inputs are channels × places of the kernel. Each is kept in the network's precision
+with its eigenvectors in double precision, and decomposed one after the other:
+
+    bytes = Σ n² (bytes of a number + 8) + max n² · 3 · 8        n over inputs and outputs
+
+the last term for a copy in double precision and the workspace of the decomposition. Finding
+eigenvectors takes about 10 n³ operations each, at 2·10¹⁰ a second on a core of a CPU; a GPU is
+faster, and how long the rest of a run takes is measured before it starts (`estimate`). The first
+layer of an MLP on 3·224·224 inputs asks for 816 GB. The whole matrix over P parameters has n = P;
+the other structures are small. Networks on torch's meta device will do.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import kind_named
+from isotropy.evidence.settings import LearnConfig
+
+SHARE_OF_FREE = 0.5
+"""Of what is free, half: fragments, workspaces and whatever else runs need the rest."""
+
+
+def kept_bytes(network: nn.Module, rows: Tensor) -> int:
+    """Bytes that autograd keeps of one forward pass, parameters and rows apart.
+
+    The pass draws from a copy of the random state, and leaves buffers as they were.
+    """
+    parameters = {id(p) for p in network.parameters()} | {
+        p.data_ptr() for p in network.parameters()
+    }
+    seen: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()
+        if place.data_ptr() not in parameters:
+            seen[place.data_ptr()] = place.nbytes()
+        return tensor.detach()  # itself, it would hold its own graph for ever
+
+    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    devices = [rows.device] if rows.is_cuda else []
+    with (
+        torch.random.fork_rng(devices=devices),
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+    ):
+        outputs = network(rows)
+    with torch.no_grad():
+        for name, buffer in network.named_buffers():
+            buffer.copy_(buffers[name])
+    seen.pop(rows.untyped_storage().data_ptr(), None)
+    own = outputs.untyped_storage()
+    return sum(seen.values()) + (0 if own.data_ptr() in seen else own.nbytes())
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Bytes that could be had on a device; None where nobody says."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        # What torch holds for reuse is free as well.
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    available = _available_bytes()
+    if available is not None:
+        return available
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _available_bytes(source: Path = Path("/proc/meminfo")) -> int | None:
+    """What Linux could hand out, the cache of files counted in; None elsewhere.
+
+    Pages that are free by themselves are few on a machine that has read much.
+    """
+    try:
+        lines = source.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    for line in lines:
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable" and rest.split()[:1] and rest.split()[0].isdecimal():
+            return 1024 * int(rest.split()[0])
+    return None
+
+
+def step_bytes(network: nn.Module, inputs: Tensor, samples: int, examples: int) -> int:
+    """Bytes of a weight step on `examples` of the inputs with `samples` copies each."""
+    one = inputs[:1].expand(samples, *inputs.shape[1:])
+    row_bytes = one.numel() * one.element_size()
+    parameters = sum(p.numel() * p.element_size() for p in network.parameters())
+    return examples * (kept_bytes(network, one.clone()) + row_bytes) + 4 * parameters
+
+
+def fitting_micro_batch(
+    network: nn.Module, inputs: Tensor, samples: int, batch_size: int, free: int | None = None
+) -> int:
+    """How many examples of a batch go through the network together: all, if they fit.
+
+    free: bytes to fit into; by default half of what the inputs' device has free.
+    """
+    if free is None:
+        found = free_bytes(inputs.device)
+        if found is None:
+            return batch_size
+        free = int(SHARE_OF_FREE * found)
+    whole = step_bytes(network, inputs, samples, batch_size)
+    if whole <= free:
+        return batch_size
+    one = (whole - (fixed := step_bytes(network, inputs, samples, 0))) / batch_size
+    return max(1, min(batch_size, int((free - fixed) / one)))
+
+
+CACHE_BYTES = 8e6
+GPU_BYTES = 6e9
+JACOBIAN_BYTES = 1e9
+
+
+def fit_curvature_batch(
+    config: LearnConfig, network: nn.Module, example: Tensor, device: torch.device | None = None
+) -> LearnConfig:
+    """A resolved `config` with its curvature batch lowered where layer outputs are large.
+
+    example (1, …): any one input. device: where the run will be, if not where the network is.
+    """
+    assert config.samples is not None and config.curvature_batch is not None
+    first = next(network.parameters(), None)
+    if first is None:
+        return config
+    kind = kind_named(config.curvature)
+    if kind.structure != "kfac":
+        # Every example's own gradient, one a direction (about ten), and a graph of it.
+        trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        comfortable = max(1, int(JACOBIAN_BYTES / (40 * trainable * first.element_size())))
+        return replace(config, curvature_batch=min(config.curvature_batch, comfortable))
+    device = device or first.device
+    rows = example.to(first).expand(config.samples, *example.shape[1:]).clone()
+    try:
+        numbers = KFAC(network, kind, config.fallback).widest_map(rows[:1])
+        kept = kept_bytes(network, rows) if device.type == "cuda" else 0
+    except RuntimeError:  # a network that does not fit the data is named where it is trained
+        return config
+    budget, of_map = CACHE_BYTES, numbers * config.samples * first.element_size()
+    if device.type == "cuda":
+        budget = min(GPU_BYTES, SHARE_OF_FREE * (free_bytes(device) or GPU_BYTES))
+        of_map = 6 * of_map + 3 * (kept + rows.numel() * rows.element_size())
+    comfortable = max(4, int(budget / max(of_map, 1)))
+    return replace(config, curvature_batch=min(config.curvature_batch, comfortable))
+
+
+OPERATIONS_PER_SECOND = 2e10
+LONG_SECONDS = 3.0
+"""From here on the time of decompositions is told."""
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class FactorMemory:
+    """Bytes of all factors, and the layer with the largest: its name, side and bytes.
+
+    seconds: of the decompositions in one evidence pass, on one core of a CPU
+    """
+
+    total: int
+    layer: str
+    side: int
+    largest: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """A sentence: memory, and time where there is much of it."""
+        told = f"the factors of the curvature take {max(self.total / 1e9, 0.001):.2g} GB"
+        if self.seconds < LONG_SECONDS:
+            return told
+        return (
+            f"{told}, and an evidence pass about {self.seconds:.0f} s for their eigenvalues, most "
+            f"of it for layer {self.layer!r} with {self.side} × {self.side} numbers; --image-size "
+            "and --model compact make that less"
+        )
+
+
+def factor_memory(network: nn.Module, curvature: str) -> FactorMemory:
+    """What the curvature of a network takes; the network may be on the meta device."""
+    structure = kind_named(curvature).structure
+    kept = decomposed = largest = side = 0
+    seconds = 0.0
+    layer = ""
+
+    def add(name: str, sides: tuple[int, ...], item: int) -> None:
+        nonlocal kept, decomposed, largest, side, layer, seconds
+        own = sum(n * n * (item + 8) for n in sides) + max(sides) ** 2 * 24
+        seconds += sum(10 * n**3 for n in sides) / OPERATIONS_PER_SECOND
+        kept += sum(n * n * (item + 8) for n in sides)
+        decomposed = max(decomposed, max(sides) ** 2 * 24)
+        if own > largest:
+            layer, side, largest = name, max(sides), own
+
+    if structure == "kfac":
+        for name, module in network.named_modules():
+            if isinstance(module, _LAYERS):
+                weight = module.weight
+                inputs = weight.numel() // max(weight.shape[0], 1)
+                add(name or "the network", (inputs, weight.shape[0]), weight.element_size())
+    elif structure == "full":
+        count = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        add("all layers together", (count,), 4)
+    return FactorMemory(kept + decomposed, layer, side, largest, seconds)
+
+
+def check_factor_memory(
+    network: nn.Module,
+    curvature: str,
+    device: torch.device,
+    *,
+    free: int | None = None,
+) -> FactorMemory:
+    """What the curvature takes; raises CallerError where it is more than is free on the device.
+
+    free: bytes that are free; asked of the device by default, and not checked where nobody knows
+    """
+    found = factor_memory(network, curvature)
+    free = free_bytes(device) if free is None else free
+    if free is not None and found.total > free:
+        raise CallerError(
+            f"curvature {curvature}: layer {found.layer!r} has a factor of {found.side} × "
+            f"{found.side} numbers, {_gigabytes(found.largest)} with its eigenvectors, and "
+            f"{_gigabytes(free)} are free; make the inputs smaller (--image-size 32), take a "
+            "network with small layers (--model compact), or a curvature without factors "
+            "(--curvature diagonal-ggn)"
+        )
+    return found
+
+
+def _gigabytes(number: float) -> str:
+    return f"{number / 1e9:,.3g} GB" if number < 1e12 else f"{number / 1e9:,.0f} GB"

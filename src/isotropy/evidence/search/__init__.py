@@ -1,0 +1,1 @@
+"""The search for amounts by predictions of the linearised network."""

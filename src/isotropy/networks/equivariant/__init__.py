@@ -1,0 +1,1 @@
+"""Networks and layers that commute with a group."""

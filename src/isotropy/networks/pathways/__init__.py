@@ -1,0 +1,1 @@
+"""Layers that are sums of pathways, more and less equivariant."""

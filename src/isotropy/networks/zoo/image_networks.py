@@ -1,0 +1,336 @@
+"""Small networks for images, of the kinds whose symmetry one asks about: convolutions and tokens.
+
+    convnet  three stages of two 3×3 convolutions with ReLU, widths w, 2w, 4w, halved after the
+             first two stages; average over pixels; linear head
+    vit      patches, a class token, learned positions, pre-norm blocks of attention and MLP
+    mixer    patches, blocks that mix tokens and then channels, average over tokens
+
+Halving is where a convolutional network loses translations by less than its stride: a maximum
+over 2×2 pixels, of which every second is kept, folds high frequencies onto low ones. The `blur`
+variant (Zhang 2019) takes the maximum at every pixel, then a binomial average, then every second:
+
+    b = (1, 4, 6, 4, 1) / 16 along each axis        pixel j of the output about pixel 2j + ½
+
+so that both kinds of halving leave the same pixels, and the networks differ in nothing else.
+
+None of these has layers that look at other examples. Every operation is a module or a plain
+function of tensors: attention is written out as matrix products and a softmax. Images are
+(batch, channels, height, width), tokens (batch, tokens, width), row-major, the class token first.
+Tested in tests/networks/test_image_networks.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from isotropy.checks import CallerError, check_at_least, check_choice
+from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
+from isotropy.curvature.copies import Copies
+from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
+
+Pooling = Literal["max", "blur"]
+POOLINGS: tuple[Pooling, ...] = ("max", "blur")
+POSITION_SIZE = 0.2
+"""Deviation of positions at the start: about the size of tokens, so that places differ at once."""
+
+
+def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
+    """Channels, height and width; raises CallerError where the inputs are no images."""
+    if len(shape) != 3:
+        raise CallerError(
+            f"expected images (channels, height, width), got inputs of {tuple(shape)}"
+        )
+    channels, height, width = shape
+    return channels, height, width
+
+
+# --- convolutions -------------------------------------------------------------------------
+
+
+class BlurPool(nn.Module):
+    """Binomial average over 5×5 pixels, of which every second is kept; the image is mirrored.
+
+    (batch, channels, height, width) → (batch, channels, ⌈height/2⌉, ⌈width/2⌉)
+    """
+
+    kernel: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        taps = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
+        self.register_buffer("kernel", torch.outer(taps, taps), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        channels = images.shape[1]
+        padded = functional.pad(images, (2, 2, 2, 2), mode="reflect")
+        kernel = self.kernel.to(images).expand(channels, 1, 5, 5)
+        return functional.conv2d(padded, kernel, stride=2, groups=channels)
+
+
+def convnet(
+    shape: Sequence[int], outputs: int, *, width: int = 32, pooling: Pooling = "max"
+) -> nn.Module:
+    """Six 3×3 convolutions in three stages, halved twice by `pooling`; He initialisation.
+
+    pooling: max keeps every second maximum, blur averages before it does
+    """
+    channels, height, across = image_shape(shape)
+    check_at_least(width, 1, what="width of model convnet")
+    check_choice(pooling, POOLINGS, what="pooling")
+    if min(height, across) < 8:
+        raise CallerError(
+            f"model convnet: expected images of at least 8×8 pixels, got {height}×{across}; use "
+            "--image-size 8 or --model mlp"
+        )
+    layers: list[nn.Module] = []
+    before = channels
+    for stage in range(3):
+        if stage:
+            layers += _halved(pooling)
+        for _ in range(2):
+            layers += [nn.Conv2d(before, width << stage, 3, padding=1), nn.ReLU()]
+            before = width << stage
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs)]
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
+
+
+def _halved(pooling: Pooling) -> list[nn.Module]:
+    if pooling == "max":
+        return [nn.MaxPool2d(2)]
+    # Maxima of pixels i and i + 1 lie at i + ½; the blur keeps every second, 2j + ½, as MaxPool2d.
+    return [nn.MaxPool2d(2, stride=1), BlurPool()]
+
+
+def blurred_convnet(shape: Sequence[int], outputs: int, *, width: int = 32) -> nn.Module:
+    """`convnet` with pooling="blur"."""
+    return convnet(shape, outputs, width=width, pooling="blur")
+
+
+# --- tokens -------------------------------------------------------------------------------
+
+
+class Patches(nn.Module):
+    """Images → tokens: a convolution whose stride is its size, pixels row by row."""
+
+    def __init__(self, channels: int, width: int, patch: int) -> None:
+        super().__init__()
+        self.projection = nn.Conv2d(channels, width, patch, stride=patch)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches: Tensor = self.projection(images)
+        return patches.flatten(2).mT
+
+
+class ClassToken(nn.Module):
+    """A learned token in front of the others."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.token = nn.Parameter(POSITION_SIZE * torch.randn(width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        own = self.token.expand(len(tokens), 1, -1)
+        return torch.cat([own, tokens], 1)
+
+
+class Positions(nn.Module):
+    """A learned vector for each place, added to the token there."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(POSITION_SIZE * torch.randn(tokens, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens + self.vectors
+
+
+class _ClassTokenRule(LayerRule):
+    """The exact block of the class token: its gradient, summed over copies."""
+
+    parameters = ("token",)
+
+    def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
+        return inputs.new_zeros(())  # the gradient alone says everything
+
+    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        total = sum((use.gradient for use in uses[1:]), start=uses[0].gradient)
+        return {"token": DenseRoots(total[:, :, 0].flatten(0, 1))}
+
+
+class _PositionsRule(LayerRule):
+    """I ⊗ G with G = (1/T) Σ_n Σ_d Σ_t ĝ ĝᵀ over the T places.
+
+    That is a linear layer on inputs which say the place, one of T: its A is N times the identity.
+    In the block (1/N) · outputs ⊗ inputs the places are the slow index, so they stand as outputs.
+    """
+
+    parameters = ("vectors",)
+
+    def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
+        return inputs.new_zeros(())
+
+    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        total = sum((use.gradient for use in uses[1:]), start=uses[0].gradient)
+        _, batch, places, _ = total.shape
+        every = math.sqrt(batch) * torch.eye(places, dtype=total.dtype, device=total.device)
+        rows = total.flatten(0, 2)[None] / math.sqrt(places)
+        return {"vectors": KroneckerRoots(rows, every[None])}
+
+
+register_rule(ClassToken, _ClassTokenRule())
+register_rule(Positions, _PositionsRule())
+
+
+class SelfAttention(nn.Module):
+    """softmax(q kᵀ/√d) v by heads, written out; q, k and v from one linear layer."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.softmax = nn.Softmax(-1)
+        self.projection = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        by_head = self.queries_keys_values(tokens).unflatten(2, (3, self.heads, -1))
+        queries, keys, values = by_head.permute(2, 0, 3, 1, 4)  # (batch, heads, tokens, features)
+        likeness = queries @ keys.mT / math.sqrt(queries.shape[-1])
+        attended = (self.softmax(likeness) @ values).transpose(1, 2).flatten(2)
+        projected: Tensor = self.projection(attended)
+        return projected
+
+
+def _perceptron(width: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+
+
+class AttentionBlock(nn.Module):
+    """x + attention(norm x), then x + MLP(norm x)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = SelfAttention(width, heads)
+        self.channel_norm = nn.LayerNorm(width)
+        self.channels = _perceptron(width, 4 * width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens + self.attention(self.attention_norm(tokens))
+        changed: Tensor = tokens + self.channels(self.channel_norm(tokens))
+        return changed
+
+
+class MixerBlock(nn.Module):
+    """x + (MLP over tokens of norm x), then x + (MLP over channels of norm x)."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.token_norm = nn.LayerNorm(width)
+        self.tokens = _perceptron(tokens, 2 * tokens)
+        self.channel_norm = nn.LayerNorm(width)
+        self.channels = _perceptron(width, 4 * width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens + self.tokens(self.token_norm(tokens).mT).mT
+        changed: Tensor = tokens + self.channels(self.channel_norm(tokens))
+        return changed
+
+
+class VisionTransformer(nn.Module):
+    """Patches, class token, positions, blocks, norm, and a head on the class token.
+
+    Dosovitskiy et al. 2021, small and without dropout.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        tokens: int,
+        outputs: int,
+        width: int,
+        depth: int,
+        heads: int,
+        patch: int,
+    ) -> None:
+        super().__init__()
+        self.patches = Patches(channels, width, patch)
+        self.class_token = ClassToken(width)
+        self.positions = Positions(tokens + 1, width)
+        self.blocks = nn.Sequential(*(AttentionBlock(width, heads) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.positions(self.class_token(self.patches(images)))
+        logits: Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
+        return logits
+
+
+class Mixer(nn.Module):
+    """Patches, mixing blocks, norm, and a head on the average token (Tolstikhin et al. 2021)."""
+
+    def __init__(
+        self, channels: int, tokens: int, outputs: int, width: int, depth: int, patch: int
+    ) -> None:
+        super().__init__()
+        self.patches = Patches(channels, width, patch)
+        self.blocks = nn.Sequential(*(MixerBlock(tokens, width) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(self.blocks(self.patches(images))).mean(1))
+        return logits
+
+
+def vit(
+    shape: Sequence[int],
+    outputs: int,
+    *,
+    width: int = 128,
+    depth: int = 4,
+    heads: int = 4,
+    patch: int = 4,
+) -> nn.Module:
+    """A small vision transformer on images whose sides are whole numbers of patches."""
+    channels, tokens = _patched(shape, patch, width, depth, "vit")
+    if heads < 1 or width % heads:
+        raise CallerError(
+            f"model vit: expected a width that is a multiple of its {heads} heads, got {width}"
+        )
+    return VisionTransformer(channels, tokens, outputs, width, depth, heads, patch)
+
+
+def mixer(
+    shape: Sequence[int], outputs: int, *, width: int = 128, depth: int = 4, patch: int = 4
+) -> nn.Module:
+    """A small MLP-mixer on images whose sides are whole numbers of patches."""
+    channels, tokens = _patched(shape, patch, width, depth, "mixer")
+    return Mixer(channels, tokens, outputs, width, depth, patch)
+
+
+def _patched(
+    shape: Sequence[int], patch: int, width: int, depth: int, name: str
+) -> tuple[int, int]:
+    """Channels of an image and the number of its patches."""
+    channels, height, across = image_shape(shape)
+    check_at_least(width, 1, what=f"width of model {name}")
+    check_at_least(depth, 1, what=f"depth of model {name}")
+    check_at_least(patch, 1, what=f"patch of model {name}")
+    if height % patch or across % patch:
+        raise CallerError(
+            f"model {name}: expected images whose sides are multiples of {patch} pixels, got "
+            f"{height}×{across}; use --image-size {patch * max(1, round(across / patch))}"
+        )
+    return channels, height // patch * (across // patch)

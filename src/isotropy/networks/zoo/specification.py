@@ -1,0 +1,203 @@
+"""Networks named in words, so that a run folder can rebuild its own without pickle.
+
+mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width)
+FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
+                     factory(); the file's hash is kept and must not change
+timm:NAME            a model of the timm library (an optional extra), random weights
+timm:NAME:pretrained the same with the weights and the classes it was trained with
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from isotropy.checks import CallerError, check_choice
+from isotropy.networks.zoo.backbones import BACKBONES, backbone
+
+_WIDTH_ARGUMENT = {
+    "mlp": "hidden",
+    "circular": "width",
+    "compact": "width",
+    "resnet": "width",
+    "convnet": "width",
+    "convnet-blur": "width",
+    "vit": "width",
+    "mixer": "width",
+}
+
+
+@dataclass(frozen=True)
+class NetworkSpecification:
+    """A network by kind (backbone, file, timm, given), name and JSON arguments.
+
+    `given` is a module handed over in Python: it has a name but cannot be rebuilt from it.
+    """
+
+    kind: str
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    sha256: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Any, *, where: str) -> NetworkSpecification:
+        """What `as_dict` gave; raises CallerError that names `where` the record came from."""
+        try:
+            return cls(**record)
+        except TypeError as error:
+            raise CallerError(f"{where}: expected a network's name and arguments there") from error
+
+    @property
+    def text(self) -> str:
+        """How the user wrote it."""
+        if self.kind == "backbone" and self.arguments:
+            return f"{self.name}:{next(iter(self.arguments.values()))}"
+        return f"timm:{self.name}" if self.kind == "timm" else self.name
+
+    def build(self, shape: Sequence[int], outputs: int) -> nn.Module:
+        """A freshly initialised network for inputs of `shape` (no batch axis)."""
+        if self.kind == "backbone":
+            return backbone(self.name, shape, outputs, **self.arguments)
+        if self.kind == "file":
+            return _build_from_file(self, shape, outputs)
+        if self.kind == "timm":
+            return _build_from_timm(self.name, shape, outputs)
+        raise CallerError(
+            f"the network {self.name!r} was handed over in Python and cannot be rebuilt from its "
+            "name; pass it again"
+        )
+
+
+TRAINED = ":pretrained"
+"""What a timm model's name ends with if its trained weights are wanted."""
+
+
+def parse_network(text: str) -> NetworkSpecification:
+    """The specification a user wrote: `mlp`, `mlp:200`, `nets.py:make`, `timm:resnet18`."""
+    name, _, rest = text.partition(":")
+    if name == "timm" and rest:
+        return NetworkSpecification("timm", rest)
+    if ".py" in text:
+        path_text, _, factory = text.rpartition(":")
+        if not path_text.endswith(".py") or not factory:
+            raise CallerError(f"model {text!r}: expected FILE.py:factory")
+        path = Path(path_text).resolve()
+        return NetworkSpecification("file", f"{path}:{factory}", sha256=_hash(path))
+    check_choice(name, BACKBONES, what="model")
+    if not rest:
+        return NetworkSpecification("backbone", name)
+    argument = _WIDTH_ARGUMENT.get(name)
+    if argument is None or not rest.isdecimal() or int(rest) < 1:
+        raise CallerError(
+            f"model {text!r}: expected NAME:WIDTH with a whole width of at least 1, where NAME is "
+            f"one of {', '.join(_WIDTH_ARGUMENT)}"
+        )
+    return NetworkSpecification("backbone", name, {argument: int(rest)})
+
+
+def specification_of(network: nn.Module) -> NetworkSpecification:
+    """The specification of a module that was handed over in Python."""
+    kind = type(network)
+    return NetworkSpecification("given", f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _hash(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise CallerError(
+            f"model file {str(path)!r} cannot be read: {error.strerror or error}"
+        ) from error
+
+
+def _build_from_file(
+    specification: NetworkSpecification, shape: Sequence[int], outputs: int
+) -> nn.Module:
+    path_text, _, factory_name = specification.name.rpartition(":")
+    path = Path(path_text)
+    if specification.sha256 is not None and _hash(path) != specification.sha256:
+        raise CallerError(
+            f"model file {str(path)!r} has changed since the run began; restore it or start anew"
+        )
+    # A name of its own: the file may be called like a library, and what it defines (a dataclass,
+    # say) is looked up under the module's name.
+    name = f"isotropy_model_{_hash(path)[:16]}"
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))  # so that the file finds its neighbours
+    try:
+        found.loader.exec_module(module)
+        factory: Callable[..., Any] | None = getattr(module, factory_name, None)
+        if not callable(factory):
+            raise CallerError(f"model file {str(path)!r} has no function {factory_name!r}")
+        network = factory(*_arguments(factory, (tuple(shape), outputs), specification.name))
+    except CallerError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CallerError(
+            f"model file {str(path)!r} does not run: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    if not isinstance(network, nn.Module):
+        raise CallerError(
+            f"{factory_name!r} in {str(path)!r}: expected it to return an nn.Module, got "
+            f"{type(network).__name__}"
+        )
+    return network
+
+
+def _arguments(
+    factory: Callable[..., Any], shape_and_outputs: tuple[Any, ...], name: str
+) -> tuple[Any, ...]:
+    """Shape and outputs for a factory that takes both, nothing for one that takes nothing."""
+    signature = inspect.signature(factory)
+    for arguments in (shape_and_outputs, ()):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return arguments
+    raise CallerError(
+        f"model {name!r}: expected a function of (shape, outputs) or of nothing, got one of "
+        f"{signature}"
+    )
+
+
+def _build_from_timm(written: str, shape: Sequence[int], outputs: int) -> nn.Module:
+    name = written.removesuffix(TRAINED)
+    trained = written.endswith(TRAINED)
+    try:
+        import timm
+    except ImportError as error:
+        raise CallerError(
+            "models of the form timm:NAME need the timm library; install isotropy[vision]"
+        ) from error
+    if name not in timm.list_models():
+        raise CallerError(f"unknown timm model {name!r}")
+    network: nn.Module
+    if not trained:
+        network = timm.create_model(name, num_classes=outputs, in_chans=shape[0])
+        return network
+    try:
+        # With the head it was trained with, whatever the data's classes are.
+        network = timm.create_model(name, pretrained=True)
+    except Exception as error:
+        raise CallerError(
+            f"timm model {name!r}: its trained weights could not be had ({error}); without "
+            f"{TRAINED} it is built with random weights"
+        ) from error
+    return network

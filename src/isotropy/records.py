@@ -1,0 +1,323 @@
+"""Run folders: safetensors and JSON, no pickle, nothing half written.
+
+Every file is written beside its place and moved into it, so that a full disk or a killed process
+leaves the last good version. A run folder holds
+
+    config.json              settings, data, network (a name and arguments, or FILE.py:factory)
+    metrics.jsonl            one line an epoch
+    checkpoint.safetensors   all tensors of the run; epoch and scalars in its metadata
+    augmentation.json        the learned ranges with units
+    result.json, samples.npz, report.html     when the run has ended
+
+What every JSON record begins with: what was asked, and what the result was made with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from isotropy._version import __version__
+from isotropy.checks import CallerError
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+AUGMENTATION = "augmentation.json"
+RESULT = "result.json"
+REPORT = "report.html"
+
+
+def make_folder(path: Path) -> Path:
+    """Create a run folder and make sure that it can be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise CallerError(
+            f"run folder {str(path)!r} cannot be written: {error.strerror or error}; choose "
+            "another with --out"
+        ) from error
+    return path
+
+
+def check_unused(path: Path) -> None:
+    """Raise if `path` already holds a run, which a new one would overwrite."""
+    if (path / CHECKPOINT).exists():
+        raise CallerError(
+            f"run folder {str(path)!r} already holds a run; continue it with --resume "
+            "(resume=True in Python) or choose another folder"
+        )
+
+
+def unwritable(path: Path, error: OSError) -> CallerError:
+    """The sentence for a file that the file system does not let us write."""
+    return CallerError(
+        f"{str(path)!r} cannot be written: {error.strerror or error}; what was there before is kept"
+    )
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing: beside its place first, then moved into it."""
+    beside = path.with_name(path.name + ".part")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException as error:  # an interruption, too, leaves nothing half written
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
+        raise
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: non-finite numbers become null, paths and tuples plain."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a JSON object, indented, whole or not at all."""
+    write_bytes(path, (json.dumps(plain(record), indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a sentence if it is missing or broken."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CallerError(
+            f"{str(path.parent)!r} is not a run folder: it has no {path.name}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CallerError(f"{str(path)!r} cannot be read: {error}") from error
+    if not isinstance(record, dict):
+        raise CallerError(f"{str(path)!r}: expected a JSON object, got {type(record).__name__}")
+    return record
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line, whole or not at all."""
+    lines = [json.dumps(plain(row), allow_nan=False) + "\n" for row in rows]
+    write_bytes(path, "".join(lines).encode())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read one JSON object a line; a missing file has none, a broken one gets a sentence."""
+    if not path.exists():
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line]
+    except (OSError, ValueError) as error:
+        raise CallerError(f"{str(path)!r} cannot be read: {error}") from error
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+    """Tensors and a JSON record in one safetensors file, whole or not at all."""
+    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_bytes(path, save(flat, metadata={"record": json.dumps(plain(record))}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_tensors` wrote."""
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+        return tensors, json.loads(metadata["record"])
+    except FileNotFoundError as error:
+        raise CallerError(f"{str(path.parent)!r} holds no checkpoint ({path.name})") from error
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+        raise CallerError(f"checkpoint {str(path)!r} cannot be read: {error}") from error
+
+
+# -- a trainer's state ---------------------------------------------------------------------
+
+
+class Resumable(Protocol):
+    """A trainer that can be saved between two epochs.
+
+    optimisers: by name, with `state_dict` and `load_state_dict` as torch's have them
+    """
+
+    device: torch.device
+    inputs: Tensor
+    targets: Tensor
+    config: Any
+    optimisers: Any
+    epoch: int
+    seconds: float
+
+    def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> Any: ...
+
+    def modules(self) -> dict[str, nn.Module]:
+        """By name, all whose tensors change."""
+
+    def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What else the next epoch depends on: tensors by name, and JSON."""
+
+    def load_own_state(self, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        """Take over what `own_state` gave; modules and optimisers are loaded by then."""
+
+
+def save_trainer(folder: Path, trainer: Resumable, history: list[dict[str, Any]]) -> None:
+    """Everything a run needs to go on as if it had not stopped."""
+    tensors: dict[str, Tensor] = {}
+    for name, module in trainer.modules().items():
+        state = {k: value for k, value in module.state_dict().items() if isinstance(value, Tensor)}
+        tensors.update({f"{name}/{key}": value for key, value in state.items()})
+    for name, optimiser in trainer.optimisers.items():
+        for index, moments in optimiser.state_dict()["state"].items():
+            tensors.update(
+                {f"optimiser/{name}/{index}/{key}": value for key, value in moments.items()}
+            )
+    # A network with dropout draws from torch's global generator.
+    tensors["generator/cpu"] = torch.get_rng_state()
+    if trainer.device.type == "cuda":
+        tensors["generator/cuda"] = torch.cuda.get_rng_state(trainer.device)
+    own, record = trainer.own_state()
+    record = {"epoch": trainer.epoch, "seconds": trainer.seconds, **record}
+    write_lines(folder / METRICS, history)
+    save_tensors(folder / CHECKPOINT, {**tensors, **own}, record)
+
+
+def load_trainer(folder: Path, trainer: Resumable) -> list[dict[str, Any]]:
+    """Bring `trainer` to the saved state; returns the history up to there.
+
+    Raises CallerError if the checkpoint is damaged, of another model, or lacks its history.
+    """
+    tensors, record = load_tensors(folder / CHECKPOINT)
+    if "generator/cpu" not in tensors or not {"epoch", "seconds"} <= record.keys():
+        raise CallerError(f"{str(folder / CHECKPOINT)!r} is not the checkpoint of a run")
+    for name, module in trainer.modules().items():
+        load_module(folder, module, tensors, name)
+    for name, optimiser in trainer.optimisers.items():
+        state: dict[int, dict[str, Tensor]] = {}
+        prefix = f"optimiser/{name}/"
+        for key, value in tensors.items():
+            if key.startswith(prefix):
+                index, moment = key.removeprefix(prefix).split("/")
+                state.setdefault(int(index), {})[moment] = value
+        optimiser.load_state_dict(
+            {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
+        )
+    torch.set_rng_state(tensors["generator/cpu"])
+    if trainer.device.type == "cuda" and "generator/cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["generator/cuda"], trainer.device)
+    trainer.epoch, trainer.seconds = int(record["epoch"]), float(record["seconds"])
+    trainer.load_own_state(tensors, record)
+    # The history is written first, so that a run stopped between the two has a row too many.
+    history = read_lines(folder / METRICS)[: trainer.epoch]
+    if [row.get("epoch") for row in history] != list(range(1, trainer.epoch + 1)):
+        raise CallerError(
+            f"{str(folder / METRICS)!r}: expected one line for each of the {trainer.epoch} epochs "
+            f"of the checkpoint, got {len(history)}; restore the file or start anew"
+        )
+    return history
+
+
+def load_module(folder: Path, module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
+    """Load the tensors saved under `name/` into a module of the same shapes.
+
+    State of a module's own that is no tensor is not saved, and stays as it is.
+    """
+    prefix = f"{name}/"
+    state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    whole = module.state_dict()
+    wanted = {key: value for key, value in whole.items() if isinstance(value, Tensor)}
+    for key in sorted(set(wanted) | set(state)):
+        here = tuple(wanted[key].shape) if key in wanted else "nothing"
+        there = tuple(state[key].shape) if key in state else "nothing"
+        if here != there:
+            raise CallerError(
+                f"run folder {str(folder)!r} is of another model: it holds {there} for {key!r}, "
+                f"this model has {here}"
+            )
+    module.load_state_dict({**whole, **state})
+
+
+def record_head(
+    command: str,
+    *,
+    seed: int,
+    device: torch.device,
+    seconds: float,
+    run_folder: str | Path | None,
+) -> dict[str, Any]:
+    """The first entries of a command's record, in their order; `seconds` are those of its work."""
+    return {
+        "schema": 1,
+        "command": command,
+        "seed": seed,
+        **provenance(device),
+        "seconds": seconds,
+        "run_folder": None if run_folder is None else str(run_folder),
+    }
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Version of the library, of what it runs on, the commit (null when installed) and device."""
+    return {
+        "isotropy": __version__,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+        "commit": commit(),
+        "device": str(device),
+        "device_name": device_name(device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def commit() -> str | None:
+    """The git commit of the source this runs from, or None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    if not any((parent / ".git").exists() for parent in here.parents):
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or the processor's kind."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()

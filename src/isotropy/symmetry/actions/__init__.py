@@ -1,0 +1,1 @@
+"""Actions: motions of data along generators, and finite symmetries."""

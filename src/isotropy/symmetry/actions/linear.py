@@ -1,0 +1,259 @@
+"""Representations given by matrices: linear maps of feature vectors, continuous and discrete.
+
+A representation ρ of a group is known by the matrices of its Lie algebra, M_k = dρ(G_k), (d, d).
+The element with coordinates a moves a vector x, the last axis of the data, by
+
+    x ↦ exp(Σ_k a_k M_k) x          velocity  Σ_k a_k M_k x
+
+in one joint exponential. Discrete elements (reflections, permutations) are given as the matrices
+ρ(g) themselves, `matrix_elements`. Nothing is interpolated, so both are exact. `actions_of` gives
+both for a `Representation` of a `Group`.
+
+Data are (batch, …, d); axes between are copies of the representation (points, channels).
+A matrix multiplies columns: row i of M says what becomes of component i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isotropy.checks import CallerError, check_finite, shape_text
+from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.finite import Element, FiniteAction, MapAction
+from isotropy.symmetry.groups.representations import Representation
+
+
+@dataclass(frozen=True)
+class LinearGenerator(Generator):
+    """A generator of a representation: its matrix dρ(G), (d, d)."""
+
+    matrix: tuple[tuple[float, ...], ...] = ()
+
+
+class LinearAction(Action):
+    """A representation given by its Lie-algebra matrices, on data (batch, …, d).
+
+    matrices: the matrix (d, d) of each generator, by name; a tensor, an array or lists of numbers
+    units:    the unit a generator is reported in, with the coordinate of one unit, by name;
+              a pure number by default
+    periods:  the largest range that makes sense, in coordinates, by name; π for a rotation
+    meanings: what a positive coordinate does, by name
+
+    >>> turn = LinearAction({"turn": [[0, -1], [1, 0]]}, units={"turn": ("degrees", math.pi / 180)})
+    """
+
+    generators: tuple[LinearGenerator, ...]
+
+    def __init__(
+        self,
+        matrices: Mapping[str, Any],
+        *,
+        units: Mapping[str, tuple[str, float]] | None = None,
+        periods: Mapping[str, float] | None = None,
+        meanings: Mapping[str, str] | None = None,
+    ) -> None:
+        units, periods, meanings = units or {}, periods or {}, meanings or {}
+        for what, given in (("units", units), ("periods", periods), ("meanings", meanings)):
+            unknown = sorted(set(given) - set(matrices))
+            if unknown:
+                raise CallerError(
+                    f"{what}: expected names among {', '.join(matrices)}, got {unknown[0]!r}"
+                )
+        self._matrices = _same_size(matrices, what="generator")
+        self.dimensions = self._matrices.shape[-1]
+        self.generators = tuple(
+            LinearGenerator(
+                name,
+                *units.get(name, ("coordinate", 1.0)),
+                period=periods.get(name),
+                meaning=meanings.get(name, f"vectors x move along {name} x"),
+                matrix=tuple(map(tuple, matrix)),
+            )
+            for name, matrix in zip(matrices, self._matrices.tolist(), strict=True)
+        )
+
+    def algebra(self, coordinates: Tensor) -> Tensor:
+        """Σ_k a_k M_k, (…, d, d), from coordinates (…, generators)."""
+        return torch.einsum("...k,kij->...ij", coordinates, self._matrices.to(coordinates))
+
+    def element(self, coordinates: Tensor) -> Tensor:
+        """ρ(g) = exp(Σ_k a_k M_k), (…, d, d), from coordinates (…, generators)."""
+        return torch.linalg.matrix_exp(self.algebra(coordinates))
+
+    def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
+        """Move the vectors of data (batch, …, d); returns (batch, samples, …, d)."""
+        _check_vectors(data, self.dimensions)
+        self.check_coordinates(coordinates, data)
+        moved = _times(self.element(coordinates.to(data.dtype)), _as_lists(data)[:, None])
+        return moved.reshape(*coordinates.shape[:2], *data.shape[1:])
+
+    def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """Σ_k direction_k M_k x for each vector of data (batch, …, d); like `data`."""
+        _check_vectors(data, self.dimensions)
+        self.check_direction(direction, data)
+        algebra = self.algebra(direction.to(data.dtype))
+        return _times(algebra, _as_lists(data)).reshape(data.shape)
+
+    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor:
+        """The velocity: nothing is interpolated."""
+        return self.velocity(direction, data)
+
+
+def linear_action(
+    matrices: Mapping[str, Any],
+    *,
+    units: Mapping[str, tuple[str, float]] | None = None,
+    periods: Mapping[str, float] | None = None,
+    meanings: Mapping[str, str] | None = None,
+) -> LinearAction:
+    """The Action on vectors (batch, …, d) generated by these matrices; see `LinearAction`."""
+    return LinearAction(matrices, units=units, periods=periods, meanings=meanings)
+
+
+def matrix_elements(matrices: Mapping[str, Any], *, name: str = "matrix_elements") -> FiniteAction:
+    """Discrete elements given as invertible matrices ρ(g), (d, d), on data (batch, …, d).
+
+    matrices: the matrix of each element but the identity, by name
+    name:     what the set is called
+
+    >>> swap = matrix_elements({"swap": [[0, 1], [1, 0]]})
+    """
+    stack = _same_size(matrices, what="element")
+    identity = torch.eye(stack.shape[-1], dtype=stack.dtype)
+    for element, matrix in zip(matrices, stack, strict=True):
+        singular = torch.linalg.svdvals(matrix)
+        if not singular[-1] > 1e-12 * singular[0]:
+            raise CallerError(
+                f"matrix of {element!r}: expected one that has an inverse, got singular values "
+                f"from {singular[0]:g} down to {singular[-1]:g}"
+            )
+        if torch.equal(matrix, identity):
+            raise CallerError(
+                f"matrix of {element!r}: expected another element than the identity, which is "
+                "always there; leave it out"
+            )
+    return images_of_elements(tuple(matrices), stack, name=name)
+
+
+def images_of_elements(elements: Sequence[str], images: Tensor, *, name: str) -> FiniteAction:
+    """Elements g by name, and their images ρ(g), (count, d, d), on data (batch, …, d).
+
+    Other than in `matrix_elements` an image may be the identity, as of −1 on pairs of vectors: what
+    moves along with them may still change.
+    """
+    maps: dict[Element, Callable[[Tensor], Tensor]] = {
+        Element(each, f"vectors are multiplied by the matrix {each}"): partial(
+            _multiplied, matrix=image
+        )
+        for each, image in zip(elements, images, strict=True)
+    }
+    return MapAction(name, maps, partial(_check_vectors, dimensions=images.shape[-1]))
+
+
+def actions_of(representation: Representation) -> tuple[LinearAction | None, FiniteAction | None]:
+    """A representation bound to a group as what moves data (batch, …, size), all of it exactly.
+
+    The Action has the matrices dρ(A_i) of the group's infinitesimal generators, called
+    "A0 of SO(3)", …; the finite action the matrices ρ(h_k) of its discrete generators, "h0 of O(3)"
+    and so on. None for what the group has none of. Of two representations of one group both have
+    the same coordinates and elements, so that one may follow the other.
+    """
+    group, text = representation.group, repr(representation)
+    if not (group.algebra or group.discrete) or not representation.size:
+        raise CallerError(
+            f"{text}: expected numbers to move and generators to move them, got "
+            f"{representation.size} numbers and {len(group.algebra + group.discrete)} generators"
+        )
+    algebra, discrete = representation.algebra, representation.discrete
+    if group.is_complex or any(np.iscomplexobj(each.data) for each in algebra + discrete):
+        raise CallerError(
+            f"{text}: expected real matrices, for data are real numbers, got complex ones; bind it "
+            f"to the real form of the group, {group}.real_form(), which acts on the real parts and "
+            "then the imaginary parts"
+        )
+    continuous = finite = None
+    if algebra:
+        continuous = LinearAction(
+            {f"A{i} of {group}": each.toarray() for i, each in enumerate(algebra)}
+        )
+    if discrete:
+        images = torch.from_numpy(np.stack([each.toarray() for each in discrete])).double()
+        names = [f"h{k} of {group}" for k in range(len(images))]
+        finite = images_of_elements(names, images, name=f"discrete generators of {group}")
+    return continuous, finite
+
+
+# --- matrices and vectors -----------------------------------------------------------------
+
+
+def _same_size(matrices: Mapping[str, Any], *, what: str) -> Tensor:
+    """The matrices as (count, d, d) in float64, checked."""
+    if not matrices:
+        raise CallerError(f"matrices: expected one or more, by the name of the {what}, got none")
+    found: dict[str, Tensor] = {}
+    for name, given in matrices.items():
+        matrix = _real(given)
+        if matrix is None:
+            raise CallerError(
+                f"matrix of {name!r}: expected rows of real numbers, all of one length, got "
+                f"{type(given).__name__} of something else"
+            )
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
+            raise CallerError(
+                f"matrix of {name!r}: expected as many rows as columns, (d, d), got "
+                f"{shape_text(matrix)}"
+            )
+        check_finite(matrix, what=f"matrix of {name!r}")
+        found[name] = matrix
+    first, *others = found
+    for name in others:
+        if found[name].shape != found[first].shape:
+            raise CallerError(
+                f"matrix of {name!r}: expected the size of {first!r}, "
+                f"{shape_text(found[first])}, got {shape_text(found[name])}; all of them act on "
+                "the same vectors"
+            )
+    return torch.stack(list(found.values()))
+
+
+def _real(given: Any) -> Tensor | None:
+    """Numbers of any kind in float64, or None where they are no table of real numbers."""
+    try:
+        if torch.as_tensor(given).is_complex():
+            return None
+        return torch.as_tensor(given, dtype=torch.float64, device="cpu").detach()
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _check_vectors(data: Tensor, dimensions: int) -> None:
+    if data.ndim < 2 or data.shape[-1] != dimensions:
+        raise CallerError(
+            f"vectors: expected (batch, …, {dimensions}), the components on the last axis, got "
+            f"{shape_text(data)}"
+        )
+    if not data.is_floating_point():
+        raise CallerError(
+            f"vectors: expected floating-point numbers, got {data.dtype}; convert with x.float()"
+        )
+
+
+def _as_lists(data: Tensor) -> Tensor:
+    """(batch, …, d) as lists of vectors (batch, vectors, d)."""
+    return data[:, None] if data.ndim == 2 else data.flatten(1, -2)
+
+
+def _times(matrix: Tensor, vectors: Tensor) -> Tensor:
+    """matrix (…, d, d) times every vector of (…, vectors, d)."""
+    return vectors @ matrix.mT
+
+
+def _multiplied(data: Tensor, matrix: Tensor) -> Tensor:
+    return data @ matrix.to(data).mT

@@ -1,0 +1,1 @@
+"""Matrix groups and their representations."""

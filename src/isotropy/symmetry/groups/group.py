@@ -1,0 +1,351 @@
+"""A matrix group: a basis of its Lie algebra and its discrete generators, nothing else.
+
+Every element of a group with finitely many components is a product
+
+    g = exp(Σ_i α_i A_i) Π_k h_k                                      (Finzi 2023, A.10)
+
+of the exponential of its Lie algebra and of discrete generators, so that a linear condition on all
+of the group is one on the generators A_i and h_k. They are given on the space V = R^d or C^d on
+which the group is defined, as dense or sparse matrices, as permutations (a sequence of d integers,
+coordinate i goes to place p[i]: (P x)[p[i]] = x[i]), or as `scipy` linear operators; every other
+representation is made of V (`representations`).
+
+    >>> quarter_turn = Group("C(4)", discrete=[[[0, -1], [1, 0]]])
+    >>> screw = Group("screw", algebra=[[[0, -1, 0], [1, 0, 0], [0, 0, 0]]], discrete=[[0, 2, 1]])
+
+Named groups are in `group_catalogue`, products of groups in `group_products`, the forms in which
+generators may be given in `generators`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sparse
+import torch
+from torch import Tensor
+
+from isotropy.checks import CallerError
+from isotropy.symmetry.actions.images import (
+    ROUNDING,
+    Span,
+    as_matrix,
+    is_singular,
+    permutation_matrix,
+    realified,
+    signed_permutation,
+)
+
+__all__ = ["Classical", "Group", "check_classical", "permutation_matrix", "signed_permutation"]
+
+LARGEST_PART = 10_000_000
+"""Entries of brackets that are looked at together."""
+
+
+@dataclass(frozen=True)
+class Classical:
+    """Which classical group this is, for the first fundamental theorem.
+
+    kind: "O" and "SO" keep a symmetric form, "Sp" an alternating form; "SU", "SL", "GL", "U"
+    form: the matrix B of the form (x, y) ↦ xᵀ B y, kept by every element: gᵀ B g = B (O, SO, Sp)
+    """
+
+    kind: Literal["O", "SO", "Sp", "SU", "SL", "GL", "U"]
+    form: np.ndarray | None = None
+
+
+class Group:
+    """A matrix group on V, known by its generators.
+
+    name:     as users and files write it
+    algebra:  matrices A_i (d, d) that span the Lie algebra; closed under the bracket
+    discrete: invertible matrices h_k (d, d), permutations, or operators
+    dimension: d, needed where there are no generators
+    classical: which classical group it is, if one; checked against the generators
+    factors:  the groups of which this is the direct product, on V₁ ⊗ V₂ ⊗ …
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        algebra: Sequence[Any] = (),
+        discrete: Sequence[Any] = (),
+        dimension: int | None = None,
+        classical: Classical | None = None,
+        factors: tuple[Group, ...] = (),
+    ) -> None:
+        self.name = name
+        self.classical = classical
+        self.factors = factors
+        self.algebra = tuple(as_matrix(each, f"group {name}, algebra") for each in algebra)
+        self.discrete = tuple(as_matrix(each, f"group {name}, discrete") for each in discrete)
+        sizes = {each.shape[0] for each in (*self.algebra, *self.discrete)}
+        if dimension is not None:
+            sizes.add(dimension)
+        if len(sizes) != 1:
+            what = f"sizes {sorted(sizes)}" if sizes else "neither generators nor a dimension"
+            raise CallerError(f"group {name}: expected generators of one size (d, d), got {what}")
+        self.dimension: int = sizes.pop()
+        if self.dimension < 1:
+            raise CallerError(f"group {name}: expected at least 1 dimension, got {self.dimension}")
+        self._check()
+
+    # -- what it is ----------------------------------------------------------------------------
+
+    @cached_property
+    def is_complex(self) -> bool:
+        """Whether V is C^d."""
+        return any(np.iscomplexobj(each.data) for each in (*self.algebra, *self.discrete))
+
+    @cached_property
+    def is_unitary(self) -> bool:
+        """Aᴴ = −A and hᴴ h = 1: orthogonal, where real, so that V and its dual are the same."""
+        identity = sparse.identity(self.dimension, format="csr")
+        skew = all(_is_small(a + a.conj().T, a) for a in self.algebra)
+        return skew and all(_is_small(h.conj().T @ h - identity, identity) for h in self.discrete)
+
+    @cached_property
+    def is_self_dual(self) -> bool:
+        """Whether the dual of V is V itself: real and orthogonal."""
+        return self.is_unitary and not self.is_complex
+
+    @cached_property
+    def is_permutation(self) -> bool:
+        """No Lie algebra, and all generators permute coordinates: pointwise functions commute."""
+        signed = self.signed_permutations
+        return signed is not None and all(bool((signs > 0).all()) for _, signs in signed)
+
+    @cached_property
+    def signed_permutations(self) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:
+        """(places, signs) of each generator if all are signed permutations: x[i] goes, times
+        signs[i], to place places[i]. None if there is a Lie algebra or another matrix."""
+        if self.algebra:
+            return None
+        found = [signed_permutation(each) for each in self.discrete]
+        return None if any(each is None for each in found) else tuple(f for f in found if f)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of what defines the group: two groups with the same generators share it.
+
+        Numbers count to 12 digits each, however small, so that rounding does not tell two groups
+        apart and units do not make them one.
+        """
+        digest = hashlib.sha256()
+        for kind, matrices in (("algebra", self.algebra), ("discrete", self.discrete)):
+            digest.update(f"{kind} {len(matrices)} {self.dimension};".encode())
+            for each in matrices:
+                entries = each.tocoo()
+                numbers = _rounded(entries.data.astype(complex))
+                order = np.lexsort((entries.col, entries.row))
+                for part in (entries.row.astype(np.int64), entries.col.astype(np.int64), numbers):
+                    digest.update(np.ascontiguousarray(part[order]).tobytes())
+        return digest.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Group) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # -- elements ------------------------------------------------------------------------------
+
+    def algebra_tensor(self, dtype: torch.dtype | None = None) -> Tensor:
+        """All A_i, (D, d, d)."""
+        return _stacked(self.algebra, self.dimension, dtype or self._dtype)
+
+    def discrete_tensor(self, dtype: torch.dtype | None = None) -> Tensor:
+        """All h_k, (M, d, d)."""
+        return _stacked(self.discrete, self.dimension, dtype or self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.complex128 if self.is_complex else torch.float64
+
+    def sample(
+        self,
+        count: int,
+        generator: torch.Generator,
+        *,
+        largest: float | None = None,
+        spread: Sequence[float] | None = None,
+    ) -> Tensor:
+        """`count` elements (count, d, d): exp(Σ z_i A_i), z normal, times powers of every h_k.
+
+        Three rounds of all discrete generators, each round in a random order of its own, each
+        generator to a power in −5 … 4. Spread over the group, but not with the invariant measure.
+        largest: the Frobenius norm beyond which Σ z_i A_i is scaled down; boosts and scalings
+                 grow exponentially with it
+        spread:  the standard deviation of every z_i, 1 if not given
+        On the device of `generator`, float64 or complex128.
+        """
+        algebra = self.algebra_tensor().to(generator.device)
+        found = torch.eye(self.dimension, dtype=self._dtype, device=generator.device)
+        found = found.expand(count, -1, -1)
+        if len(algebra):
+            weights = torch.randn(
+                count, len(algebra), generator=generator, dtype=torch.float64, device=found.device
+            )
+            if spread is not None:
+                if len(spread) != len(algebra):
+                    raise CallerError(
+                        f"group {self.name}: expected a spread for each of the {len(algebra)} "
+                        f"infinitesimal generators, got {len(spread)}"
+                    )
+                weights = weights * torch.as_tensor(spread, dtype=torch.float64).to(found.device)
+            inner = torch.einsum("ci,ijk->cjk", weights.to(algebra.dtype), algebra)
+            if largest is not None:
+                norms = torch.linalg.matrix_norm(inner)[:, None, None]
+                inner = inner * (largest / norms.clamp(min=largest))
+            found = torch.linalg.matrix_exp(inner)
+        return found @ self._sampled_words(count, generator) if self.discrete else found.clone()
+
+    def _sampled_words(self, count: int, generator: torch.Generator) -> Tensor:
+        """Products (count, d, d) of discrete generators, as `sample` says."""
+        device, number = generator.device, len(self.discrete)
+        discrete = self.discrete_tensor()
+        powers = torch.stack([torch.linalg.matrix_power(discrete, p) for p in range(-5, 5)])
+        powers = powers.to(device)  # (10, M, d, d)
+        found = torch.eye(self.dimension, dtype=self._dtype, device=device).expand(count, -1, -1)
+        for _ in range(3):
+            keys = torch.rand(count, number, generator=generator, device=device)
+            for k in keys.argsort(1).unbind(1):
+                power = torch.randint(10, (count,), generator=generator, device=device)
+                found = found @ powers[power, k]
+        return found
+
+    def real_form(self) -> Group:
+        """The same group on R^2d: every X + iY becomes [[X, −Y], [Y, X]]; itself if real."""
+        if not self.is_complex:
+            return self
+        return Group(
+            f"Real({self.name})",
+            algebra=[realified(each) for each in self.algebra],
+            discrete=[realified(each) for each in self.discrete],
+            dimension=2 * self.dimension,
+        )
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        for index, each in enumerate(self.discrete):
+            if signed_permutation(each) is None and is_singular(each):
+                raise CallerError(
+                    f"group {self.name}: discrete generator {index} is singular, and a group has "
+                    "only invertible elements; infinitesimal generators go into algebra="
+                )
+        span = Span(self.algebra)
+        self._check_bracket(span)
+        if self.classical is not None:
+            check_classical(self, self.classical)
+
+    def _check_bracket(self, span: Span) -> None:
+        """Every [A_i, A_j] is a real combination of the algebra; many pairs at once."""
+        if len(self.algebra) < 2:
+            return
+        number, d = len(self.algebra), self.dimension
+        sizes = np.array([np.linalg.norm(each.data) for each in self.algebra])
+        at_once = max(1, LARGEST_PART // (number * max(span.entries, 1)))
+        for start in range(0, number, at_once):
+            block = self.algebra[start : start + at_once]
+            left = (sparse.vstack(block) @ sparse.hstack(self.algebra)).tocoo()
+            right = (sparse.vstack(self.algebra) @ sparse.hstack(block)).tocoo()
+            i, j, places = _blocks(left, d)
+            j_right, i_right, places_right = _blocks(right, d)
+            pairs = np.concatenate([i * number + j, i_right * number + j_right])
+            entries = np.concatenate([left.data, -right.data])
+            brackets = sparse.csr_array(
+                (entries, (pairs, np.concatenate([places, places_right]))),
+                (len(block) * number, d * d),
+            )
+            scale = np.outer(sizes[start : start + at_once], sizes).ravel()
+            outside = np.flatnonzero(span.distances(brackets) > 1e-7 * scale)
+            if len(outside):
+                first, second = divmod(int(outside[0]), number)
+                raise CallerError(
+                    f"group {self.name}: the algebra is not closed under the bracket: "
+                    f"[A{start + first}, A{second}] is not a real combination of the {number} "
+                    "matrices given; add the brackets that are missing"
+                )
+
+
+def _blocks(matrix: sparse.coo_array, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For every entry of a matrix of blocks (d, d): row and column of its block, place in it."""
+    block_row, row = np.divmod(matrix.row.astype(np.int64), d)
+    block_column, column = np.divmod(matrix.col.astype(np.int64), d)
+    return block_row, block_column, row * d + column
+
+
+def check_classical(group: Group, classical: Classical) -> None:
+    """Raise unless the generators are those of the classical group that they are said to be.
+
+    A Lie algebra that keeps the form (or has no trace) and has the dimension of the classical one
+    is it; the dimension is over the complex numbers, since conditions on tensors are linear there.
+    A wrong claim would give a basis that is too small, which no residual shows.
+    """
+    kind, d = classical.kind, group.dimension
+    dimensions = {"O": d * (d - 1) // 2, "SO": d * (d - 1) // 2, "Sp": d * (d + 1) // 2}
+    dimensions |= {"SU": d * d - 1, "SL": d * d - 1, "GL": d * d, "U": d * d}
+    rows = group.algebra_tensor().reshape(-1, d * d)
+    found = int(torch.linalg.matrix_rank(rows)) if len(rows) else 0
+    problem = ""
+    if found != dimensions[kind]:
+        problem = f"its algebra has {dimensions[kind]} dimensions, got {found}"
+    determinants = [_determinant(each) for each in group.discrete]
+    if kind in ("O", "SO", "Sp"):
+        problem = problem or _broken_form(group, classical)
+        if kind == "O" and not any(abs(each + 1) < 1e-6 for each in determinants):
+            problem = problem or "it has a discrete generator of determinant −1, got none"
+    if kind in ("SU", "SL") and any(abs(each.trace()) > 1e-7 for each in group.algebra):
+        problem = problem or "its algebra has no trace"
+    if kind in ("SO", "SU", "SL") and any(abs(each - 1) > 1e-6 for each in determinants):
+        problem = problem or "its elements have determinant 1"
+    if problem:
+        raise CallerError(f"group {group.name} is not classical of kind {kind!r}: {problem}")
+
+
+def _broken_form(group: Group, classical: Classical) -> str:
+    form = classical.form
+    if form is None or form.shape != (group.dimension, group.dimension):
+        got = "none" if form is None else form.shape
+        return f"it needs a form ({group.dimension}, {group.dimension}), got {got}"
+    sign = -1 if classical.kind == "Sp" else 1
+    if np.abs(form - sign * form.T).max() > 0 or abs(np.linalg.det(form)) < ROUNDING:
+        return f"its form is {'alternating' if sign < 0 else 'symmetric'} and invertible"
+    kept = all(np.abs(a.T @ form + form @ a).max() < 1e-7 for a in group.algebra)
+    if kept and all(np.abs(h.T @ form @ h - form).max() < 1e-7 for h in group.discrete):
+        return ""
+    return "every generator keeps the form, AᵀB + BA = 0 and hᵀBh = B, and one does not"
+
+
+def _determinant(matrix: sparse.csr_array) -> complex:
+    return complex(np.linalg.det(matrix.toarray()))
+
+
+def _is_small(matrix: sparse.csr_array, against: sparse.csr_array) -> bool:
+    largest = np.abs(against.data).max(initial=1.0)
+    return bool(np.abs(matrix.data).max(initial=0.0) <= ROUNDING * largest)
+
+
+def _rounded(numbers: np.ndarray) -> np.ndarray:
+    """Complex numbers to 40 binary digits of the larger of their two parts; no −0."""
+    parts = numbers.view(np.float64).reshape(-1, 2)
+    _, exponents = np.frexp(np.abs(parts).max(1, keepdims=True))
+    # One power of two after the other: 2⁻¹⁰⁷⁴ to 2⁴⁰ at once is more than a float holds.
+    whole = np.rint(np.ldexp(np.ldexp(parts, -exponents), 40))
+    return np.concatenate([whole + 0.0, exponents], axis=1)
+
+
+def _stacked(matrices: Sequence[sparse.csr_array], dimension: int, dtype: torch.dtype) -> Tensor:
+    if not matrices:
+        return torch.zeros(0, dimension, dimension, dtype=dtype)
+    return torch.from_numpy(np.stack([each.toarray() for each in matrices])).to(dtype)

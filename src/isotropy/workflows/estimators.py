@@ -1,0 +1,408 @@
+"""What estimators in the manner of scikit-learn share: parameters, inputs, fitting, averaging.
+
+scikit-learn clones, searches and chains estimators by get_params and set_params; the constructor
+stores its arguments and nothing else, and what fit learns ends in an underscore. The library does
+not need scikit-learn for any of it.
+
+Predictions are the learned average over copies (LILA, Eq. 1), with one set of copies for every
+example: noise (1, samples, generators), drawn from a stream of the seed that fit used. A prediction
+is therefore a function of its own example, whichever others come with it.
+
+Inputs (examples, …) are read as `data.arrays` reads them: 8-bit images divided by 255, grey
+images (examples, height, width) with a channel axis put in. Where the actions themselves move
+data of three axes (sequences, point clouds), these are left as they are.
+
+A classifier and a regressor in the manner of scikit-learn: `learn` behind fit and predict.
+
+    classifier = InvariantClassifier("mlp:200", actions=affine(("rotation",))).fit(images, labels)
+    classifier.predict(images)         labels, of the type that fit was given
+    classifier.symmetries_             [Symmetry('rotation', 'range', -175.0, 175.0, 'degrees')]
+
+They work in scikit-learn's clone, cross_val_score, GridSearchCV and Pipeline, and without it. A
+grid can also be searched by the evidence of the training data instead of held-out scores, with
+`scoring=lambda estimator, x, y: estimator.log_evidence_`, for folds of one size.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError, check_choice, check_finite, shape_text
+from isotropy.data.arrays import standard_inputs, tensor_from
+from isotropy.data.labelled import LabelledData
+from isotropy.evidence.settings import LearnConfig, Objective
+from isotropy.evidence.streams import stream
+from isotropy.networks.averaging.augmentations import Symmetry
+from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
+from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.workflows.learning import LearnResult, learn
+from isotropy.workflows.runs import Actions
+
+Model = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
+
+ROWS_AT_ONCE = 8192
+"""Copies of examples the network is called on at once when predicting."""
+
+
+class InvariantEstimator:
+    """What classifier and regressor share: parameters, reading inputs, fitting, averaging.
+
+    model      a network's name as on the command line (`mlp:200`, `nets.py:make`), an nn.Module, of
+               which a copy is trained, or a function (shape, outputs) → nn.Module
+    actions    what may be a symmetry; the affine group of images by default
+    objective  laplace | augerino | fixed | none, as for `learn`; stands above the config's
+    config     further settings of the run
+    epochs, samples   stand above the config's where they are given
+    device     where to run; by default where the model is
+    seed       decides initial weights and all noise, and stands above the config's; torch's
+               global generators are left as they were
+
+    After fit: `result_` (the `LearnResult`), `symmetries_`, `log_evidence_` (nats; None where the
+    objective has none), `input_shape_` of one example as the network sees it, and
+    `n_features_in_`, how many numbers that is.
+    """
+
+    _estimator_type: str  # how scikit-learn before 1.6 asks
+
+    result_: LearnResult
+    symmetries_: list[Symmetry]
+    log_evidence_: float | None
+    input_shape_: tuple[int, ...]
+    n_features_in_: int
+
+    def __init__(
+        self,
+        model: Model = "mlp:200",
+        actions: Actions | None = None,
+        objective: Objective = "laplace",
+        config: LearnConfig | None = None,
+        epochs: int | None = None,
+        samples: int | None = None,
+        device: str | torch.device | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.actions = actions
+        self.objective = objective
+        self.config = config
+        self.epochs = epochs
+        self.samples = samples
+        self.device = device
+        self.seed = seed
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments by name; `deep` changes nothing, as none is an estimator."""
+        return {name: getattr(self, name) for name in _defaults(type(self))}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Replace arguments of the constructor; raises CallerError for an unknown name."""
+        for name in parameters:
+            check_choice(name, _defaults(type(self)), what=f"parameter of {type(self).__name__}")
+        for name, value in parameters.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {name: repr(value) for name, value in _defaults(type(self)).items()}
+        texts = {name: repr(value) for name, value in self.get_params().items()}
+        given = [f"{name}={text}" for name, text in texts.items() if text != defaults[name]]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "result_")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn from 1.6 on asks of an estimator; only it calls this."""
+        tags = import_module("sklearn.utils")
+        kind = self._estimator_type
+        return tags.Tags(
+            estimator_type=kind,
+            target_tags=tags.TargetTags(required=True, multi_output=kind == "regressor"),
+            transformer_tags=None,
+            classifier_tags=tags.ClassifierTags() if kind == "classifier" else None,
+            regressor_tags=tags.RegressorTags() if kind == "regressor" else None,
+            input_tags=tags.InputTags(two_d_array=True, three_d_array=True),
+        )
+
+    # -- fitting ---------------------------------------------------------------------------
+
+    def _moves(self, example: Tensor) -> bool:
+        return self.actions is not None and _all_move(self.actions, example)
+
+    def _learn(self, x: Any, targets: Tensor, classes: tuple[str, ...] | None) -> None:
+        inputs = _inputs(x, self._moves)
+        data = LabelledData(inputs, targets, classes, name="data")
+        settings = replace(self.config or LearnConfig(), objective=self.objective, seed=self.seed)
+        if self.epochs is not None:
+            settings = replace(settings, epochs=self.epochs)
+        if self.samples is not None:
+            settings = replace(settings, samples=self.samples)
+        shape = tuple(inputs.shape[1:])
+        with _own_randomness(self.seed, self.device):
+            network, specification = _network(self.model, shape, data.num_outputs)
+            self.result_ = learn(
+                network,
+                data,
+                actions=self.actions,
+                config=settings,
+                device=self.device,
+                network=specification,
+            )
+        self.symmetries_ = self.result_.symmetries
+        self.log_evidence_ = self.result_.log_evidence
+        self.input_shape_ = shape
+        self.n_features_in_ = math.prod(shape)
+
+    # -- predicting ------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _outputs(self, x: Any) -> Tensor:
+        """Averaged outputs float64 `(examples, outputs)`, on the CPU."""
+        if not self.__sklearn_is_fitted__():
+            raise CallerError(
+                f"this {type(self).__name__} is not fitted yet; call fit(x, y) before predicting"
+            )
+        model, like = self.result_.model, self.result_.trainer.inputs
+        inputs = _inputs(x, lambda example: example.shape[1:] == self.input_shape_)
+        if tuple(inputs.shape[1:]) != self.input_shape_:
+            raise CallerError(
+                f"inputs: expected {self.input_shape_} for each example, as in fit, got "
+                f"{shape_text(inputs[0])}: X has {inputs[0].numel()} features, but "
+                f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
+            )
+        check_finite(inputs, what="inputs", advice="replace them or leave these examples out")
+        samples = 1 if model.augmentation.is_identity else model.samples
+        seed = self.result_.trainer.config.seed  # as it was in fit; the parameter may be another
+        noise = model.noise(1, samples=samples, generator=stream(seed, "predict", 0, like.device))
+        parts = inputs.split(max(1, ROWS_AT_ONCE // samples))
+        outputs = [model(part.to(like), noise.expand(len(part), -1, -1)) for part in parts]
+        return torch.cat(outputs).double().cpu()
+
+
+def _inputs(x: Any, stay: Callable[[Tensor], bool]) -> Tensor:
+    """Inputs float32 in standard form; of three axes they stay so where `stay(example)` says it."""
+    if hasattr(x, "toarray"):
+        raise CallerError("inputs: expected a dense array, got a sparse one; give x.toarray()")
+    values = tensor_from(x, what="inputs")
+    if values.ndim < 2 or len(values) == 0:
+        raise CallerError(
+            f"inputs: expected (examples, features...) with one example or more, got "
+            f"{shape_text(values)}. Reshape your data, one example alone with x[None]"
+        )
+    if values.ndim == 3 and stay(values[:1].to(torch.float32)):
+        return values.to(torch.float32)
+    return standard_inputs(values)[0]
+
+
+def _all_move(actions: Actions, example: Tensor) -> bool:
+    """Whether all `actions` take data of this shape: (batch, …) comes out as (batch, samples, …).
+
+    A function of the user's need not check what it is given, so the shape that comes out counts.
+    """
+    parts = [actions] if isinstance(actions, Action | FiniteAction) else actions
+    try:
+        for part in parts:
+            if isinstance(part, FiniteAction):
+                part.check(example)
+                continue
+            moved = part.act(example.new_zeros(1, 1, part.coordinate_count), example)
+            if tuple(moved.shape) != (1, 1, *example.shape[1:]):
+                return False
+    except (ValueError, RuntimeError, IndexError):
+        return False
+    return True
+
+
+def _network(
+    model: Any, shape: tuple[int, ...], outputs: int
+) -> tuple[nn.Module, NetworkSpecification | None]:
+    """The network to train, and how to rebuild it where it has a name."""
+    if isinstance(model, nn.Module):
+        return model, None
+    if isinstance(model, str):
+        specification = parse_network(model)
+        return specification.build(shape, outputs), specification
+    if not callable(model):
+        raise CallerError(
+            "model: expected a name such as 'mlp:200', an nn.Module, or a function (shape, "
+            f"outputs) → nn.Module, got {type(model).__name__}"
+        )
+    network = model(shape, outputs)
+    if not isinstance(network, nn.Module):
+        raise CallerError(
+            f"model: expected the function to return an nn.Module, got {type(network).__name__}"
+        )
+    return network, None
+
+
+@contextmanager
+def _own_randomness(seed: int, device: str | torch.device | None) -> Iterator[None]:
+    """torch's global generators, which initialise weights and drop out, at a state of our own
+    within, and as they were after."""
+    place = torch.device("cpu" if device is None else device)
+    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+        torch.set_rng_state(stream(seed, "estimator").get_state())
+        if place.type == "cuda":
+            torch.cuda.set_rng_state(stream(seed, "estimator", 0, place).get_state(), place)
+        yield
+
+
+def _defaults(kind: type[InvariantEstimator]) -> dict[str, Any]:
+    """The constructor's arguments in their order, with their default values."""
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+Array = np.ndarray[Any, Any]
+
+
+class InvariantClassifier(InvariantEstimator):
+    """A classifier that learns its symmetries; arguments and what fit sets: `InvariantEstimator`.
+
+    After fit also `classes_`: the labels in sorted order, that of the columns of predict_proba.
+    """
+
+    _estimator_type = "classifier"
+    classes_: Array
+
+    def fit(self, x: Any, y: Any) -> Self:
+        """Learn from inputs x `(examples, …)` and labels y `(examples,)` of any type that sorts.
+
+        Raises CallerError as `learn` does, and for y that are no labels.
+        """
+        classes, codes = _labels(y)
+        names = tuple(str(label) for label in classes.tolist())
+        self._learn(x, torch.from_numpy(codes.astype(np.int64)), names)
+        self.classes_ = classes
+        return self
+
+    def predict_proba(self, x: Any) -> Array:
+        """Probabilities float64 `(examples, classes)`; rows add up to 1, equal calls are equal."""
+        return self._outputs(x).softmax(1).numpy()
+
+    def predict(self, x: Any) -> Array:
+        """The most probable label of each example, `(examples,)`, of the type fit was given."""
+        chosen = self._outputs(x).argmax(1).numpy()
+        labels: Array = self.classes_[chosen]
+        return labels
+
+    def score(self, x: Any, y: Any) -> float:
+        """Accuracy: the share of examples whose label is predicted."""
+        predicted, wanted = self.predict(x), _column(y, "labels")
+        _check_same_length(len(predicted), len(wanted))
+        return float(np.mean(predicted == wanted))
+
+
+class InvariantRegressor(InvariantEstimator):
+    """A regressor that learns its symmetries; arguments and what fit sets: `InvariantEstimator`.
+
+    Gaussian likelihood with learned noise. The network sees targets less their mean and divided by
+    their standard deviation, `target_mean_` and `target_scale_` (outputs,); predictions and
+    `log_evidence_` are in the targets' own unit:  log p(y) = log p(z) − N Σ log scale.
+    """
+
+    _estimator_type = "regressor"
+    target_mean_: Tensor
+    target_scale_: Tensor
+
+    def fit(self, x: Any, y: Any) -> Self:
+        """Learn from inputs x `(examples, …)` and targets y `(examples,)` or `(examples, outputs)`.
+
+        Raises CallerError as `learn` does, and for y that are no finite numbers.
+        """
+        targets, one_axis = _targets(y)
+        mean = targets.mean(0)
+        scale = (targets - mean).square().mean(0).sqrt()
+        scale = torch.where(scale > 0, scale, 1.0)
+        self._learn(x, ((targets - mean) / scale).float(), None)
+        self.target_mean_, self.target_scale_, self._one_axis = mean, scale, one_axis
+        if self.log_evidence_ is not None:
+            self.log_evidence_ -= len(targets) * float(scale.log().sum())
+        return self
+
+    def predict(self, x: Any) -> Array:
+        """Means float64 `(examples,)` or `(examples, outputs)`, as the targets fit was given."""
+        outputs = self._outputs(x) * self.target_scale_ + self.target_mean_
+        return (outputs[:, 0] if self._one_axis else outputs).numpy()
+
+    def score(self, x: Any, y: Any) -> float:
+        """R² = 1 − Σ (y − ŷ)² / Σ (y − mean y)², averaged over outputs.
+
+        Where all targets of an output are equal: 1 if they are met exactly, 0 otherwise.
+        """
+        predicted = torch.from_numpy(self.predict(x)).reshape(-1, len(self.target_mean_))
+        wanted, _ = _targets(y)
+        _check_same_length(len(predicted), len(wanted))
+        residual = (wanted - predicted).square().sum(0)
+        total = (wanted - wanted.mean(0)).square().sum(0)
+        share = torch.where(total > 0, residual / total, (residual > 0).double())
+        return float(1 - share.mean())
+
+
+def _column(y: Any, what: str) -> Array:
+    """y as an array `(examples,)`, from tensors, lists and `(examples, 1)` too."""
+    if y is None:
+        raise CallerError(
+            f"{what}: expected one for each example, got none; learning from examples "
+            "requires y to be passed, but the target y is None"
+        )
+    array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise CallerError(
+            f"{what}: expected (examples,), got an array of shape {array.shape}; give one for each "
+            "example, of one-hot rows their argmax(1)"
+        )
+    return array
+
+
+def _labels(y: Any) -> tuple[Array, Array]:
+    """The classes in sorted order, and of each example its class's number."""
+    labels = _column(y, "labels")
+    if labels.dtype.kind == "f":
+        check_finite(torch.from_numpy(labels), what="labels", advice="leave these examples out")
+        if (labels != np.round(labels)).any():
+            raise CallerError(
+                "labels: expected classes, got fractions (Unknown label type: continuous); for "
+                "real-valued targets use InvariantRegressor"
+            )
+    try:
+        classes, codes = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise CallerError(
+            f"labels: expected labels of one type, that can be sorted, got a mixture ({error}); "
+            "convert them to text"
+        ) from None
+    return classes, codes
+
+
+def _targets(y: Any) -> tuple[Tensor, bool]:
+    """Targets float64 `(examples, outputs)`, and whether they came as `(examples,)`."""
+    if y is None:
+        _column(y, "targets")
+    values = tensor_from(y, what="targets").cpu().double()
+    if values.ndim not in (1, 2):
+        raise CallerError(
+            f"targets: expected (examples,) or (examples, outputs), got {shape_text(values)}"
+        )
+    check_finite(values, what="targets", advice="leave these examples out")
+    return (values[:, None], True) if values.ndim == 1 else (values, False)
+
+
+def _check_same_length(predicted: int, wanted: int) -> None:
+    if predicted != wanted:
+        raise CallerError(
+            f"score: expected one target for each example, got {wanted} for {predicted} examples"
+        )

@@ -1,0 +1,353 @@
+"""A run before its first epoch: settings resolved, trainer built, run folder begun or read.
+
+What every workflow does first: read the data, and put a network and its actions together.
+
+Whether a run folder holds the run that is asked for: model, data, objective, schedule.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.data.borders import chosen_border
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.readers import load
+from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch
+from isotropy.evidence.settings import RECIPES, LearnConfig, resolve
+from isotropy.evidence.training import Trainer
+from isotropy.evidence.weight_steps import augmentation_for
+from isotropy.likelihoods import likelihood_named
+from isotropy.networks.averaging.augmentations import Augmentation
+from isotropy.networks.averaging.baselines import RandomCopies
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
+from isotropy.records import (
+    CHECKPOINT,
+    CONFIG,
+    REPORT,
+    RESULT,
+    Resumable,
+    load_trainer,
+    make_folder,
+    plain,
+    read_json,
+    save_trainer,
+    unwritable,
+    write_bytes,
+    write_json,
+)
+from isotropy.symmetry.actions.action import Action, Composition
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.symmetry.actions.images import AffineAction, affine
+
+Actions = Action | FiniteAction | Sequence[Action | FiniteAction]
+"""What may be a symmetry: one Action or several, continuous or finite."""
+
+
+def read_split(train: Any, test: Any, seed: int) -> Split:
+    in_memory = not isinstance(train, str | Path)
+    return load(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
+
+
+def border_of(actions: Actions) -> dict[str, Any]:
+    """Padding and fill of what resamples images, for a run's config; null where nothing does."""
+    parts: list[Action | FiniteAction] = []
+    for each in actions if isinstance(actions, Sequence) else [actions]:
+        parts += each.actions if isinstance(each, Composition) else [each]
+    for part in parts:
+        if isinstance(part, AffineAction) and part.interpolation != "fourier":
+            return {"padding": part.padding, "fill": part.fill and list(part.fill)}
+    return {"padding": None, "fill": None}
+
+
+def default_actions(train: LabelledData) -> tuple[Actions, tuple[str, ...]]:
+    """The paper's six generators, with a padding that follows from the pictures, and notes."""
+    if not train.is_images:
+        return affine(), ()
+    border = chosen_border(train.inputs)
+    return affine(padding=border.padding, fill=border.fill), border.notes
+
+
+def device_of(model: nn.Module) -> torch.device:
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def write_run(
+    folder: str | Path, config: Mapping[str, Any], record: Mapping[str, Any], page: str
+) -> None:
+    """A run folder of a command that keeps no checkpoint: settings, result and report."""
+    path = make_folder(Path(folder))
+    write_json(path / CONFIG, config)
+    write_json(path / RESULT, record)
+    write_bytes(path / REPORT, page.encode())
+
+
+def write_page(path: str | Path, page: str) -> Path:
+    """A report alone, in a folder that is made if it is not there."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    write_bytes(path, page.encode())
+    return path
+
+
+def make_trainer(
+    model: nn.Module,
+    train: LabelledData,
+    actions: Actions,
+    config: LearnConfig,
+    place: torch.device,
+) -> Trainer:
+    network = copy.deepcopy(model).to(place)
+    dtype = next((p.dtype for p in network.parameters()), torch.float32)
+    augmentation = augmentation_for(config, actions, dtype=dtype).to(place)
+    if RECIPES[config.objective].learns or not augmentation.is_identity:
+        check_actions(augmentation, train)
+    assert config.samples is not None
+    likelihood = likelihood_named(config.likelihood if train.is_classification else "gaussian").to(
+        place
+    )
+    return Trainer(
+        InvariantModel(network, augmentation, config.samples),
+        likelihood,
+        config,
+        train.inputs.to(place, dtype),
+        train.targets.to(place) if train.is_classification else train.targets.to(place, dtype),
+    )
+
+
+def check_actions(augmentation: Augmentation, train: LabelledData) -> None:
+    """Move one example, so that data on which the actions do not act are named at once."""
+    example = train.inputs[:1]
+    action = augmentation.action
+    try:
+        action.act(example.new_zeros(1, 1, action.coordinate_count), example)
+    except CallerError as error:
+        raise CallerError(
+            f"{train.name}: {', '.join(action.names)} cannot act on it: {error}"
+        ) from error
+    if isinstance(augmentation, RandomCopies):
+        augmentation.transform.check(train.inputs)
+    for finite in augmentation.finite if isinstance(augmentation, Mixture) else ():
+        try:
+            finite.check(example)
+        except CallerError as error:
+            raise CallerError(f"{train.name}: {finite.name} cannot act on it: {error}") from error
+
+
+def fingerprint(data: LabelledData) -> str:
+    """A short text that differs between data sets and is the same for the same data.
+
+    Sizes, sums over the inputs in which every place has a weight of its own (so that mirrored or
+    reordered images differ), and a hash of the targets. The sums are rounded: inputs that two
+    machines computed alike but for the last bits count as the same.
+    """
+    flat = data.inputs.flatten(1)
+    examples, numbers = flat.shape
+    by_example = torch.linspace(1, 2, examples, dtype=torch.float64, device=flat.device)
+    by_number = torch.linspace(1, 2, numbers, dtype=torch.float64, device=flat.device)
+    total = size = 0.0
+    for rows, weights in zip(flat.split(1024), by_example.split(1024), strict=True):
+        total += float(weights @ (rows.double() @ by_number))
+        size += float(weights @ (rows.double().abs() @ by_number))
+    digest = hashlib.sha256(data.targets.cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+    shape = "×".join(str(length) for length in data.inputs.shape)
+    return f"{shape}/{size:.8e}/{total / (size or 1.0):.8f}/{digest}"
+
+
+def check_same_run(folder: Path, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise unless `config` asks for the run that the folder holds, by its config `before`."""
+    now = plain(config)
+    if before.get("kind") != now.get("kind"):
+        raise CallerError(
+            f"run folder {str(folder)!r} is of another command: expected one of "
+            f"{now.get('kind') or 'learn'}, got one of {before.get('kind') or 'learn'}; choose "
+            "another folder"
+        )
+    asked = {
+        "model": ("network", *now["network"]),
+        "data set": ("data", "fingerprint"),
+        "objective": ("schedule", "objective"),
+        "schedule": ("schedule", *now["schedule"]),
+    }
+    for what, (part, *names) in asked.items():
+        held = before.get(part)
+        for name in names:
+            old = held.get(name) if isinstance(held, dict) else None
+            if old != now[part][name]:
+                raise CallerError(
+                    f"run folder {str(folder)!r} is of another {what}: its {part} has {name} "
+                    f"{old!r}, this run has {now[part][name]!r}"
+                )
+    if before.get("generators") != now.get("generators"):
+        raise CallerError(
+            f"run folder {str(folder)!r} is of other generators: it has "
+            f"{before.get('generators')!r}, this run has {now.get('generators')!r}"
+        )
+    if (before.get("padding") or "zeros") != (now.get("padding") or "zeros"):
+        raise CallerError(
+            f"run folder {str(folder)!r} is of another padding: it has {before.get('padding')!r}, "
+            f"this run has {now.get('padding')!r}"
+        )
+
+
+SCREENING = "screening.json"
+"""The file of a run folder that keeps the screening the run started from."""
+SEARCH = "search.json"
+"""The same of its search."""
+
+AnyTrainer = TypeVar("AnyTrainer", bound=Resumable)
+
+
+@dataclass(frozen=True)
+class KeptRun(Generic[AnyTrainer]):
+    """All that a run needs to go on.
+
+    config: what its folder records; history: its epochs so far; folder: None if nothing is kept
+    """
+
+    trainer: AnyTrainer
+    split: Split
+    config: dict[str, Any]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    folder: Path | None = None
+
+    def save(self) -> None:
+        """Write the checkpoint, where there is a folder."""
+        if self.folder is not None:
+            save_trainer(self.folder, self.trainer, self.history)
+
+    def scored(self) -> tuple[Tensor, Tensor] | None:
+        """Test inputs and targets as the trainer scores them; None without test data."""
+        test, like = self.split.test, self.trainer.targets
+        if test is None:
+            return None
+        return test.inputs.to(self.trainer.inputs), test.targets.to(like.device, like.dtype)
+
+    def epochs(self, seconds: float) -> Iterator[Any]:
+        """Rows of the epochs that are left, each run when asked for and then in the history.
+
+        seconds: a checkpoint that is older is written anew after the epoch
+        """
+        trainer, scored, saved = self.trainer, self.scored(), time.monotonic()
+        while trainer.epoch < trainer.config.epochs:
+            row = trainer.run_epoch(scored)
+            self.history.append(row.as_dict())
+            if time.monotonic() - saved > seconds:
+                self.save()
+                saved = time.monotonic()
+            yield row
+
+
+@dataclass(frozen=True)
+class PreparedRun(KeptRun[Trainer]):
+    """A run of `isotropy.learn`, with the records of what it starts from."""
+
+    screening: Mapping[str, Any] | None = None
+    search: Mapping[str, Any] | None = None
+
+
+def prepare_run(
+    model: nn.Module,
+    split: Split,
+    settings: LearnConfig,
+    *,
+    actions: Actions,
+    device: str | torch.device | None = None,
+    network: NetworkSpecification | None = None,
+    describe: Mapping[str, Any] | None = None,
+) -> PreparedRun:
+    """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
+    place = torch.device(device) if device is not None else device_of(model)
+    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    if RECIPES[settings.objective].evidence:
+        check_factor_memory(model, settings.curvature, place)
+    if settings.curvature_batch is None:
+        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
+    trainer = make_trainer(model, split.train, actions, resolved, place)
+    config: dict[str, Any] = {
+        "schema": 1,
+        "objective": resolved.objective,
+        "schedule": resolved.as_dict(),
+        "network": (network or specification_of(model)).as_dict(),
+        "generators": [symmetry.name for symmetry in trainer.model.symmetries()],
+        "data": {
+            "name": split.train.name,
+            "train_examples": len(split.train),
+            "test_examples": None if split.test is None else len(split.test),
+            "shape": list(split.train.inputs.shape[1:]),
+            "outputs": split.train.num_outputs,
+            "classes": None if split.train.classes is None else list(split.train.classes),
+            "fingerprint": fingerprint(split.train),
+        },
+        **border_of(actions),
+        "notes": list(split.notes),
+        "truth": {},
+        **(describe or {}),
+    }
+    return PreparedRun(trainer, split, config)
+
+
+def in_folder(
+    run: PreparedRun,
+    folder: str | Path | None,
+    *,
+    resume: bool = False,
+    screening: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
+) -> PreparedRun:
+    """The run kept in a folder, begun there, or with `resume` continued from what it holds.
+
+    screening, search: the records of what the run starts from
+    """
+    if folder is None:
+        return replace(run, screening=screening, search=search)
+    path = Path(folder)
+    if resume:
+        screening = read_json(path / SCREENING) if (path / SCREENING).exists() else screening
+        search = read_json(path / SEARCH) if (path / SEARCH).exists() else search
+    run = replace(run, screening=screening, search=search)
+    records = {SCREENING: screening, SEARCH: search}
+    return kept_in(run, path, resume=resume, records=records)
+
+
+Run = TypeVar("Run", bound=KeptRun[Any])
+
+
+def kept_in(
+    run: Run,
+    path: Path,
+    *,
+    resume: bool,
+    records: Mapping[str, Mapping[str, Any] | None] | None = None,
+) -> Run:
+    """The run begun in the folder `path`, or with `resume` continued if that holds a checkpoint.
+
+    records: further files of the folder, by name; null ones are not written
+    Raises CallerError where the folder holds another run.
+    """
+    make_folder(path)
+    if resume and (path / CHECKPOINT).exists():
+        config = read_json(path / CONFIG)
+        check_same_run(path, config, run.config)
+        history = load_trainer(path, run.trainer)
+        return replace(run, config=config, history=history, folder=path)
+    for name, record in {CONFIG: run.config, **(records or {})}.items():
+        if record is not None:
+            write_json(path / name, record)
+    save_trainer(path, run.trainer, run.history)
+    return replace(run, folder=path)
