@@ -38,7 +38,7 @@ from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of,
 from benchmarks.training_parts import with_full
 from isotropy.data.embedded import digits
 from isotropy.data.labelled import LabelledData
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 from isotropy.evidence.settings import LearnConfig
 from isotropy.records import provenance
 
@@ -58,7 +58,7 @@ TIMES_FASTER = {"cuda": {"mlp": 1.0, "cnn": 4.0}, "cpu": {"mlp": 1.0, "cnn": 1.0
 def images(examples: int, source: Path | None) -> LabelledData:
     """The first images of a data set, or random ones."""
     if source is not None:
-        train = load(source).train
+        train = read(source).train
         return train.take(torch.arange(min(examples, len(train))))
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand((examples, *SHAPE), generator=generator)
@@ -139,7 +139,7 @@ def run(
     }
     report["goals"] = _goals(report)
     if with_ranges:
-        split = digits() if data is None else load(data)
+        split = digits() if data is None else read(data)
         on_gpu = device.type == "cuda"  # a CPU gets what is the default there
         report["same_ranges"] = same_ranges.run(
             split,

@@ -10,7 +10,7 @@ from isotropy.curvature.blocks import DenseRoots, DiagonalRoots, KroneckerRoots
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Layout, Tokens
 from isotropy.equivariance.penalty import lie_derivative_penalty
 from isotropy.equivariance.testing import assert_equivariant
@@ -60,7 +60,7 @@ from isotropy.workflows.basis import BasisResult, equivariant_basis
 from isotropy.workflows.building import BuildResult, build
 from isotropy.workflows.estimators import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.learning import LearnProgress, LearnResult, learn
-from isotropy.workflows.loading import load_built, load_layers, load_model
+from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import MeasureResult, measure, measured_actions
 from isotropy.workflows.profiling import ProfileResult, profile
 from isotropy.workflows.relaxing import RelaxResult, learn_layers
@@ -139,9 +139,6 @@ __all__ = [
     "lie_derivative_penalty",
     "linear_action",
     "load",
-    "load_built",
-    "load_layers",
-    "load_model",
     "matrix_elements",
     "measure",
     "measured_actions",
@@ -150,6 +147,7 @@ __all__ = [
     "points",
     "profile",
     "quarter_turns",
+    "read",
     "register_rule",
     "relax",
     "reversal",

@@ -46,7 +46,7 @@ def test_photographs_with_no_options(photographs: Path, capsys: Capture) -> None
     assert "trying one batch of every part of the run" in run.stderr
     law = json.loads(Path("run/augmentation.json").read_text())
     assert law["actions"][0]["padding"] == "border"
-    assert isotropy.load_model("run").augmentation.action.padding == "border"
+    assert isotropy.load("run").augmentation.action.padding == "border"
 
 
 def test_measuring_reads_the_data_as_the_run_did(photographs: Path, capsys: Capture) -> None:

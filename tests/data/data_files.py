@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from isotropy.checks import CallerError
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 
 IDX_CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 RECORD = 3073
@@ -84,9 +84,9 @@ def write_npz(folder: Path, **arrays) -> Path:
 
 
 def assert_one_sentence(source, culprit: Path | None, sentence: str) -> None:
-    """`load(source)` raises one short line that matches `sentence` and names the culprit."""
+    """`read(source)` raises one short line that matches `sentence` and names the culprit."""
     with pytest.raises(CallerError, match=sentence) as caught:
-        load(source)
+        read(source)
     text = str(caught.value)
     assert "\n" not in text and len(text.replace(str(source), "")) < 500
     assert culprit is None or str(culprit) in text

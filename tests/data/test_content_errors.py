@@ -20,7 +20,7 @@ from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 from isotropy.checks import CallerError
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 
 IMAGES, LABELS = images_and_labels(6)
 CASES = {}
@@ -233,7 +233,7 @@ def test_one_sentence_that_names_the_culprit(name, tmp_path):
 def test_a_mistake_in_the_test_argument_names_its_path(tmp_path):
     (tmp_path / "bad.npz").touch()
     with pytest.raises(CallerError, match=rf"{tmp_path}/bad.npz: expected data, got an empty file"):
-        load((IMAGES, LABELS), test=tmp_path / "bad.npz")
+        read((IMAGES, LABELS), test=tmp_path / "bad.npz")
 
 
 BAD_OPTIONS = {
@@ -248,9 +248,9 @@ BAD_OPTIONS = {
 def test_bad_options(name):
     options, sentence = BAD_OPTIONS[name]
     with pytest.raises(CallerError, match=sentence):
-        load((IMAGES, LABELS), **options)
+        read((IMAGES, LABELS), **options)
 
 
 def test_only_images_are_resized():
     with pytest.raises(CallerError, match=r"to resize to 8 pixels, got \(4, 2\); leave image_size"):
-        load((torch.rand(4, 2), [0, 1, 0, 1]), image_size=8)
+        read((torch.rand(4, 2), [0, 1, 0, 1]), image_size=8)

@@ -26,7 +26,7 @@ from data_files import (
 )
 
 from isotropy.checks import CallerError
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 
 IMAGES, LABELS = images_and_labels(6)
 CASES = {}
@@ -299,7 +299,7 @@ def test_permission_denied(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(Path, "open", refuse(Path.open))
     monkeypatch.setattr(Path, "iterdir", refuse(Path.iterdir))
     with pytest.raises(CallerError, match="permission denied") as caught:
-        load(source)
+        read(source)
     assert str(culprit) in str(caught.value)
 
 
@@ -308,7 +308,7 @@ def test_permission_denied_by_the_file_system(tmp_path):
     path = write_npz(tmp_path, x=IMAGES, y=LABELS)
     path.chmod(0)
     with pytest.raises(CallerError, match="permission denied"):
-        load(path)
+        read(path)
 
 
 def test_a_socket_is_no_file(tmp_path, monkeypatch):
@@ -316,4 +316,4 @@ def test_a_socket_is_no_file(tmp_path, monkeypatch):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("s")
         with pytest.raises(CallerError, match="got a device, pipe or socket"):
-            load("s")
+            read("s")

@@ -9,14 +9,14 @@ from data_files import write_picture, write_picture_set
 from PIL import Image
 
 from isotropy.data.image_folder import picture_tensor
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 
 LOSSLESS = [".png", ".bmp", ".tif", ".tiff", ".PNG"]
 LOSSY = [".jpg", ".jpeg", ".gif", ".webp"]
 
 
 def all_of(folder, **options):
-    split = load(folder, hold_out_fraction=0, **options)
+    split = read(folder, hold_out_fraction=0, **options)
     return split.train, split.notes
 
 
@@ -74,7 +74,7 @@ def test_train_and_test_folders(tmp_path):
     write_picture_set(tmp_path / "train", mode="L", size=(6, 6))
     write_picture_set(tmp_path / "test", mode="RGB", size=(9, 9), per_class=1)
     write_picture_set(tmp_path / "val", per_class=1)
-    split = load(tmp_path)
+    split = read(tmp_path)
     assert split.train.inputs.shape == (6, 1, 6, 6) and split.test.inputs.shape == (2, 1, 6, 6)
     assert split.test.classes == split.train.classes == ("cat", "dog")
     assert split.notes == (
@@ -87,7 +87,7 @@ def test_train_and_test_folders(tmp_path):
 
 def test_a_train_folder_alone_is_held_out_from(tmp_path):
     write_picture_set(tmp_path / "train", per_class=5)
-    split = load(tmp_path)
+    split = read(tmp_path)
     assert (len(split.train), len(split.test)) == (8, 2)
 
 
@@ -155,6 +155,6 @@ class Gallery(torch.utils.data.Dataset):
 
 
 def test_pictures_from_a_dataset():
-    data = load(Gallery(), hold_out_fraction=0).train
+    data = read(Gallery(), hold_out_fraction=0).train
     assert data.inputs.shape == (6, 3, 4, 5)
     torch.testing.assert_close(data.inputs[:, 0, 0, 0] * 255, torch.arange(6.0))

@@ -10,7 +10,7 @@ from PIL import Image
 from isotropy.checks import CallerError
 from isotropy.data.image_folder import WORKING_SIZE
 from isotropy.data.photographs import SHAPES, photograph, write_photographs
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -72,7 +72,7 @@ def test_shapes_have_no_symmetry_and_differ():
 
 def test_they_are_read_at_the_working_size(tmp_path):
     folder = write_photographs(tmp_path / "set", 12, smallest=80, largest=120)
-    split = load(folder, image_size="auto")
+    split = read(folder, image_size="auto")
     assert split.train.inputs.shape[1:] == (3, WORKING_SIZE, WORKING_SIZE)
     assert split.train.classes == SHAPES
     assert any("working size" in note for note in split.notes)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from isotropy.checks import CallerError
 from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, middle, resize_images
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 
 
 def arrays(height: int, width: int, count: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -35,7 +35,7 @@ def test_the_middle_has_the_new_aspect_ratio(shape, size, rows, columns):
 
 def test_large_arrays_are_brought_to_the_working_size():
     images, labels = arrays(96, 80)
-    split = load((images, labels), image_size="auto", hold_out_fraction=0)
+    split = read((images, labels), image_size="auto", hold_out_fraction=0)
     expected = torch.from_numpy(images).permute(0, 3, 1, 2)[:, :, 8:88] / 255
     side = (WORKING_SIZE, WORKING_SIZE)
     torch.testing.assert_close(split.train.inputs, resize_images(expected, side))
@@ -46,14 +46,14 @@ def test_large_arrays_are_brought_to_the_working_size():
 @pytest.mark.parametrize("side", [16, LARGEST_SIDE])
 def test_small_arrays_and_tables_stay(side):
     images, labels = arrays(side, side)
-    split = load((images, labels), image_size="auto", hold_out_fraction=0)
+    split = read((images, labels), image_size="auto", hold_out_fraction=0)
     assert split.train.inputs.shape == (6, 3, side, side)
-    table = load((np.zeros((6, 100), np.float32), labels), image_size="auto", hold_out_fraction=0)
+    table = read((np.zeros((6, 100), np.float32), labels), image_size="auto", hold_out_fraction=0)
     assert table.train.inputs.shape == (6, 100)
 
 
 def test_nothing_is_made_smaller_unless_it_is_asked_for():
-    split = load(arrays(96, 80), hold_out_fraction=0)
+    split = read(arrays(96, 80), hold_out_fraction=0)
     assert split.train.inputs.shape == (6, 3, 96, 80)
 
 
@@ -64,7 +64,7 @@ def test_a_square_in_a_long_picture_stays_a_square(tmp_path):
         picture = Image.new("RGB", (200, 100))
         picture.paste((255, 255, 255), (75, 25, 125, 75))
         picture.save(tmp_path / name / "1.png")
-    data = load(tmp_path, image_size=20, hold_out_fraction=0).train
+    data = read(tmp_path, image_size=20, hold_out_fraction=0).train
     lit = data.inputs[0, 0] > 0.5
     assert lit.any(0).sum() == lit.any(1).sum() == 10
 
@@ -74,11 +74,11 @@ def test_test_data_follow_the_training_data(tmp_path):
         for name in ("a", "b"):
             (tmp_path / part / name).mkdir(parents=True)
             Image.new("RGB", size, (9, 99, 199)).save(tmp_path / part / name / "1.png")
-    split = load(tmp_path, image_size="auto")
+    split = read(tmp_path, image_size="auto")
     assert split.test is not None
     assert split.train.inputs.shape == split.test.inputs.shape == (2, 3, 32, 32)
 
 
 def test_other_words_for_a_size_are_refused():
     with pytest.raises(CallerError, match="image_size"):
-        load(arrays(8, 8), image_size="large")
+        read(arrays(8, 8), image_size="large")

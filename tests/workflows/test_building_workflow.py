@@ -143,7 +143,7 @@ def test_learned_group_without_a_usual_name_comes_back(tmp_path: Path) -> None:
     result = isotropy.build(convolutional(), learned([vertical], {"vertical_flip": 0.5}))
     assert (result.exact, result.record["group"]) == (True, "vertical_flip")
     result.named(parse_network("convnet:8")).save(tmp_path)
-    model = isotropy.load_built(tmp_path)
+    model = isotropy.load(tmp_path)
     isotropy.assert_equivariant(model, vertical, images())
     assert same_outputs(result.model, model, images())
 
@@ -209,8 +209,8 @@ def test_vectors_get_equivariant_layers(tmp_path: Path) -> None:
     wanted = result.model(inputs) @ torch.kron(turn, turn).mT
     torch.testing.assert_close(result.model(inputs @ both.mT), wanted)
     result.save(tmp_path)
-    assert same_outputs(result.model, isotropy.load_built(tmp_path), inputs)
-    assert same_outputs(result.model, isotropy.load_built(tmp_path, network=result.model), inputs)
+    assert same_outputs(result.model, isotropy.load(tmp_path), inputs)
+    assert same_outputs(result.model, isotropy.load(tmp_path, network=result.model), inputs)
 
 
 @pytest.mark.parametrize(
@@ -261,22 +261,14 @@ def test_folder_gives_the_model_back(tmp_path: Path, symmetry: str, words: str) 
     asked: Any = learned([ROTATION, FLIP], amounts) if symmetry == "mixed" else symmetry
     result = isotropy.build(network.build(SHAPE, 2), asked, example=SHAPE)
     result.named(network).save(tmp_path / "named")
-    assert same_outputs(result.model, isotropy.load_built(tmp_path / "named"), images())
+    assert same_outputs(result.model, isotropy.load(tmp_path / "named"), images())
     result.save(tmp_path / "given")
-    given = isotropy.load_built(tmp_path / "given", network=network.build(SHAPE, 2))
+    given = isotropy.load(tmp_path / "given", network=network.build(SHAPE, 2))
     assert same_outputs(result.model, given, images())
     with pytest.raises(isotropy.CallerError, match="handed over in Python"):
-        isotropy.load_built(tmp_path / "given")
+        isotropy.load(tmp_path / "given")
     with pytest.raises(isotropy.CallerError, match="already holds a run"):
         result.save(tmp_path / "given")
-    with pytest.raises(isotropy.CallerError, match="load_built gives its model"):
-        isotropy.load_model(tmp_path / "named")
-
-
-def test_folders_of_other_kinds_are_refused(tmp_path: Path) -> None:
-    learned([FLIP], {"horizontal_flip": 0.5}, folder=tmp_path)
-    with pytest.raises(isotropy.CallerError, match="is not one of `isotropy build`"):
-        isotropy.load_built(tmp_path)
 
 
 def test_command_builds_and_other_commands_take_the_folder(
@@ -289,7 +281,7 @@ def test_command_builds_and_other_commands_take_the_folder(
     record = done.record
     assert record["exact"] and record["how"] == "group convolutions"
     assert record["run_folder"] == "built" and record["shape"] == [1, 28, 28]
-    model = isotropy.load_built("built")
+    model = isotropy.load("built")
     digits = torch.rand((4, 1, 28, 28), generator=torch.Generator().manual_seed(0))
     isotropy.assert_equivariant(model, [TURNS, FLIP], digits)
     words = ("--generators", "rotation", "--subset", "8", "--examples", "4", "--no-layers")
@@ -306,7 +298,7 @@ def test_command_takes_a_run(
         capsys, "build", "--model", "convnet:8", "--symmetries", "run", "--out", "built"
     )
     assert done.status == 0 and "C(4) is built in exactly" in done.stdout
-    assert isotropy.load_built("built")(images()).shape == (8, 2)
+    assert isotropy.load("built")(images()).shape == (8, 2)
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def test_path_and_split_bring_their_test_set(tmp_path: Path) -> None:
     held_out = learn_none(bars_file(tmp_path))
     assert (held_out.record["train_examples"], held_out.record["test_examples"]) == (48, 12)
     assert held_out.test_accuracy is not None
-    split = isotropy.load(str(bars_file(tmp_path)))
+    split = isotropy.read(str(bars_file(tmp_path)))
     assert learn_none(split).log_evidence == held_out.log_evidence
     tested = learn_none(split, bar_tensors(30, seed=1))
     assert tested.record["test_examples"] == 30

@@ -38,7 +38,7 @@ def test_named_network_is_rebuilt_from_its_words(tmp_path: Path) -> None:
     result = isotropy.learn(
         built, images_and_labels(), config=CONFIG, folder=tmp_path, network=specification
     )
-    model = isotropy.load_model(tmp_path)
+    model = isotropy.load(tmp_path)
     assert same_predictions(result.model, model)
     assert model.symmetries() == result.symmetries
     assert model.samples == result.model.samples == CONFIG.test_samples
@@ -47,13 +47,13 @@ def test_named_network_is_rebuilt_from_its_words(tmp_path: Path) -> None:
 
 def test_given_network_is_given_again(tmp_path: Path) -> None:
     result = isotropy.learn(network(), images_and_labels(), config=CONFIG, folder=tmp_path)
-    assert same_predictions(result.model, isotropy.load_model(tmp_path, network=network()))
+    assert same_predictions(result.model, isotropy.load(tmp_path, network=network()))
     with pytest.raises(isotropy.CallerError, match="handed over in Python and cannot be rebuilt"):
-        isotropy.load_model(tmp_path)
+        isotropy.load(tmp_path)
     with pytest.raises(isotropy.CallerError, match="is of another model"):
-        isotropy.load_model(tmp_path, network=nn.Sequential(nn.Flatten(), nn.Linear(64, 2)))
+        isotropy.load(tmp_path, network=nn.Sequential(nn.Flatten(), nn.Linear(64, 2)))
     with pytest.raises(isotropy.CallerError, match="an action with rotation"):
-        isotropy.load_model(tmp_path, network=network(), actions=isotropy.affine(("rotation",)))
+        isotropy.load(tmp_path, network=network(), actions=isotropy.affine(("rotation",)))
 
 
 @pytest.mark.parametrize("padding", ["border", "reflection", "mean"])
@@ -71,7 +71,7 @@ def test_padding_is_recorded_and_loaded(tmp_path: Path, padding: str) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["padding"], config["fill"]) == (padding, fill)
     assert result.record["padding"] == padding
-    model = isotropy.load_model(tmp_path)
+    model = isotropy.load(tmp_path)
     assert model.augmentation.action.padding == padding
     assert same_predictions(result.model, model)
 
@@ -102,7 +102,7 @@ def test_other_augmentations_come_back(given: str, tmp_path: Path) -> None:
     result = isotropy.learn(
         network(), images_and_labels(), actions=actions, config=config, folder=tmp_path
     )
-    model = isotropy.load_model(tmp_path, network=network(), actions=actions)
+    model = isotropy.load(tmp_path, network=network(), actions=actions)
     assert same_predictions(result.model, model)
     assert model.symmetries() == result.symmetries
     law = json.loads((tmp_path / "augmentation.json").read_text())
@@ -114,14 +114,14 @@ def test_other_augmentations_come_back(given: str, tmp_path: Path) -> None:
 def test_finite_actions_are_given_again(tmp_path: Path) -> None:
     isotropy.learn(network(), images_and_labels(), actions=MIXED, config=CONFIG, folder=tmp_path)
     with pytest.raises(isotropy.CallerError, match="handed over in Python .* with actions="):
-        isotropy.load_model(tmp_path, network=network())
+        isotropy.load(tmp_path, network=network())
     with pytest.raises(isotropy.CallerError, match="has the generators rotation, horizontal_flip"):
-        isotropy.load_model(tmp_path, network=network(), actions=MIXED[:2])
+        isotropy.load(tmp_path, network=network(), actions=MIXED[:2])
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:
     with pytest.raises(isotropy.CallerError, match="is not a run folder"):
-        isotropy.load_model(tmp_path)
+        isotropy.load(tmp_path)
 
 
 @pytest.mark.parametrize("rate", [1.0, 1e-6])

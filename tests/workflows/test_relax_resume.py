@@ -179,7 +179,7 @@ def test_a_resumed_run_ends_like_an_unbroken_one(
     written = json.loads((folder / "result.json").read_text())
     assert written["log_evidence"] == whole.record["log_evidence"]
     assert written["run_folder"] == str(folder)
-    loaded = isotropy.load_layers(folder, network=network(case.outputs))
+    loaded = isotropy.load(folder, network=network(case.outputs))
     weights = whole.model.state_dict()
     assert all(torch.equal(t, weights[key]) for key, t in loaded.state_dict().items())
 

@@ -18,7 +18,7 @@ from isotropy.data.borders import PADDING_CHOICES, chosen_border
 from isotropy.data.embedded import digits
 from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.machine import check_factor_memory, factor_memory
 from isotropy.evidence.priors import STRUCTURES
@@ -204,9 +204,9 @@ def data_from(options: dict[str, Any], *, working_size: bool = False) -> Split:
             raise CallerError("--test needs --data: the embedded digits bring their own test set")
         split = digits()
         if options["image_size"] is not None:
-            split = load(split, image_size=options["image_size"])
+            split = read(split, image_size=options["image_size"])
     else:
-        split = load(
+        split = read(
             options["data"],
             options["test_data"],
             image_size=size,

@@ -14,20 +14,25 @@ from rich.text import Text
 
 from isotropy.cli.inputs import (
     action_names,
-    data_from,
     data_options,
     device_from,
     fresh_folder,
     network_from,
     run_options,
 )
-from isotropy.cli.measure_inputs import data_request, measured_data, named_models
+from isotropy.cli.measure_inputs import (
+    data_request,
+    measured_data,
+    measured_split,
+    named_models,
+)
 from isotropy.cli.progress import LiveDisplay
 from isotropy.cli.resume import kept_options
 from isotropy.data.borders import chosen_border
 from isotropy.data.variants import LAWS
 from isotropy.records import check_unused, plain
 from isotropy.report.measure.words import measure_sentences
+from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS, measure, measured_actions
 
 SPLITS = ("test", "train")
@@ -67,7 +72,7 @@ class MeasureDisplay(LiveDisplay):
     "models",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="The network: RUN_FOLDER (its trained network, without copies) | FILE.py:factory | "
+    help="The network: RUN_FOLDER (what it trained, averaged after `learn`) | FILE.py:factory | "
     "timm:NAME:pretrained | mlp, cnn, … | mlp:WIDTH. Repeatable; networks called before and after "
     "give the drift.",
 )
@@ -157,7 +162,7 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
     request["out"] = folder
     check_unused(Path(folder))
     display = MeasureDisplay(quiet=options["quiet"])
-    split = data_from(request)
+    split = measured_split(request, models)
     shape, outputs = tuple(split.train.inputs.shape[1:]), split.train.num_outputs
     sets = measured_data(request, split)
     names = None if options["generators"] is None else action_names(options["generators"])
@@ -173,7 +178,11 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
     )
     networks = {}
     for model in models:
-        _, network = network_from(model.text, shape, outputs, options["seed"])
+        folder_of_model = model.folder
+        if folder_of_model is not None:
+            network = load(folder_of_model)
+        else:
+            _, network = network_from(model.text, shape, outputs, options["seed"])
         networks[model.label] = network.eval()
         if model.is_untrained:
             display.say(f"{model.label}: not trained, its weights are random")

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import data_from
+from isotropy.cli.relax import relax_data
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.specification import TRAINED
@@ -116,6 +117,35 @@ def data_request(
             )
         found, source = own, folder
     return asked | (found or {})
+
+
+def measured_split(request: dict[str, Any], models: Sequence[NamedModel]) -> Split:
+    """The data that the options name, or those of a run of relaxed layers, prepared as they were.
+
+    Raises CallerError where such a run has no words for its data, or another run has others.
+    """
+    if request["data"] is not None or request["test_data"] is not None:
+        return data_from(request)
+    configs = [read_json(model.folder / CONFIG) for model in models if model.folder is not None]
+    relaxed = [config.get("request") for config in configs if config.get("kind") == KIND]
+    if not relaxed:
+        return data_from(request)
+    kept = relaxed[0]
+    if not isinstance(kept, dict):
+        raise CallerError(
+            "--model: the data of a run of relaxed layers in Python have no name; give them with "
+            "--data"
+        )
+    named = (*_OF_THE_DATA, "task", "digits_data")
+    if len(relaxed) < len(configs) or any(
+        each is None or [each[name] for name in named] != [kept[name] for name in named]
+        for each in relaxed
+    ):
+        raise CallerError(
+            "--model: expected runs that were trained on the same data; name the data to measure "
+            "on with --data"
+        )
+    return relax_data(dict(kept))
 
 
 def _typed(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.data.embedded import digits
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.quadrants import TASKS, quadrants, standardised
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 from isotropy.data.variants import LAWS
 from isotropy.evidence.layers.settings import (
     AUGMENTATIONS,
@@ -359,7 +359,7 @@ def relax_data(options: dict[str, Any]) -> Split:
                 f"--variant {options['variant']}: quadrants have no variants; use --data {DIGITS}, "
                 "or a path"
             )
-        source = digits() if options["digits_data"] is None else load(options["digits_data"])
+        source = digits() if options["digits_data"] is None else read(options["digits_data"])
         split = quadrants(source, options["task"], size=options["image_size"])
         split = standardised(split) if split.train.inputs.shape[1] == 1 else split
         if options["subset"] is None:

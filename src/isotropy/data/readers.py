@@ -1,4 +1,4 @@
-"""Data from wherever it is: one function, `load`, that recognises what it is given.
+"""Data from wherever it is: one function, `read`, that recognises what it is given.
 
 A path is recognised by what lies there, not by its name: IDX files, CIFAR-10 binary batches,
 an `.npz` archive, or a folder of pictures per class. In memory: a `torch.utils.data.Dataset`,
@@ -48,7 +48,7 @@ KNOWN_KINDS = (
 )
 
 
-def load(
+def read(
     source: Any,
     test: Any = None,
     *,

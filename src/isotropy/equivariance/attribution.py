@@ -269,7 +269,8 @@ class _Backward:
             ) from failure
         for (row, _, error), gradient in zip(self.errors, gradients, strict=True):
             if gradient is not None:
-                products = (error * gradient).reshape(*error.shape[:2], -1)
+                # Copies of an example, as an averaged network has them, lie next to each other.
+                products = (error * gradient).reshape(*self.shape[1:], -1)
                 found[row] += products.sum(2)
         return found
 

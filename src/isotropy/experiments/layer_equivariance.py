@@ -18,7 +18,7 @@ from isotropy.checks import CallerError
 from isotropy.data.embedded import digits
 from isotropy.data.labelled import Split
 from isotropy.data.quadrants import quadrants, resized, standardised
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.experiments.series import Series, SeriesJob
@@ -136,7 +136,7 @@ def _data(name: str, place: str | None, problem: str) -> Split:
     elif place is None:
         raise CallerError(f"expected to be told where {name} is; use --data {name}=FOLDER")
     else:
-        split = load(place)
+        split = read(place)
     made = (
         resized(vary(split, problem), SIZE)
         if problem in LAWS

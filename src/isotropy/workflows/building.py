@@ -4,7 +4,7 @@
     result.how, result.exact     "group convolutions", True
     result.sentence              what was done, and why
     result.model                 to be trained; its weights are new
-    result.save("runs/built")    a run folder; `isotropy.load_built` gives the model back
+    result.save("runs/built")    a run folder; `isotropy.load` gives the model back
 
 Three things can be done. Convolutional networks and a group of the grid: group convolutions
 (`networks.building`). Vectors and tensors of any matrix group: equivariant layers
@@ -36,7 +36,7 @@ from isotropy.networks.building import (
     is_convolutional,
     single_precision,
 )
-from isotropy.networks.equivariant.emlp import EMLP, emlp_like, equivariance_error
+from isotropy.networks.equivariant.emlp import emlp_like, equivariance_error
 from isotropy.networks.export.laws import augmentation_from_law
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import (
@@ -58,7 +58,6 @@ from isotropy.symmetry.actions.finite import FiniteAction, flip
 from isotropy.symmetry.actions.images import affine
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.group import Group
-from isotropy.symmetry.groups.language import parse_representation
 from isotropy.symmetry.groups.point_groups import ELEMENTS, PointGroup
 from isotropy.symmetry.groups.representations import Representation
 from isotropy.workflows.learning import LearnResult
@@ -173,27 +172,6 @@ def build(
     record = {**head, **own, "exact": made.exact, "sentence": made.sentence, **sizes}
     config = {"schema": 1, **own}
     return BuildResult(made.model, made.how, made.sentence, made.exact, record, config)
-
-
-def rebuilt(config: Mapping[str, Any], network: nn.Module) -> nn.Module:
-    """The model of a run folder's config, from a network like the one that was given then."""
-    how, law, shape, model = config["how"], config["law"], config["shape"], copy.deepcopy(network)
-    matrices: Any = tuple(tuple(map(tuple, each)) for each in config["matrices"] or ())
-    group = PointGroup(str(config["group"]), matrices)
-    if how == "group convolutions":
-        model = group_network(network, group, shape, width=config["width"]).model
-    if law is not None:
-        return InvariantModel(model, augmentation_from_law(law, shape), config["samples"])
-    is_average = how == "average"
-    return InvariantModel(model, uniform_over([group.as_action()])) if is_average else model
-
-
-def rebuilt_emlp(config: Mapping[str, Any]) -> EMLP:
-    """The equivariant network of a run folder's config."""
-    source, target = (parse_representation(config[each]) for each in ("source", "target"))
-    assert isinstance(source, Representation) and isinstance(target, Representation)
-    channels, group = config["channels"], group_named(config["group"])
-    return EMLP(source, target, group, channels=channels, layers=len(channels))
 
 
 # --- groups of the grid -----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`isotropy.load_model`, `load_layers`, `load_built`: a model back from its run folder."""
+"""`isotropy.load`: what a run of any kind trained, back from its run folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.pathways.relax import relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
+from isotropy.networks.rebuilding import rebuilt
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import CHECKPOINT, CONFIG, load_module, load_tensors, read_json
 from isotropy.symmetry.actions.catalogue import actions_named
@@ -24,15 +25,29 @@ from isotropy.workflows.relaxing import KIND
 from isotropy.workflows.runs import Actions
 
 
-def load_model(
+def load(
     folder: str | Path, *, network: nn.Module | None = None, actions: Actions | None = None
-) -> InvariantModel:
-    """The model of a run folder, with its weights and learned ranges, in evaluation mode.
+) -> nn.Module:
+    """What a run of any kind trained or built, in evaluation mode.
 
-    network  needed when the run was given a module in Python: one of the same shapes
-    actions  needed when the run's actions were the user's own
+    learn   the network averaged over what was learned, an `InvariantModel`
+    relax   the network with its relaxed layers; `isotropy.harden` makes plain ones of them
+    build   the network with the symmetry built in
+
+    network  needed when the run was given a module in Python: one of the same shapes (relaxed with
+             the same pathways, where layers were)
+    actions  needed when a run of `learn` had actions of the user's own
     """
-    path = Path(folder)
+    kind = read_json(Path(folder) / CONFIG).get("kind")
+    if kind == KIND:
+        return _relaxed(Path(folder), network)
+    if kind == building.KIND:
+        return _built(Path(folder), network)
+    return _averaged(Path(folder), network, actions)
+
+
+def _averaged(path: Path, network: nn.Module | None, actions: Actions | None) -> InvariantModel:
+    """The model of a run of `learn`, with its weights and learned ranges."""
     config = _config_of_learning(path)
     tensors, _ = load_tensors(path / CHECKPOINT)
     if network is None:
@@ -77,78 +92,41 @@ def load_network(
     """
     path = Path(folder)
     config = read_json(path / CONFIG)
-    if config.get("kind") != building.KIND:
-        config = _config_of_learning(path)
+    if config.get("kind") == building.KIND:
+        words = f"built {config['how']}"
+        return NetworkSpecification("built", words, config), _built(path, None)
+    config = _config_of_learning(path)
     where = str(path / CONFIG)
     specification = NetworkSpecification.from_dict(config.get("network"), where=where)
-    if config.get("kind") == building.KIND:
-        return specification, load_built(path)
     network = specification.build(shape, outputs)
     tensors, _ = load_tensors(path / CHECKPOINT)
     load_module(path, network, tensors, "network")
     return specification, network
 
 
-def load_layers(folder: str | Path, *, network: nn.Module | None = None) -> nn.Module:
-    """The network of a run folder of `isotropy relax` or `RelaxResult.save`, in evaluation mode.
-
-    network  needed when the run was given a module in Python: one of the same shapes, relaxed with
-             the same pathways; a copy of it gets the weights
-
-    What learning found of each layer is in its `contributions`: the network can be hardened.
-    Raises CallerError for a folder of another kind, and for a network of other shapes.
-    """
-    path = Path(folder)
+def _relaxed(path: Path, network: nn.Module | None) -> nn.Module:
+    """The network of a run of `relax`. What was found of each layer is in its `contributions`."""
     config = read_json(path / CONFIG)
-    if config.get("kind") != KIND:
-        raise CallerError(
-            f"run folder {str(path)!r} is not one of relaxed layers; isotropy.load_model reads "
-            "those of `isotropy learn`"
-        )
     tensors, _ = load_tensors(path / CHECKPOINT)
     model = _relaxed_network(path, config) if network is None else copy.deepcopy(network)
     load_module(path, model, tensors, "network")
     return model.eval()
 
 
-def load_built(folder: str | Path, *, network: nn.Module | None = None) -> nn.Module:
-    """The model of a run folder of `isotropy build` or `BuildResult.save`, in evaluation mode.
-
-    network  needed when a module was handed over in Python: one of the same shapes. Of vectors and
-             tensors whose group has no name, an EMLP of the same shapes
-    Raises CallerError for a folder of another kind, and for a network of other shapes.
-    """
-    path = Path(folder)
-    config = read_json(path / CONFIG)
-    if config.get("kind") != building.KIND:
-        raise CallerError(
-            f"run folder {str(path)!r} is not one of `isotropy build`; isotropy.load_model reads "
-            "those of `isotropy learn`"
-        )
+def _built(path: Path, network: nn.Module | None) -> nn.Module:
+    """The model of a run of `build`; network: as in `load`, or an EMLP like the one built."""
+    model = rebuilt(read_json(path / CONFIG), network)
     tensors, _ = load_tensors(path / CHECKPOINT)
-    if config["how"] == "equivariant layers":
-        model = building.rebuilt_emlp(config) if network is None else copy.deepcopy(network)
-    else:
-        if network is None:
-            where = str(path / CONFIG)
-            specification = NetworkSpecification.from_dict(config.get("network"), where=where)
-            network = specification.build(config["shape"], config["outputs"])
-        model = building.rebuilt(config, network)
     load_module(path, model, tensors, "network")
     return model.eval()
 
 
 def _config_of_learning(path: Path) -> dict[str, Any]:
     config = read_json(path / CONFIG)
-    if config.get("kind") == building.KIND:
-        raise CallerError(
-            f"run folder {str(path)!r} is one of `isotropy build`; isotropy.load_built gives its "
-            "model"
-        )
     if config.get("kind") == KIND:
         raise CallerError(
             f"run folder {str(path)!r} is one of relaxed layers (`isotropy relax`); "
-            "isotropy.load_layers gives its network, to be used in Python"
+            "isotropy.load gives its network"
         )
     return config
 

@@ -5,7 +5,7 @@
     result.layers              [{"name": "0", "became": "conv", "effective": {…}, …}, …]
     result.model               the trained network
     result.harden()            plain layers, without the pathways that were switched off
-    result.save("runs/mine")   a run folder; `workflows.loading.load_layers` gives the network back
+    result.save("runs/mine")   a run folder; `isotropy.load` gives the network back
 
 The evidence of the training data alone decides. Nothing is printed; progress comes by callback.
 With `folder=` the run is saved as it goes and an interrupted one continues with `resume=True`,

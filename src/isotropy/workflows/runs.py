@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.readers import load
+from isotropy.data.readers import read
 from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch
 from isotropy.evidence.settings import RECIPES, LearnConfig, resolve
 from isotropy.evidence.training import Trainer
@@ -57,7 +57,7 @@ Actions = Action | FiniteAction | Sequence[Action | FiniteAction]
 
 def read_split(train: Any, test: Any, seed: int) -> Split:
     in_memory = not isinstance(train, str | Path)
-    return load(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
+    return read(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
 
 
 def border_of(actions: Actions) -> dict[str, Any]:

@@ -37,9 +37,10 @@ _WIDTH_ARGUMENT = {
 
 @dataclass(frozen=True)
 class NetworkSpecification:
-    """A network by kind (backbone, file, timm, given), name and JSON arguments.
+    """A network by kind (backbone, file, timm, built, given), name and JSON arguments.
 
-    `given` is a module handed over in Python: it has a name but cannot be rebuilt from it.
+    `built` has a symmetry built in; its arguments are the settings of that. `given` is a module
+    handed over in Python: it has a name but cannot be rebuilt from it.
     """
 
     kind: str
@@ -73,6 +74,10 @@ class NetworkSpecification:
             return _build_from_file(self, shape, outputs)
         if self.kind == "timm":
             return _build_from_timm(self.name, shape, outputs)
+        if self.kind == "built":
+            from isotropy.networks.rebuilding import rebuilt
+
+            return rebuilt(self.arguments)
         raise CallerError(
             f"the network {self.name!r} was handed over in Python and cannot be rebuilt from its "
             "name; pass it again"
