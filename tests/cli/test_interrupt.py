@@ -84,10 +84,10 @@ import sys
 import isotropy.cli.inputs as inputs
 from isotropy.cli.main import main
 
-def load(*arguments, **options):
+def read(*arguments, **options):
     raise KeyboardInterrupt
 
-inputs.load = load
+inputs.read = read
 main(sys.argv[1:])
 """
     finished = run_process("learn", *WORDS, "--out", "run", code=code)
