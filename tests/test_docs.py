@@ -38,7 +38,7 @@ PACKAGE = ROOT / "src" / "isotropy"
 README, MAP = ROOT / "README.md", ROOT / "ARCHITECTURE.md"
 INDEX, NOTATION = ROOT / "docs" / "index.md", ROOT / "docs" / "notation.md"
 PAGES = [README, MAP, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-LONG = ("learn_rotation", "own_layer_rule")
+LONG = ("learn_rotation", "own_layer_rule", "whole_story")
 """Scripts of the gallery that take more than ten seconds."""
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
 
@@ -134,7 +134,7 @@ def own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gallery_runs(
     path: Path, elsewhere: Path, own_rules: None, request: pytest.FixtureRequest
 ) -> None:
-    assert len(text_of(path).splitlines()) <= 40
+    assert len(text_of(path).splitlines()) <= 50
     if "torchvision" in text_of(path) and importlib.util.find_spec("torchvision"):
         request.getfixturevalue("torchvision_imports")
     assert script(path).main(epochs=2, examples=40)
@@ -145,6 +145,15 @@ def test_exports_are_what_was_learned(elsewhere: Path, torchvision_imports: None
     found = script(ROOT / "docs/gallery/export_augmentation.py").main(epochs=2, examples=40)
     assert found.keys() == {"json", "program", "torchvision"}
     assert found["json"] == 0 and max(found.values()) < 1e-5
+
+
+@pytest.mark.slow
+def test_the_whole_story_ends_well() -> None:
+    (plain, changed), (built, unchanged) = (
+        script(ROOT / "docs/gallery/whole_story.py").main().values()
+    )
+    assert built > plain
+    assert changed > 0.05 and unchanged == 0
 
 
 @pytest.mark.slow

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import subprocess
+import sys
 import typing
 from dataclasses import dataclass
-from types import ModuleType
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -53,13 +57,17 @@ NAMES = [
     "RelaxConfig",
     "RelaxResult",
     "RelaxedLayer",
+    "Representation",
+    "Scalar",
     "ScreenResult",
     "Screening",
     "Split",
     "Symmetry",
+    "T",
     "Tokens",
     "UniformRanges",
     "Use",
+    "V",
     "Verdict",
     "__version__",
     "actions_named",
@@ -113,14 +121,27 @@ def test_public_name_is_there(name: str) -> None:
     assert hasattr(isotropy, name)
 
 
-def test_nothing_public_is_left_out() -> None:
-    """What the package imports by name it also offers, and the other way round."""
-    found = {
-        name
-        for name, value in vars(isotropy).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+def test_type_checkers_are_told_the_same_names() -> None:
+    """Names and rooms of `__init__.pyi` are those that are imported when they are asked for."""
+    stub = ast.parse(Path(isotropy.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    told = {
+        alias.asname: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
-    assert found == set(DOCUMENTED)
+    assert set(told) == set(NAMES)
+    for name in DOCUMENTED:
+        assert getattr(import_module(str(told[name])), name) is getattr(isotropy, name)
+
+
+def test_rooms_are_imported_when_they_are_asked_for() -> None:
+    code = "import sys, isotropy; print(sum(name.startswith('isotropy.') for name in sys.modules))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(told.stdout) == 1  # the version
+    with pytest.raises(AttributeError, match="no attribute 'lern'"):
+        isotropy.lern  # type: ignore[attr-defined]  # noqa: B018
+    assert set(NAMES) <= set(dir(isotropy))
 
 
 def is_documented(thing: object) -> bool:

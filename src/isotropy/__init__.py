@@ -1,157 +1,80 @@
 """Isotropy: find out which symmetries your data has, how much, and build exactly that in.
 
-result = isotropy.learn(network, (images, labels))
-print(result.symmetries)
+    result = isotropy.learn(network, (images, labels))
+    print(result.symmetries)
+
+A name is imported from its room when it is first asked for; `__init__.pyi` tells editors and type
+checkers what it is.
 """
 
-from isotropy._version import __version__
-from isotropy.checks import CallerError
-from isotropy.curvature.blocks import DenseRoots, DiagonalRoots, KroneckerRoots
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
-from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.readers import read
-from isotropy.equivariance.layouts import Follows, Grid, Invariant, Layout, Tokens
-from isotropy.equivariance.penalty import lie_derivative_penalty
-from isotropy.equivariance.testing import assert_equivariant
-from isotropy.evidence.laplace import EvidenceValue, NotFiniteError
-from isotropy.evidence.layers.settings import RelaxConfig
-from isotropy.evidence.predictive import Calibration, Predictive, calibration
-from isotropy.evidence.screening import Screening
-from isotropy.evidence.settings import LearnConfig
-from isotropy.evidence.verdict import Verdict
-from isotropy.networks.averaging.augmentations import Augmentation, Symmetry, UniformRanges
-from isotropy.networks.averaging.correlated import CorrelatedRanges
-from isotropy.networks.averaging.invariant_model import InvariantModel
-from isotropy.networks.averaging.mixtures import Mixture, augmentation_over
-from isotropy.networks.equivariant.emlp import EMLP
-from isotropy.networks.equivariant.linear import EquivariantLinear
-from isotropy.networks.export.transforms import (
-    as_kornia,
-    as_torchvision,
-    augmentation_from_law,
-    export_model,
-)
-from isotropy.networks.pathways.harden import harden
-from isotropy.networks.pathways.relax import relax
-from isotropy.networks.pathways.relaxed_layer import RelaxedLayer
-from isotropy.symmetry.actions.action import Action, Generator, compose
-from isotropy.symmetry.actions.catalogue import actions_named
-from isotropy.symmetry.actions.finite import (
-    Element,
-    FiniteAction,
-    RandomTransform,
-    channel_permutations,
-    flip,
-    point_permutation,
-    point_reflection,
-    quarter_turns,
-    reversal,
-    sign_change,
-)
-from isotropy.symmetry.actions.images import AffineAction, affine
-from isotropy.symmetry.actions.intensity import intensity
-from isotropy.symmetry.actions.linear import LinearAction, linear_action, matrix_elements
-from isotropy.symmetry.actions.points import points
-from isotropy.symmetry.actions.sequences import sequences
-from isotropy.symmetry.groups.catalogue import group_named
-from isotropy.symmetry.groups.group import Group
-from isotropy.workflows.basis import BasisResult, equivariant_basis
-from isotropy.workflows.building import BuildResult, build
-from isotropy.workflows.estimators import InvariantClassifier, InvariantRegressor
-from isotropy.workflows.learning import LearnProgress, LearnResult, learn
-from isotropy.workflows.loading import load
-from isotropy.workflows.measuring import MeasureResult, measure, measured_actions
-from isotropy.workflows.profiling import ProfileResult, profile
-from isotropy.workflows.relaxing import RelaxResult, learn_layers
-from isotropy.workflows.screening import ScreenResult, screen
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "Action",
-    "AffineAction",
-    "Augmentation",
-    "BasisResult",
-    "BuildResult",
-    "Calibration",
-    "CallerError",
-    "Copies",
-    "CorrelatedRanges",
-    "DenseRoots",
-    "DiagonalRoots",
-    "EMLP",
-    "Element",
-    "EquivariantLinear",
-    "EvidenceValue",
-    "FiniteAction",
-    "Follows",
-    "Generator",
-    "Grid",
-    "Group",
-    "Invariant",
-    "InvariantClassifier",
-    "InvariantModel",
-    "InvariantRegressor",
-    "KroneckerRoots",
-    "LabelledData",
-    "LayerRule",
-    "Layout",
-    "LearnConfig",
-    "LearnProgress",
-    "LearnResult",
-    "LinearAction",
-    "MeasureResult",
-    "Mixture",
-    "NotFiniteError",
-    "Predictive",
-    "ProfileResult",
-    "RandomTransform",
-    "RelaxConfig",
-    "RelaxResult",
-    "RelaxedLayer",
-    "ScreenResult",
-    "Screening",
-    "Split",
-    "Symmetry",
-    "Tokens",
-    "UniformRanges",
-    "Use",
-    "Verdict",
-    "__version__",
-    "actions_named",
-    "affine",
-    "as_kornia",
-    "as_torchvision",
-    "assert_equivariant",
-    "augmentation_from_law",
-    "augmentation_over",
-    "build",
-    "calibration",
-    "channel_permutations",
-    "compose",
-    "equivariant_basis",
-    "export_model",
-    "flip",
-    "group_named",
-    "harden",
-    "intensity",
-    "learn",
-    "learn_layers",
-    "lie_derivative_penalty",
-    "linear_action",
-    "load",
-    "matrix_elements",
-    "measure",
-    "measured_actions",
-    "point_permutation",
-    "point_reflection",
-    "points",
-    "profile",
-    "quarter_turns",
-    "read",
-    "register_rule",
-    "relax",
-    "reversal",
-    "screen",
-    "sequences",
-    "sign_change",
-]
+from isotropy._version import __version__
+
+_ROOMS = {
+    "checks": "CallerError",
+    "curvature.blocks": "DenseRoots DiagonalRoots KroneckerRoots",
+    "curvature.copies": "Copies",
+    "curvature.layer_rules": "LayerRule Use register_rule",
+    "data.labelled": "LabelledData Split",
+    "data.readers": "read",
+    "equivariance.layouts": "Follows Grid Invariant Layout Tokens",
+    "equivariance.penalty": "lie_derivative_penalty",
+    "equivariance.testing": "assert_equivariant",
+    "evidence.laplace": "EvidenceValue NotFiniteError",
+    "evidence.layers.settings": "RelaxConfig",
+    "evidence.predictive": "Calibration Predictive calibration",
+    "evidence.screening": "Screening",
+    "evidence.settings": "LearnConfig",
+    "evidence.verdict": "Verdict",
+    "networks.averaging.augmentations": "Augmentation Symmetry UniformRanges",
+    "networks.averaging.correlated": "CorrelatedRanges",
+    "networks.averaging.invariant_model": "InvariantModel",
+    "networks.averaging.mixtures": "Mixture augmentation_over",
+    "networks.equivariant.emlp": "EMLP",
+    "networks.equivariant.linear": "EquivariantLinear",
+    "networks.export.transforms": "as_kornia as_torchvision augmentation_from_law export_model",
+    "networks.pathways.harden": "harden",
+    "networks.pathways.relax": "relax",
+    "networks.pathways.relaxed_layer": "RelaxedLayer",
+    "symmetry.actions.action": "Action Generator compose",
+    "symmetry.actions.catalogue": "actions_named",
+    "symmetry.actions.finite": (
+        "Element FiniteAction RandomTransform channel_permutations flip point_permutation "
+        "point_reflection quarter_turns reversal sign_change"
+    ),
+    "symmetry.actions.images": "AffineAction affine",
+    "symmetry.actions.intensity": "intensity",
+    "symmetry.actions.linear": "LinearAction linear_action matrix_elements",
+    "symmetry.actions.points": "points",
+    "symmetry.actions.sequences": "sequences",
+    "symmetry.groups.catalogue": "group_named",
+    "symmetry.groups.group": "Group",
+    "symmetry.groups.representations": "Representation Scalar T V",
+    "workflows.basis": "BasisResult equivariant_basis",
+    "workflows.building": "BuildResult build",
+    "workflows.estimators": "InvariantClassifier InvariantRegressor",
+    "workflows.learning": "LearnProgress LearnResult learn",
+    "workflows.loading": "load",
+    "workflows.measuring": "MeasureResult measure measured_actions",
+    "workflows.profiling": "ProfileResult profile",
+    "workflows.relaxing": "RelaxResult learn_layers",
+    "workflows.screening": "ScreenResult screen",
+}
+"""Where public names are, by module."""
+_MODULES = {name: module for module, names in _ROOMS.items() for name in names.split()}
+
+__all__ = ["__version__", *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'isotropy' has no attribute {name!r}")
+    found = getattr(import_module(f"isotropy.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
