@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,41 @@ def test_commands_take_the_folder_of_the_one_before(
     again = ("learn", *data, "--model", folders["built"], "--generators", "translation_x")
     run(capsys, *again, *fast, "--set", "fallback=diagonal", "--out", folders["again"])
     run(capsys, "measure", "--model", folders["again"], *few, "--out", folders["c"])
+
+
+# --- the page of the documentation ----------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[1] / "docs" / "verbs.md").read_text(encoding="utf-8")
+CALLS = re.findall(r"^\|[^|]*\|[^|]*\| `(isotropy\.[^`]*)` \|", PAGE, flags=re.M)
+
+
+@pytest.fixture(scope="module")
+def results_of_the_page() -> dict[str, Any]:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    names: dict[str, Any] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        exec(block, names)
+    return names
+
+
+def test_the_page_has_every_pair() -> None:
+    rows = re.findall(r"^\| ([a-zA-Z, ]+) \| ([a-z ]+) \| `", PAGE, flags=re.M)
+    assert {("learn", "measure"), ("learn", "build"), ("build", "measure"), ("build", "learn"),
+            ("relax", "measure"), ("relax, harden", "measure"), ("basis, EMLP", "measure"),
+            } <= set(rows)  # fmt: skip
+    assert len(rows) == len(CALLS)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_of_the_page_run(call: str, results_of_the_page: dict[str, Any]) -> None:
+    eval(call, results_of_the_page)
+
+
+def test_options_of_the_page_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = re.findall(r"`isotropy ([a-z]+) (--[^`]*)`", PAGE)
+    assert len(lines) >= 6
+    for command, words in lines:
+        told = run_here(capsys, command, "--help").stdout
+        for option in re.findall(r"--[a-z-]+", words):
+            assert option in told, (command, option)
