@@ -9,7 +9,7 @@ with gᵀ B g = B the form that the group keeps (Weyl 1939, II.A and VI.1). ε h
 those in slots of V* are lowered by B. Lorentz groups differ from O(n) by their form alone, and
 SU from SL in nothing, since invariants are the same for a group and its complexification.
 
-`pairings` knows which of these tensors are independent, and how many there are without listing
+`diagrams` knows which of these tensors are independent, and how many there are without listing
 them; vectors are integer, sparse, and never written out densely. A tensor is row-major, its first
 slot slow. That a group is classical is checked where it is made (`Group.classical`).
 """

@@ -7,7 +7,7 @@ V₁^p and V₂^p (Finzi 2023, A.1.7); duals the same. The axes come interleaved
 
 so an entry of factor f with indices i₁ … i_m contributes Σ_j i_j s_f D^{m−j} to the place of its
 product, where D is the dimension of V and s_f that of the factors after f. An axis that belongs to
-one factor alone (`factor_representations`) is an index of that factor's vectors only.
+one factor alone (`factors`) is an index of that factor's vectors only.
 """
 
 from __future__ import annotations

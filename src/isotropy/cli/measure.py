@@ -178,9 +178,8 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
     )
     networks = {}
     for model in models:
-        folder_of_model = model.folder
-        if folder_of_model is not None:
-            network = load(folder_of_model)
+        if model.folder is not None:
+            network = load(model.folder)
         else:
             _, network = network_from(model.text, shape, outputs, options["seed"])
         networks[model.label] = network.eval()

@@ -5,7 +5,7 @@ A parameter tensor has one block of the (approximate) GGN, in one of these forms
     Kronecker    H = (1/N) G ⊗ A      weights of a layer, vec row-major (output index slow)
     dense        H                     biases and scalars
     diagonal     diag(h)               layers without a rule, and the diagonal curvature
-    joint        H over several tensors, each with a prior precision of its own  (see `joint`)
+    joint        H over several tensors, each with a prior precision of its own  (see below)
 
 Layer rules deliver *roots*: matrices X whose rows add up to a factor, A = Σ XᵀX over batches.
 A root is smaller than its factor for small batches, and it makes gradients cheap: the
@@ -17,7 +17,7 @@ With eigenvalues λ of G, μ of A, output-curvature scale s and prior precision 
     ∂/∂G         = U diag_i( Σ_j s μ_j/N / (s λ_i μ_j/N + δ) ) Uᵀ        (likewise for A)
 
 Grouped convolutions have one such block a group; `groups` is the first axis everywhere. Where one
-of the two factors has only one group, all blocks share it (`fully_connected_pathways`).
+of the two factors has only one group, all blocks share it (`fully_connected`).
 Eigendecompositions run in float64: in lower precision they fail on ill-conditioned factors.
 
 One block over several parameter tensors: the full curvature, and that of a last layer.

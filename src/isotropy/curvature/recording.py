@@ -27,7 +27,7 @@ from isotropy.kernels.operations import LEAN, plain_operations
 class Call:
     """One call of a layer: its input, and its output before anything else used it.
 
-    shift: what the gradient is asked by to have it summed over copies (`shifts`), if anything.
+    shift: what the gradient is asked by to have it summed over copies (`max_pooling`), if anything.
     """
 
     layer: str

@@ -25,7 +25,7 @@ For a group element g, per example and per output dimension,
 The floor moves the input there and back: everything is where it was, and what is left is the
 damage that resampling does. Error, floor and inconsistency are means over sampled elements
 (expected group sample error and consistency of the thesis, A.3.3.3). Elements that need no
-resampling, quarter turns and whole-pixel shifts, have a file of their own (`exact_error`).
+resampling, quarter turns and whole-pixel shifts, are exact, and come after them.
 
 An output that is an image, or a grid of tokens, loses content at its borders when it is moved. It
 is compared where none was lost: where an image of ones that is moved there and back is one to

@@ -32,7 +32,7 @@ gradients using neural tangent kernels". Oracle: tests/oracles/function_space.py
 Hyper steps between weight steps, each from one estimate of a lower bound of the evidence.
 
 A hyper step by the evidence itself needs a pass over all data. The function-space bound
-(`stochastic`) has an unbiased estimate from a few examples. After every `bound_every` weight steps
+(above) has an unbiased estimate from a few examples. After every `bound_every` weight steps
 one such estimate, from `bound_batch` examples of which the first half is conditioned on, gives the
 gradients by precisions, noise and ranges at once, at about the cost of a weight step.
 

@@ -127,9 +127,9 @@ class LaplaceEvidence:
         return self._laplace_fit(spectra, sums.statistics, sums.count)
 
     def fit_of_few(self, batches: Iterable[Batch]) -> LaplaceFit:
-        """`fit` of few examples by their roots, which are kept: for `value` and `moving_mode`.
+        """`fit` of few examples by their roots, which are kept: for `value` and `steps`.
 
-        Blocks with more columns than there are rows in all are not written out (`thin_spectra`).
+        Blocks with more columns than there are rows in all are not written out (`blocks`).
         """
         kept: list[Mapping[str, Roots]] = []
         statistics: list[Tensor] = []

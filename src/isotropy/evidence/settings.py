@@ -200,14 +200,14 @@ class LearnConfig:
     objective        what chooses the ranges: laplace (the evidence), augerino (training loss
                      with a reward for width), fixed (`ranges` as given), none (no augmentation),
                      and the baselines averaged-losses (`ranges` as given), augerino-original,
-                     trivial-augment; see `objectives`
+                     trivial-augment; see `RECIPES`
     samples          transformed copies averaged in training and in the evidence (S)
     test_samples     copies averaged when predicting
     epochs           passes over the training data
     batch_size       examples a weight step
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     micro_batch      examples held at once in a weight step; the same. None: as many as fit
-    precision        of products on a GPU: float32 or tf32 (`precision`)
+    precision        of products on a GPU: float32 or tf32
     captured         weight steps as CUDA graphs on a GPU, where the network allows it (`captured`)
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
     burn_in          epochs before the first hyper step
@@ -229,7 +229,7 @@ class LearnConfig:
     refine           move ranges along the gradient of the evidence during the run. None: unless a
                      search has found them
     bound            none: hyper steps by the evidence of all data, between epochs. Else by a lower
-                     bound of it, function-space, between weight steps (`bound_steps`)
+                     bound of it, function-space, between weight steps (`bound`)
     bound_batch      examples of an estimate of the bound
     bound_every      weight steps between hyper steps by a bound
     bound_fits       epochs between passes over all data that precisions and noise follow with a

@@ -5,7 +5,7 @@ transformed copies as constants. After a burn-in, every `update_every` epochs, a
 one evidence pass, a few steps on log precisions and noise, then one step on the ranges
 along the evidence gradient (`laplace`). With `augerino` the ranges follow the training loss
 with a reward for width instead,  CE − w‖η‖₂  and a fixed weight decay; with `fixed` and `none` only
-the precisions are learned. `objectives` has the table of these and of the baselines.
+the precisions are learned. `settings` has the table of these and of the baselines.
 
 The loop draws from named streams (`streams`) and keeps no other state than parameters, optimiser
 moments and the epoch, so that a saved and resumed run ends with the numbers of an unbroken one.
@@ -49,9 +49,9 @@ from isotropy.networks.averaging.invariant_model import InvariantModel
 class EpochRecord:
     """What is known after an epoch; None where it was not computed then.
 
-    own_test_…: scores by the objective's own rule, where it has one (`objectives`)
+    own_test_…: scores by the objective's own rule, where it has one (`settings`)
     bound:      mean of the epoch's estimates of a lower bound of the evidence, in nats, where hyper
-                steps follow one (`bound_steps`); weights and ranges moved between them
+                steps follow one (`bound`); weights and ranges moved between them
     """
 
     epoch: int

@@ -2,7 +2,7 @@
 
     mean loss + (1/2N) Σ δ‖θ‖²        transformed copies are constants, ranges do not move
 
-unless the ranges follow the training loss (`objectives`), when both step together. A batch that
+unless the ranges follow the training loss (`settings`), when both step together. A batch that
 does not fit into memory goes through in parts whose gradients add up (`memory`). On a GPU a step is
 one CUDA graph where the network allows it (`captured`); losses are added up there too, so that
 nothing waits for the GPU within an epoch.
@@ -28,7 +28,7 @@ What objectives train with: their augmentation, the loss over copies, the reward
     average of the losses    −Σ_s w_s log p(y | f(x_s))        never below the former (Jensen)
 
 Rows are (batch·copies, outputs), copies fastest; losses are means over the batch, in nats.
-`objectives` says which objective takes which.
+`settings` says which objective takes which.
 """
 
 from __future__ import annotations

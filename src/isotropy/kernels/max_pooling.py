@@ -7,7 +7,7 @@ falls, and is taken first: what φ costs for every direction shrinks by the size
 
     max_t φ(z_t) = φ(max_t z_t)
 
-Where z is a layer's output whose gradient is only wanted summed over copies (`shifts`), the sum is
+Where z is a layer's output whose gradient is only wanted summed over copies (below), the sum is
 taken while the gradient goes to its positions, and no map of all copies is written on the way.
 
 Windows that do not overlap are compared slice by slice on a CPU, faster than position by position,

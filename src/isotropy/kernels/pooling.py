@@ -1,4 +1,4 @@
-"""Max-pooling over windows that lie side by side on a GPU, by the kernels of `pooling_kernels`.
+"""Max-pooling over windows that lie side by side on a GPU, by the kernels below.
 
     _Largest   z → y and the winners of the windows
     _Scatter   g → a gradient by z, or its sum over copies        linear, and transposes of

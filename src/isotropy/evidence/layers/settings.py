@@ -54,7 +54,7 @@ class RelaxConfig:
     prior_precision  δ at the start
     free_precision   δ at the start of fully connected pathways beside others, when it is learned
     augmentation     of images in weight steps: none, shifts, flips (and shifts)
-    precision        of products on a GPU: float32 or tf32 (`precision`)
+    precision        of products on a GPU: float32 or tf32 (`settings`)
     captured         weight steps as CUDA graphs on a GPU
     evaluate_every   epochs between scores on test data
     """

@@ -1,10 +1,10 @@
 """Weights and the precision of every pathway learned in one run: layer-wise equivariance.
 
 An epoch takes one weight step per mini-batch on  mean loss + (1/2N) Σ_l δ_l ‖θ_l‖², one precision
-δ_l a parameter tensor (`proximal_adam`). With the objective `laplace`, once the network has begun
+δ_l a parameter tensor (`steps`). With the objective `laplace`, once the network has begun
 to learn, every few epochs one pass over the data gives the curvature, and some steps of Adam on
 log δ follow the Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing
-how the weights will follow (`moving_mode`). A pathway that the data does not need shrinks; in the
+how the weights will follow (`steps`). A pathway that the data does not need shrinks; in the
 second half of a run those that the evidence is better without are set to zero (`switching_off`).
 With `map` precisions stay as they are.
 

@@ -27,7 +27,7 @@ READ_OFF_FROM = 64
 
 
 class AssembledMap(ExactBuffers):
-    """y = W x + b on parts (`kind_parts`), from coefficients of W (rank,) and of b (bias_rank,).
+    """y = W x + b on parts (`channels`), from coefficients of W (rank,) and of b (bias_rank,).
 
     biases: maps from `Scalar` to the target, or None for no bias
     """

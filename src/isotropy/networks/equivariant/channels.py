@@ -14,7 +14,7 @@ Products of vectors with a matrix of their own for each channel, without moving 
     y(n, g, m) = Σ_k x(n, g, k) W(g, k, m)        x (batch, channels, k)    W (channels, k, m)
 
 One matrix product a channel, which reads x where it lies if either the batch or k lies side by side
-in memory. In a factored layer (`fully_connected_pathways`) two of these follow each other, over the
+in memory. In a factored layer (`fully_connected`) two of these follow each other, over the
 channels c of x(n, c, xy) and then over the channels c' of z(n, c', c). The first writes z with the
 batch last, in the order (c, c', n), which the second reads as it is; so it is with the gradient of
 z on the way back. Maps themselves keep their pixels last.

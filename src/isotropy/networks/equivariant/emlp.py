@@ -3,7 +3,7 @@
     block:  h = L x      h ← h + B(h)      x ← gate(h)        network: blocks, then a linear layer
 
 with L linear to `gated(hidden)`, B bilinear, and a gate for each object (Finzi 2023, 2.6). Hidden
-channels are shared out over scalars, vectors and tensors alike (`channel_allocation`).
+channels are shared out over scalars, vectors and tensors alike (`channels`).
 
     >>> network = EMLP(5 * Scalar + 5 * V, V * V, O(3), channels=384, layers=3)
     >>> network(torch.randn(500, 20)).shape

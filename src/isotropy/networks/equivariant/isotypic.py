@@ -259,7 +259,7 @@ class _Type:
 
 
 class IsotypicMap(ExactBuffers):
-    """y = W x + b on parts (`kind_parts`), from coefficients of W (rank,) and of b (bias_rank,)."""
+    """y = W x + b on parts (`channels`), from coefficients of W (rank,) and of b (bias_rank,)."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
     y = W x + b      W = Σ_i θ_i Q_i  (Finzi 2023, 2.4)      ρ_out(g) W = W ρ_in(g)  for all g
 
 The parameters are the coefficients θ and nothing else. Where products of representations split into
-irreducible parts the layer works on these, and W is never formed (`isotypic_map`); elsewhere W is
-assembled from the solver's basis and applied as any dense matrix (`assembled_map`). Either basis is
+irreducible parts the layer works on these, and W is never formed (`isotypic`); elsewhere W is
+assembled from the solver's basis and applied as any dense matrix (`assembled`). Either basis is
 orthogonal, and its elements are scaled so that a coefficient has the unit of a matrix entry: a rate
 at which the weights of a plain layer learn is right for coefficients, too. Constants are rounded
 anew from double precision whenever the layer is moved or converted: `.double()` is as exact as a

@@ -1,7 +1,7 @@
 """A learned augmentation as one of kornia's, so that masks, boxes and keypoints move along.
 
 `compute_transformation` is the 3×3 matrix of the drawn element, in kornia's convention, which is
-that of `export_draws`: from input to output pixels, (0, 0) the centre of the upper left one.
+that of `laws`: from input to output pixels, (0, 0) the centre of the upper left one.
 Images are moved by our own warp, exactly as in training; what goes along is moved by the matrix.
 
 This file imports kornia and is imported by `export.as_kornia` alone.

@@ -6,7 +6,7 @@
     export_model(model, example)         the averaged network as one program of torch.export
 
 Transforms draw one element per image from exactly the learned law; how, and in which pixel
-coordinates, `export_draws` says. Images should be what the network was trained on: where data
+coordinates, `laws` says. Images should be what the network was trained on: where data
 were standardised, put the transform behind the standardisation, because zeros are what comes in at
 the edges and grey levels are in the data's own unit.
 

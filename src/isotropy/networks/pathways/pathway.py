@@ -6,8 +6,8 @@
 (`pathways.RelaxedLayer`): a convolution, which is equivariant to translations, and others that are
 not or to something else. Each has a Gaussian prior; where its variance is zero so is the pathway,
 and what is left has its symmetry exactly (Eq. 8). Each kind of pathway lies in a file with the
-curvature rules of its parameters: `fully_connected_pathways`, `convolutional_pathways`,
-`sparse_pathways`, `group_pathways`.
+curvature rules of its parameters: `fully_connected`, `convolution`,
+`sparse`, `group_convolution`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 (van der Ouderaa, Immer and van der Wilk 2023, Eq. 4.) Relaxing changes no output: the convolution
 stays what it was, with its weights, stride and padding, and what is added can learn. The way back
-is `hardening`. A copy is returned. Maps are (batch, C, X, Y).
+is `harden`. A copy is returned. Maps are (batch, C, X, Y).
 
 The convolutional network of eight stages in which every layer is a sum of pathways.
 

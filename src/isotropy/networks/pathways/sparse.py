@@ -6,7 +6,7 @@
              y(c', x', y') = Σ_c [u1 φ1](c', c, x', y') z(c', c)                 spread
 
 (van der Ouderaa, Immer and van der Wilk 2023, Eq. 6 and 7; App. A exchanges the two.) They are the
-convolution and the factored pathway (`fully_connected_pathways`) with filters from P values each in
+convolution and the factored pathway (`fully_connected`) with filters from P values each in
 place of all pixels; the basis φ (P, pixels) and its lengthscale ω are in `filter_basis`. Each of
 u, u1, u2 has anchors and an ω of its own, common to all channels. Parameters:
 
@@ -347,7 +347,7 @@ class SparseSpreadRule(SparseRule):
     """The second half of S-FC. Gradients are (directions, batch, C', X'·Y').
 
     The index c of u1 is slower than that of anchors, so that A is what `KroneckerRoots` calls the
-    factor of the outputs, and G that of the inputs (as in `fully_connected_pathways`).
+    factor of the outputs, and G that of the inputs (as in `fully_connected`).
     """
 
     def of_values(

@@ -4,8 +4,8 @@
     cnn      a LeNet: three convolutions, two linear layers, tanh   60,170 parameters
     resnet   Fixup ResNet of depth 8, widths 16, 32, 64             74,827 parameters on 32×32×3
 
-and, by the same kind of name, `clouds` for clouds of points (`cloud_networks`), `compact` for
-pictures and sequences (`compact_network`), and the networks of `image_networks`: `convnet`,
+and, by the same kind of name, `clouds` for clouds of points (`small_networks`), `compact` for
+pictures and sequences (`compact`), and the networks of `image_networks`: `convnet`,
 `convnet-blur`, `vit`, `mixer`.
 
 Each factory takes the shape of one input and the number of outputs, so that a run folder can

@@ -2,7 +2,7 @@
 
 Axes are shared where numbers may be compared: panels of one unit have one value axis, all
 panels have one epoch axis. What a record does not hold gives no drawing rather than an empty
-one. How a drawing is drawn is the business of `figures` and `pictures`.
+one. How a drawing is drawn is the business of `figures` and `page`.
 """
 
 from __future__ import annotations

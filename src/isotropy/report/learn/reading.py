@@ -6,7 +6,7 @@ A run that was judged has a verdict per symmetry, from the search before it:
     already built in     the architecture does not react to it, so that averaging adds nothing
     absent, cannot tell
 
-Where nothing was learned by the search, no symmetry is claimed (`search_words`). Otherwise a
+Where nothing was learned by the search, no symmetry is claimed (`search`). Otherwise a
 learned amount h (half-width or probability) is read in its unit against `READINGS`:
 
     h ≥ found            "found"               the labels do not change under it

@@ -16,7 +16,7 @@ with the slopes from torch's own backward pass; forward and reverse mode then ag
 pixel centres, where a bilinear interpolant has a kink. Reverse over forward needs torch 2.12;
 forward over forward is not to be had, torch drops the outer tangent there without an error.
 
-"fourier" reads the image as a periodic function instead (`fourier_warp`), in plain operations.
+"fourier" reads the image as a periodic function instead, in plain operations.
 
 On a CPU the copies come in chunks that share one grid, on a GPU from one Triton kernel without a
 grid in memory (`warp_triton`; `kernels.fused` says when). `affine_warp` itself is the reference for
@@ -315,7 +315,7 @@ _PADDINGS: dict[str, int] = {"zeros": 0, "border": 1, "reflection": 2}
 INTERPOLATIONS = (*_MODES, "fourier")
 GRID_PADDINGS = tuple(_PADDINGS)
 PADDINGS = (*GRID_PADDINGS, "mean")
-""""mean" is zeros about a colour, which `image_actions` takes off and puts back."""
+""""mean" is zeros about a colour, which `images` takes off and puts back."""
 
 
 def affine_warp(

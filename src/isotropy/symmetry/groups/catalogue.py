@@ -23,7 +23,7 @@ clockwise as seen from outside the face with normal n:
     v ↦ (n · v) n − n × v
 
 on the place and the normal of every facet with place · n = 1. Permutations tell where each facet
-goes, as `groups` wants them: facet i to places[i].
+goes, as `Group` wants them: facet i to places[i].
 
 The ranks 2, 6, 22 that are published for Rubik's cube (Finzi 2023, Table A.3) are of another group.
 There the turns of F, R, B, L and D come from that of U by exchanging whole faces without turning
@@ -165,7 +165,7 @@ def RubiksCube() -> Group:
 
 
 def PublishedRubiksCube() -> Group:
-    """The group behind the published ranks 2, 6, 22 of Rubik's cube, another one: see `puzzles`."""
+    """The group behind the published ranks 2, 6, 22 of Rubik's cube, another one (see above)."""
     discrete = [torn_facet_permutation(face) for face in FACES]
     return Group("PublishedRubiksCube", discrete=discrete)
 

@@ -13,7 +13,7 @@ representation is made of V (`representations`).
     >>> quarter_turn = Group("C(4)", discrete=[[[0, -1], [1, 0]]])
     >>> screw = Group("screw", algebra=[[[0, -1, 0], [1, 0, 0], [0, 0, 0]]], discrete=[[0, 2, 1]])
 
-Named groups are in `group_catalogue`, products of groups in `group_products`, the forms in which
+Named groups are in `catalogue`, products of groups in `products`, the forms in which
 generators may be given in `generators`.
 """
 

@@ -17,7 +17,7 @@ Kept in normal form: a sum of products of `Atom`s, `terms`, each an amount and t
 product. A product of sums is the sum of all products, in the order left to right; its blocks lie
 one after another. Bases are found for each pair of terms (`isotropy.bases`).
 
-`str` writes what `representation_language` reads.
+`str` writes what `language` reads.
 
 Whether ρ, a function of the group's matrices, is a representation of the group.
 
@@ -148,7 +148,7 @@ class Custom(Atom):
 
     Written in torch operations that can be differentiated; dρ follows by forward-mode
     differentiation at the identity, and many elements at once by `torch.func.vmap`. It is checked
-    on binding (`representation_checks`). Equal names and equal functions, equal atoms.
+    on binding. Equal names and equal functions, equal atoms.
     """
 
     def __init__(self, name: str, rho: Callable[[Tensor], Tensor]) -> None:
