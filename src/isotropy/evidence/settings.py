@@ -62,6 +62,7 @@ from isotropy.curvature.kfac import FALLBACKS, Fallback
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
 from isotropy.evidence.priors import STRUCTURES, PriorStructure
 from isotropy.likelihoods import LIKELIHOODS
+from isotropy.kernels.compiled import pays
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS
 
 Objective = Literal[
@@ -135,10 +136,10 @@ def objectives_with(ranges: str) -> str:
     return " and ".join(name for name, recipe in RECIPES.items() if recipe.ranges == ranges)
 
 
-Precision = Literal["float32", "tf32"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "tf32")
+Precision = Literal["float32", "tf32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
 
-_TORCH_NAMES = {"float32": "highest", "tf32": "high"}
+_TORCH_NAMES = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
 
 
 @contextmanager
@@ -154,7 +155,7 @@ def multiplying_in(precision: str, device: torch.device) -> Iterator[None]:
             enabled=torch.backends.cudnn.enabled,
             benchmark=torch.backends.cudnn.benchmark,
             deterministic=torch.backends.cudnn.deterministic,
-            allow_tf32=precision == "tf32",
+            allow_tf32=precision != "float32",
         ):
             yield
     finally:
@@ -207,8 +208,10 @@ class LearnConfig:
     batch_size       examples a weight step
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     micro_batch      examples held at once in a weight step; the same. None: as many as fit
-    precision        of products on a GPU: float32 or tf32
+    precision        of products on a GPU: float32, tf32, or bfloat16 in weight steps (tf32 elsewhere)
     captured         weight steps as CUDA graphs on a GPU, where the network allows it (`captured`)
+    compiled         convolutional networks compiled for weight steps on a GPU, where that works; by
+                     default in runs long enough to gain from it (`kernels.compiled`)
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
@@ -248,6 +251,7 @@ class LearnConfig:
     micro_batch: int | None = None
     precision: Precision | None = None
     captured: bool = True
+    compiled: bool | None = None
     weight_rate: float = 5e-3
     weight_rate_end: float = 1e-6
     burn_in: int | None = None
@@ -371,6 +375,7 @@ def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
         batch_size=batch_size,
         curvature_batch=min(curvature_batch, examples),
         precision=config.precision or ("tf32" if on_gpu else "float32"),
+        compiled=_given(config.compiled, on_gpu and pays(examples * samples * epochs)),
         burn_in=burn_in,
         gradient_batches=_given(config.gradient_batches, 0 if on_gpu else 5),
         range_rate=range_rate,

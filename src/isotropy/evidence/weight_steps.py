@@ -44,7 +44,7 @@ from isotropy.curvature.copies import Copies
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.settings import RECIPES, LearnConfig, cosine
 from isotropy.evidence.streams import stream
-from isotropy.kernels.operations import swift_operations
+from isotropy.kernels.compiled import NetworkPass
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.augmentations import START, Augmentation
 from isotropy.networks.averaging.baselines import RandomCopies, SoftplusRanges, trivial_augment
@@ -247,6 +247,12 @@ class WeightSteps:
             decay=decay,
         )
         self.ranges = ranges if self.recipe.ranges == "loss" else None
+        self.network_pass = NetworkPass(
+            self.network,
+            self.device,
+            compiled=bool(config.compiled),
+            autocast=config.precision == "bfloat16",
+        )
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._captured: CapturedFunction | None = None
         may_capture = can_capture(self.network, self.device)
@@ -268,7 +274,8 @@ class WeightSteps:
             set_rate(self.optimiser, cosine(config.weight_rate, config.weight_rate_end, progress))
             if self.ranges is not None:
                 set_rate(self.ranges, range_rate(config, progress))
-            step(batch, self.model.noise(len(batch), generator=noise_stream))
+            with self.network_pass.searching():
+                step(batch, self.model.noise(len(batch), generator=noise_stream))
             if after_step is not None:
                 after_step((number - 1) * len(batches) + index + 1, progress)
         loss, hits = (self._sums / count).tolist()
@@ -289,8 +296,7 @@ class WeightSteps:
         # Gradients of parts of the batch add up to those of the whole.
         for part in range(0, len(batch), self.micro_batch):
             own = batch[part : part + self.micro_batch]
-            with swift_operations(self.device):
-                loss, outputs = self.loss_of(own, noise[part : part + self.micro_batch])
+            loss, outputs = self.loss_of(own, noise[part : part + self.micro_batch])
             self._sums[0] += loss.detach() * len(own)
             if len(own) < len(batch):
                 loss = loss * (len(own) / len(batch))
@@ -313,7 +319,7 @@ class WeightSteps:
         with torch.set_grad_enabled(self.recipe.ranges == "loss"):
             rows = self.model.orbit(self.inputs[examples], noise)
             copies = self.model.augmentation.copies(noise.shape[1])
-        moved, targets = self.network(rows), self.targets[examples]
+        moved, targets = self.network_pass(rows), self.targets[examples]
         outputs = copies.mean(moved)
         if self.recipe.averaged == "losses":
             return average_of_losses(self.likelihood, moved, targets, copies), outputs

@@ -18,6 +18,7 @@ from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kinds import kind_named
 from isotropy.data.augmentation import FlipsAndShifts
 from isotropy.evidence.settings import PRECISIONS, Precision
+from isotropy.kernels.compiled import pays
 
 Objective = Literal["laplace", "map"]
 OBJECTIVES: tuple[Objective, ...] = ("laplace", "map")
@@ -54,8 +55,10 @@ class RelaxConfig:
     prior_precision  δ at the start
     free_precision   δ at the start of fully connected pathways beside others, when it is learned
     augmentation     of images in weight steps: none, shifts, flips (and shifts)
-    precision        of products on a GPU: float32 or tf32 (`settings`)
+    precision        of products on a GPU: float32, tf32 or bfloat16 (`settings`)
     captured         weight steps as CUDA graphs on a GPU
+    compiled         convolutional networks compiled for weight steps on a GPU, where that works; by
+                     default in runs long enough to gain from it (`kernels.compiled`)
     evaluate_every   epochs between scores on test data
     """
 
@@ -77,6 +80,7 @@ class RelaxConfig:
     augmentation: str = "none"
     precision: Precision | None = None
     captured: bool = True
+    compiled: bool | None = None
     evaluate_every: int | None = None
     seed: int = 0
 
@@ -132,9 +136,10 @@ def resolved(config: RelaxConfig, *, examples: int, on_gpu: bool) -> RelaxConfig
         burn_in=_given(config.burn_in, min(before, epochs // 3)),
         update_every=config.update_every or (1 if on_gpu else 2),
         precision=config.precision or ("tf32" if on_gpu else "float32"),
+        compiled=_given(config.compiled, on_gpu and pays(examples * epochs)),
         evaluate_every=config.evaluate_every or max(1, epochs // 10),
     )
 
 
-def _given(value: int | None, default: int) -> int:
+def _given(value: Any, default: Any) -> Any:
     return default if value is None else value

@@ -41,7 +41,7 @@ from isotropy.evidence.scoring import Scores, plain_scores
 from isotropy.evidence.settings import cosine, multiplying_in
 from isotropy.evidence.streams import stream
 from isotropy.evidence.weight_steps import CapturedFunction, can_capture
-from isotropy.kernels.operations import swift_operations
+from isotropy.kernels.compiled import NetworkPass
 from isotropy.likelihoods import Likelihood
 
 WARM_UP = 200
@@ -112,6 +112,12 @@ class LayerTrainer:
         self.optimisers = {"prior": self.hyper, "weights": self.optimiser}
         self._write_decays()
         self.augmentation = AUGMENTATIONS[config.augmentation]
+        self.network_pass = NetworkPass(
+            network,
+            self.device,
+            compiled=bool(config.compiled),
+            autocast=config.precision == "bfloat16",
+        )
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._step = self._plain_step
         if config.captured and can_capture(network, self.device):
@@ -193,10 +199,9 @@ class LayerTrainer:
             rate = cosine(config.weight_rate, config.weight_rate_end, progress)
             done = (self.epoch - 1) * len(batches) + index + 1
             self.optimiser.rate.fill_(rate * min(1.0, done / WARM_UP))
-            if self.augmentation is None:
-                self._step(batch)
-            else:
-                self._step(batch, self.augmentation.draw(len(batch), draws))
+            drawn = [] if self.augmentation is None else [self.augmentation.draw(len(batch), draws)]
+            with self.network_pass.searching():
+                self._step(batch, *drawn)
         loss, hits = (self._sums / count).tolist()
         return loss, hits if self.targets.ndim == 1 else None
 
@@ -206,8 +211,7 @@ class LayerTrainer:
         if draws is not None and self.augmentation is not None:
             images = self.augmentation(images, draws)
         self.optimiser.zero_grad()
-        with swift_operations(self.device):
-            outputs = self.network(images)
+        outputs = self.network_pass(images)
         loss = self.likelihood.training_loss(outputs, targets)
         loss.backward()
         self._sums[0] += loss.detach() * len(batch)
