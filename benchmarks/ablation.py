@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -35,10 +36,10 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
 from isotropy.data.labelled import LabelledData
-from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.evidence.machine import fit_curvature_batch
-from isotropy.evidence.settings import LearnConfig, multiplying_in, resolve
+from isotropy.evidence.settings import LearnConfig, multiplying_in
 from isotropy.kernels import compiled, constant_convolutions, fused, operations
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.relax import relaxed_cnn
@@ -55,7 +56,9 @@ Taken = Callable[[], AbstractContextManager[Any]]
 def _without_module(name: str) -> Taken:
     """No kernels from the module of this name."""
     found = fused.imported
-    return lambda: patch.object(fused, "imported", lambda each: None if each == name else found(each))
+    return lambda: patch.object(
+        fused, "imported", lambda each: None if each == name else found(each)
+    )
 
 
 def _without_stand_ins(stands: Mapping[Any, Any], *functions: Any) -> Taken:
@@ -146,7 +149,11 @@ def parts(
     case: Case, data: LabelledData, path: FastPath, device: torch.device
 ) -> dict[str, Callable[[], object]]:
     """The parts of a run without `path`, each a task that may be repeated."""
-    settings = {"compiled": device.type == "cuda", "batch_size": case.batch, **(path.settings or {})}
+    settings = {
+        "compiled": device.type == "cuda",
+        "batch_size": case.batch,
+        **(path.settings or {}),
+    }
     torch.manual_seed(0)
     make = _relax_tasks if case.network == "relax" else _learn_tasks
     with path.taken():
@@ -168,7 +175,7 @@ def _learn_tasks(
     model = backbone(case.network, case.shape, 10, **case.arguments).to(device)
     config = LearnConfig(samples=case.samples, gradient_batches=0, **settings)
     config = replace(config, epochs=1000, burn_in=1000)  # epochs take weight steps alone
-    schedule = resolve(config, examples=len(data), on_gpu=device.type == "cuda")
+    schedule = config.resolved(examples=len(data), on_gpu=device.type == "cuda")
     schedule = fit_curvature_batch(schedule, model, data.inputs[:1])
     trainer = make_trainer(model, data, affine(), schedule, device)
 
@@ -176,23 +183,21 @@ def _learn_tasks(
         fit = trainer.evidence.fit(trainer.orbit_batches("factors"))
         trainer.evidence.gradient(fit, trainer.orbit_batches("ranges", graph=True), trainer.ranges)
 
-    return {"epoch": trainer.run_epoch, "evidence": gradient}, str(schedule.precision)
+    return {"epoch": trainer.run_epoch, "evidence": gradient}, schedule.precision
 
 
 def _relax_tasks(
     case: Case, data: LabelledData, settings: Mapping[str, Any], device: torch.device
 ) -> tuple[dict[str, Callable[[], object]], str]:
     network = relaxed_cnn(case.shape, 10, pathways=("ffc", "conv")).to(device)
-    config = resolved(
-        RelaxConfig(epochs=1000, burn_in=1000, **settings),
-        examples=len(data),
-        on_gpu=device.type == "cuda",
+    config = RelaxConfig(epochs=1000, burn_in=1000, **settings).resolved(
+        examples=len(data), on_gpu=device.type == "cuda"
     )
     trainer = LayerTrainer(
         network, Categorical().to(device), config, data.inputs.to(device), data.targets.to(device)
     )
     tasks = {"epoch": trainer.run_epoch, "evidence": trainer.fit_for_steps}
-    return tasks, str(config.precision)
+    return tasks, config.precision
 
 
 def measured(

@@ -32,7 +32,7 @@ from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of,
 from isotropy.data.embedded import digits
 from isotropy.evidence.bound import FunctionSpaceBound
 from isotropy.evidence.laplace import Batch
-from isotropy.evidence.settings import LearnConfig, multiplying_in, resolve
+from isotropy.evidence.settings import LearnConfig, multiplying_in
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import WARM_UP
 from isotropy.likelihoods import Categorical
@@ -76,7 +76,7 @@ def trainer_of(
 ) -> Trainer:
     """A run of this network; ranges move from the first step."""
     on_gpu = device.type == "cuda"
-    config = resolve(LearnConfig(burn_in=0, **settings), examples=len(images), on_gpu=on_gpu)
+    config = LearnConfig(burn_in=0, **settings).resolved(examples=len(images), on_gpu=on_gpu)
     assert config.samples is not None
     model = InvariantModel(network.to(device), UniformRanges(affine()).to(device), config.samples)
     return Trainer(model, Categorical(), config, images.to(device), labels.to(device))

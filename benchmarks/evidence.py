@@ -38,7 +38,7 @@ from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import LearnConfig, multiplying_in, resolve
+from isotropy.evidence.settings import LearnConfig, multiplying_in
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
@@ -84,10 +84,8 @@ class Case:
         prior = GaussianPrior(self.network, kfac.parameter_names).to(device)
         self.evidence = LaplaceEvidence(self.network, self.likelihood, prior, kfac)
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=1e-4)
-        settings = resolve(
-            LearnConfig(samples=samples, curvature=kind),
-            examples=examples,
-            on_gpu=device.type == "cuda",
+        settings = LearnConfig(samples=samples, curvature=kind).resolved(
+            examples=examples, on_gpu=device.type == "cuda"
         )
         settings = fit_curvature_batch(settings, self.network, self.images[:1])
         assert settings.batch_size is not None and settings.curvature_batch is not None

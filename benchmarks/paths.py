@@ -17,7 +17,7 @@ import torch
 from benchmarks.training_parts import Context, TrainingParts
 from isotropy.data.labelled import LabelledData
 from isotropy.evidence.machine import fit_curvature_batch
-from isotropy.evidence.settings import LearnConfig, multiplying_in, resolve
+from isotropy.evidence.settings import LearnConfig, multiplying_in
 from isotropy.kernels.fused import reference_path
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.images import affine
@@ -49,10 +49,8 @@ def parts_of(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = parse_network(network).build(data.inputs.shape[1:], data.num_outputs).to(device)
-    settings = resolve(
-        path.settings(replace(config, epochs=1000, burn_in=1000)),
-        examples=len(data),
-        on_gpu=device.type == "cuda",
+    settings = path.settings(replace(config, epochs=1000, burn_in=1000)).resolved(
+        examples=len(data), on_gpu=device.type == "cuda"
     )
     settings = fit_curvature_batch(settings, model, data.inputs[:1])
     precision = settings.precision

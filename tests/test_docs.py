@@ -28,7 +28,7 @@ from isotropy.curvature import layer_rules
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.evidence import settings as schedule
-from isotropy.evidence.settings import OBJECTIVES, LearnConfig, resolve
+from isotropy.evidence.settings import OBJECTIVES, LearnConfig
 from isotropy.likelihoods import Categorical
 from isotropy.report.learn.reading import OTHER_READING, READINGS
 from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
@@ -230,7 +230,7 @@ def generator_table() -> str:
 
 
 def default_table() -> str:
-    kinds = [resolve(LearnConfig(), examples=2000, on_gpu=on_gpu) for on_gpu in (False, True)]
+    kinds = [LearnConfig().resolved(examples=2000, on_gpu=on_gpu) for on_gpu in (False, True)]
     lines = ["| setting | CPU | GPU |", "|---|---|---|"]
     for field in dataclasses.fields(LearnConfig):
         values = [getattr(kind, field.name) for kind in kinds]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isotropy.cli.relax import QUICK
-from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.networks.pathways.relaxed_layer import PATHWAYS
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ def listed(name: str) -> list[str]:
 
 
 def settings_table() -> str:
-    kinds = [resolved(RelaxConfig(), examples=2000, on_gpu=on_gpu) for on_gpu in (False, True)]
+    kinds = [RelaxConfig().resolved(examples=2000, on_gpu=on_gpu) for on_gpu in (False, True)]
     lines = ["| setting | CPU | GPU |", "|---|---|---|"]
     for field in dataclasses.fields(RelaxConfig):
         values = [getattr(kind, field.name) for kind in kinds]

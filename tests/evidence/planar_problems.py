@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from isotropy.evidence.settings import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import Augmentation
@@ -128,7 +128,7 @@ def trainer_of(
         CONFIG, objective="fixed", ranges={"": 0.0}, epochs=max(1, epochs),
         distribution=distribution, **changes,
     )  # fmt: skip
-    resolved = resolve(config, examples=len(inputs), on_gpu=False)
+    resolved = config.resolved(examples=len(inputs), on_gpu=False)
     trainer = Trainer(model, Categorical(), resolved, inputs, labels(inputs))
     for _ in range(epochs):
         trainer.run_epoch()

@@ -21,7 +21,6 @@ from isotropy.evidence.settings import (
     OBJECTIVES,
     RECIPES,
     LearnConfig,
-    resolve,
     settings_from,
 )
 from isotropy.evidence.streams import stream
@@ -54,10 +53,8 @@ def network() -> nn.Module:
 def trainer(objective: str, **settings: object) -> Trainer:
     ranges = {"rotation": 40.0, "scale": 0.2} if objective == "averaged-losses" else None
     chosen = {"epochs": 4, "batch_size": 10, "test_samples": 5, **settings}
-    config = resolve(
-        LearnConfig(objective=objective, ranges=ranges, **chosen),  # type: ignore[arg-type]
-        examples=COUNT,
-        on_gpu=False,
+    config = LearnConfig(objective=objective, ranges=ranges, **chosen).resolved(  # type: ignore[arg-type]
+        examples=COUNT, on_gpu=False
     )
     augmentation = augmentation_for(config, affine(AUGERINO_GENERATORS), dtype=torch.float64)
     model = InvariantModel(network(), augmentation, config.samples)

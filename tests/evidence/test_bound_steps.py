@@ -16,7 +16,7 @@ from isotropy.data.variants import apply_variant
 from isotropy.evidence.bound import FEW, distinct
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.laplace import LaplaceEvidence, NotFiniteError
-from isotropy.evidence.settings import NOISY_TRAVEL, LearnConfig, resolve, too_short
+from isotropy.evidence.settings import NOISY_TRAVEL, LearnConfig, too_short
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.averaging.augmentations import START, UniformRanges
@@ -41,7 +41,7 @@ def made(bound: str = "function-space", count: int = 40, size: int = 14, likelih
         network = nn.Sequential(nn.Flatten(), nn.Linear(size**2, 24), nn.Tanh(), nn.Linear(24, 10))
     chosen = {"bound": bound, "epochs": 4, "samples": 4, "batch_size": 10, "burn_in": 1,
               "bound_batch": 6, "bound_every": 2, "bound_fits": 0, **settings}  # fmt: skip
-    config = resolve(LearnConfig(**chosen), examples=count, on_gpu=False)  # type: ignore[arg-type]
+    config = LearnConfig(**chosen).resolved(examples=count, on_gpu=False)  # type: ignore[arg-type]
     model = InvariantModel(network, UniformRanges(affine(GENERATORS)), config.samples).to(device)
     place = torch.device(device)
     return Trainer(model, likelihood.to(place), config, images.to(place), targets.to(place))
@@ -78,7 +78,7 @@ def test_rotation_is_found_where_labels_do_not_depend_on_it(fits: int) -> None:
                 "bound_batch": 8, "weight_rate": 0.02, "bound": "function-space",
                 "bound_fits": fits}  # fmt: skip
     chosen = LearnConfig(**settings)  # type: ignore[arg-type]
-    config = resolve(chosen, examples=len(images), on_gpu=False)
+    config = chosen.resolved(examples=len(images), on_gpu=False)
     augmentation = UniformRanges(affine(("rotation", "translation_x")), dtype=torch.float64)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -240,7 +240,7 @@ def test_trying_a_run_out_leaves_it_as_it_was() -> None:
 
 def test_what_a_bound_leaves_open_is_filled_in() -> None:
     plain, chosen = (
-        resolve(LearnConfig(bound=bound), examples=2000, on_gpu=False)  # type: ignore[arg-type]
+        LearnConfig(bound=bound).resolved(examples=2000, on_gpu=False)  # type: ignore[arg-type]
         for bound in ("none", "function-space")
     )
     assert (plain.range_memory, plain.bound_fits, plain.prior_steps) == (0.9, 0, 1)
@@ -249,13 +249,13 @@ def test_what_a_bound_leaves_open_is_filled_in() -> None:
     updates = (80 - 10) * 20 // 4
     assert chosen.range_rate == pytest.approx(NOISY_TRAVEL / updates)
     for examples, size in ((3, 3), (100, 4), (20_000, 16)):
-        assert resolve(LearnConfig(), examples=examples, on_gpu=False).bound_batch == size
+        assert LearnConfig().resolved(examples=examples, on_gpu=False).bound_batch == size
 
 
 def test_too_short_counts_the_steps_of_a_bound() -> None:
-    config = resolve(LearnConfig(bound="function-space"), examples=2000, on_gpu=False)
+    config = LearnConfig(bound="function-space").resolved(examples=2000, on_gpu=False)
     assert not too_short(config, 2000)
-    short = resolve(LearnConfig(bound="function-space", epochs=2), examples=100, on_gpu=False)
+    short = LearnConfig(bound="function-space", epochs=2).resolved(examples=100, on_gpu=False)
     assert too_short(short, 100)
 
 

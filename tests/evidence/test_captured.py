@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import isotropy
-from isotropy.evidence.settings import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import WARM_UP, CapturedFunction, can_capture
 from isotropy.networks.zoo.backbones import backbone
@@ -71,7 +71,7 @@ def network(*extra: nn.Module) -> nn.Module:
 def trained(model: nn.Module, captured: bool) -> Trainer:
     split = read_split(bars(), None, 0)
     config = dataclasses.replace(CONFIG, captured=captured, precision="float32")
-    resolved = resolve(config, examples=40, on_gpu=True)
+    resolved = config.resolved(examples=40, on_gpu=True)
     trainer = make_trainer(model, split.train, affine(), resolved, CUDA)
     for _ in range(CONFIG.epochs or 0):
         trainer.run_epoch()

@@ -12,7 +12,7 @@ from torch import nn
 from isotropy.evidence import estimate
 from isotropy.evidence.estimate import Estimate, estimate_run
 from isotropy.evidence.machine import step_bytes
-from isotropy.evidence.settings import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
@@ -23,7 +23,7 @@ from isotropy.symmetry.actions.images import affine
 def trainer(**settings: Any) -> Trainer:
     chosen = {"epochs": 10, "samples": 3, "batch_size": 8, "burn_in": 4, "curvature_batch": 6,
               "gradient_batches": 1, "test_samples": 5, "evaluate_every": 5} | settings  # fmt: skip
-    config = resolve(LearnConfig(**chosen), examples=20, on_gpu=False)
+    config = LearnConfig(**chosen).resolved(examples=20, on_gpu=False)
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(20, 1, 5, 5, generator=generator)
     with torch.random.fork_rng():

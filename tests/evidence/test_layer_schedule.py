@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.evidence.layers.settings import FREE_SHARE, RelaxConfig, resolved
+from isotropy.evidence.layers.settings import FREE_SHARE, RelaxConfig
 from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.pathway import LayerShape
@@ -21,7 +21,7 @@ EXAMPLES = 8
 
 
 def free_precision(examples: int, **settings: float) -> float | None:
-    return resolved(RelaxConfig(**settings), examples=examples, on_gpu=False).free_precision
+    return RelaxConfig(**settings).resolved(examples=examples, on_gpu=False).free_precision
 
 
 def test_the_precision_of_free_pathways_grows_with_the_examples() -> None:
@@ -29,7 +29,7 @@ def test_the_precision_of_free_pathways_grows_with_the_examples() -> None:
     assert free_precision(100_000) == pytest.approx(FREE_SHARE * 100_000)
     assert free_precision(200_000) == pytest.approx(2 * FREE_SHARE * 100_000)
     for on_gpu in (False, True):
-        config = resolved(RelaxConfig(), examples=100_000, on_gpu=on_gpu)
+        config = RelaxConfig().resolved(examples=100_000, on_gpu=on_gpu)
         assert config.free_precision == pytest.approx(FREE_SHARE * 100_000)
 
 
@@ -41,14 +41,14 @@ def test_it_is_not_below_that_of_the_others() -> None:
 
 def test_what_is_set_counts_even_if_it_is_low() -> None:
     assert free_precision(100_000, free_precision=0.01) == 0.01
-    config = resolved(RelaxConfig(free_precision=3.0), examples=100_000, on_gpu=False)
-    assert resolved(config, examples=10, on_gpu=False).free_precision == 3.0
+    config = RelaxConfig(free_precision=3.0).resolved(examples=100_000, on_gpu=False)
+    assert config.resolved(examples=10, on_gpu=False).free_precision == 3.0
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_precisions_that_make_no_sense_are_refused(value: float) -> None:
     with pytest.raises(CallerError, match="free precision: expected above 0"):
-        resolved(RelaxConfig(free_precision=value), examples=10, on_gpu=False)
+        RelaxConfig(free_precision=value).resolved(examples=10, on_gpu=False)
 
 
 def test_settings_of_records_that_do_not_have_it_are_read() -> None:
@@ -72,7 +72,7 @@ def trainer_of(*kinds: tuple[str, ...], **settings: object) -> LayerTrainer:
         layers | OrderedDict(flat=nn.Flatten(), head=nn.Linear(64, 2))  # type: ignore[operator]
     )
     config = RelaxConfig(free_precision=40.0, prior_precision=2.0)
-    config = resolved(replace(config, **settings), examples=EXAMPLES, on_gpu=False)  # type: ignore[arg-type]
+    config = replace(config, **settings).resolved(examples=EXAMPLES, on_gpu=False)  # type: ignore[arg-type]
     images, labels = torch.rand(EXAMPLES, 4, 4, 4), torch.arange(EXAMPLES) % 2
     return LayerTrainer(network, Categorical(), config, images, labels)
 

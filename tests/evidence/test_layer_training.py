@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.evidence.laplace import NotFiniteError
-from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.structure import became, layer_structures
 from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.evidence.scoring import plain_scores
@@ -68,7 +68,7 @@ def _trained(data: tuple[Tensor, Tensor], **settings: object) -> LayerTrainer:
     config = RelaxConfig(
         **{"epochs": 40, "batch_size": 40, "weight_rate": 0.02, **settings}  # type: ignore[arg-type]
     )
-    config = resolved(config, examples=len(data[0]), on_gpu=False)
+    config = config.resolved(examples=len(data[0]), on_gpu=False)
     trainer = LayerTrainer(_network(), Categorical(), config, *data)
     assert config.epochs is not None
     for _ in range(config.epochs):
@@ -109,7 +109,7 @@ def test_a_regression_of_small_targets_learns_its_precisions_and_noise() -> None
     images, labels = _stripes(60, 0)
     targets = 0.1 * (2.0 * labels[:, None] - 1) * torch.tensor([[1.0, -1.0]])
     config = RelaxConfig(epochs=4, burn_in=1, update_every=1, free_precision=1.0)
-    config = resolved(config, examples=60, on_gpu=False)
+    config = config.resolved(examples=60, on_gpu=False)
     likelihood = likelihood_named("gaussian")
     before = [each.detach().clone() for each in likelihood.parameters()]
     trainer = LayerTrainer(_network(), likelihood, config, images, targets)
@@ -122,7 +122,7 @@ def test_a_regression_of_small_targets_learns_its_precisions_and_noise() -> None
 def test_curvature_that_is_not_finite_is_named() -> None:
     images, labels = _stripes(60, 0)
     images[0] = torch.inf
-    config = resolved(RelaxConfig(epochs=1, curvature_examples=59), examples=60, on_gpu=False)
+    config = RelaxConfig(epochs=1, curvature_examples=59).resolved(examples=60, on_gpu=False)
     trainer = LayerTrainer(_network(), Categorical(), config, images, labels)
     with pytest.raises(NotFiniteError, match="is not finite"):
         trainer.evidence.fit_of_few(trainer.batches())
@@ -138,7 +138,7 @@ def test_with_map_precisions_stay() -> None:
 
 def test_precisions_beyond_ten_million_stay_finite() -> None:
     data = _stripes(100, 0)
-    config = resolved(RelaxConfig(epochs=4, burn_in=1), examples=100, on_gpu=False)
+    config = RelaxConfig(epochs=4, burn_in=1).resolved(examples=100, on_gpu=False)
     trainer = LayerTrainer(_network(), Categorical(), config, *data)
     with torch.no_grad():
         for number, name in enumerate(trainer.prior.groups):
@@ -156,7 +156,7 @@ def test_precisions_beyond_ten_million_stay_finite() -> None:
 def test_structures_follow_the_definitions() -> None:
     """γ = Σ h/(h + δ) from dense eigenvalues of each block, normalised and relative."""
     data = _stripes(30, 0)
-    config = resolved(RelaxConfig(epochs=1, prior_precision=0.7), examples=30, on_gpu=False)
+    config = RelaxConfig(epochs=1, prior_precision=0.7).resolved(examples=30, on_gpu=False)
     trainer = LayerTrainer(_network().double(), Categorical(), config, data[0].double(), data[1])
     fit = trainer.fit()
     (layer,) = layer_structures(trainer.network, trainer.evidence, fit)
@@ -189,7 +189,7 @@ def test_what_a_layer_became_in_words() -> None:
 
 def test_eigenvalues_alone_give_the_same_evidence() -> None:
     data = _stripes(20, 0)
-    config = resolved(RelaxConfig(epochs=1), examples=20, on_gpu=False)
+    config = RelaxConfig(epochs=1).resolved(examples=20, on_gpu=False)
     trainer = LayerTrainer(_network(), Categorical(), config, *data)
     alone = trainer.evidence.value(trainer.fit())
     full = trainer.evidence.value(trainer.evidence.fit(trainer.batches()))
@@ -200,7 +200,7 @@ def test_some_examples_stand_for_all() -> None:
     """Data that is the same ten times over: a tenth of it has the same evidence."""
     images, labels = _stripes(20, 0)
     tenfold = images.repeat(10, 1, 1, 1).double(), labels.repeat(10)
-    config = resolved(RelaxConfig(epochs=1), examples=200, on_gpu=False)
+    config = RelaxConfig(epochs=1).resolved(examples=200, on_gpu=False)
     trainer = LayerTrainer(_network().double(), Categorical(), config, *tenfold)
     every = trainer.fit()
     some = replace(trainer.evidence.fit(islice(trainer.batches(), 0, 1)), stands_for=200)
@@ -240,4 +240,4 @@ def test_scores_are_those_of_the_network() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict, sentence: str) -> None:
     with pytest.raises(CallerError, match=sentence):
-        resolved(RelaxConfig(**settings), examples=10, on_gpu=False)
+        RelaxConfig(**settings).resolved(examples=10, on_gpu=False)

@@ -13,7 +13,7 @@ from isotropy.curvature.kinds import KINDS
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import STRUCTURES, GaussianPrior
-from isotropy.evidence.settings import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
@@ -160,10 +160,8 @@ def test_the_trainer_finds_them():
     case = NETWORKS["layer norm"]
     network = case.network()
     assert scale_invariant_layers(network, ("0", "1", "4"), case.rows(4, 1)) == {"0"}
-    config = resolve(
-        LearnConfig(epochs=2, samples=2, burn_in=0, prior_structure="layer"),
-        examples=8,
-        on_gpu=False,
+    config = LearnConfig(epochs=2, samples=2, burn_in=0, prior_structure="layer").resolved(
+        examples=8, on_gpu=False
     )
     model = InvariantModel(network, UniformRanges(intensity(), dtype=torch.float64), 2)
     targets = torch.arange(8) % 3

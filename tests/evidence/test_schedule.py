@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
+from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.settings import (
     OBJECTIVES,
     RECIPES,
     TRAVEL,
     LearnConfig,
+    LearnSchedule,
     cosine,
-    resolve,
     too_short,
 )
 from isotropy.evidence.streams import stream
@@ -42,14 +43,14 @@ def config_for(objective: str, **settings: object) -> LearnConfig:
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_none_is_filled_in(objective: str, examples: int, on_gpu: bool):
     assert not complete(config_for(objective))
-    resolved = resolve(config_for(objective), examples=examples, on_gpu=on_gpu)
+    resolved = config_for(objective).resolved(examples=examples, on_gpu=on_gpu)
     assert complete(resolved)
     resolved.check()
     assert resolved.batch_size <= examples and resolved.curvature_batch <= examples
     assert resolved.burn_in < resolved.epochs
     wanted = RECIPES[objective].samples
     assert resolved.samples > 1 if wanted is None else resolved.samples == wanted
-    assert resolve(resolved, examples=examples, on_gpu=on_gpu) == resolved
+    assert resolved.resolved(examples=examples, on_gpu=on_gpu) == resolved
 
 
 def test_what_was_given_is_kept():
@@ -59,7 +60,7 @@ def test_what_was_given_is_kept():
         evaluate_every=2, precision="tf32", range_memory=0.5, bound_batch=4, bound_fits=3, seed=11,
         search_examples=60, refine=False,
     )  # fmt: skip
-    assert resolve(given, examples=100, on_gpu=False) == given
+    assert given.resolved(examples=100, on_gpu=False).as_dict() == given.as_dict()
 
 
 SEARCHES = {
@@ -78,7 +79,7 @@ SEARCHES = {
     ("settings", "examples", "search", "part"), SEARCHES.values(), ids=SEARCHES
 )
 def test_which_runs_search(settings, examples: int, search: bool, part: int):
-    resolved = resolve(LearnConfig(**settings), examples=examples, on_gpu=False)
+    resolved = LearnConfig(**settings).resolved(examples=examples, on_gpu=False)
     assert resolved.search is search and resolved.search_examples == part
     assert resolved.refine is True
 
@@ -90,7 +91,7 @@ def test_which_runs_search(settings, examples: int, search: bool, part: int):
 def test_ranges_can_travel_their_period_twice(epochs, burn_in, update_every, on_gpu):
     """Learning rate × updates ≥ 2 (π + ½), or the run is told to be too short."""
     config = LearnConfig(epochs=epochs, burn_in=burn_in, update_every=update_every)
-    resolved = resolve(config, examples=1000, on_gpu=on_gpu)
+    resolved = config.resolved(examples=1000, on_gpu=on_gpu)
     due = [e for e in range(1, resolved.epochs + 1)
            if e > resolved.burn_in and (e - resolved.burn_in) % update_every == 0]  # fmt: skip
     travel = resolved.range_rate * len(due)
@@ -103,19 +104,33 @@ def test_ranges_can_travel_their_period_twice(epochs, burn_in, update_every, on_
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_the_default_run_is_long_enough(on_gpu: bool):
-    assert not too_short(resolve(LearnConfig(), examples=1000, on_gpu=on_gpu))
+    assert not too_short(LearnConfig().resolved(examples=1000, on_gpu=on_gpu))
 
 
 def test_a_short_run_is_called_too_short_only_where_ranges_are_learned():
     for objective in OBJECTIVES:
-        resolved = resolve(config_for(objective, epochs=5), examples=100, on_gpu=False)
+        resolved = config_for(objective, epochs=5).resolved(examples=100, on_gpu=False)
         assert too_short(resolved) is (objective == "laplace")
 
 
 def test_as_dict_and_back():
-    config = resolve(config_for("fixed", caps={"rotation": 90.0}), examples=100, on_gpu=False)
-    assert LearnConfig.from_dict(config.as_dict()) == config
-    assert LearnConfig.from_dict({**config.as_dict(), "of a later version": 1}) == config
+    config = config_for("fixed", caps={"rotation": 90.0}).resolved(examples=100, on_gpu=False)
+    assert LearnSchedule.from_dict(config.as_dict()) == config
+    assert LearnSchedule.from_dict({**config.as_dict(), "of a later version": 1}) == config
+    again = LearnConfig.from_dict(config.as_dict())
+    assert again.resolved(examples=100, on_gpu=True) == config, "what a run was given stays"
+
+
+@pytest.mark.parametrize("config", [LearnConfig(), RelaxConfig()], ids=["learn", "relax"])
+def test_a_schedule_leaves_nothing_open(config: LearnConfig | RelaxConfig):
+    """A field may be None only where that says something: no ranges, or as many as fit."""
+    schedule = config.resolved(examples=100, on_gpu=False)
+    for field in dataclasses.fields(schedule):
+        if field.name in MAY_STAY_EMPTY:
+            assert "None" in str(field.type)
+        else:
+            with pytest.raises(AssertionError, match=f"nothing was given for {field.name}"):
+                dataclasses.replace(schedule, **{field.name: None})
 
 
 def test_cosine():
@@ -165,7 +180,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
 def test_refused(name: str):
     settings, sentence = REFUSED[name]
     with pytest.raises(CallerError, match=sentence):
-        resolve(LearnConfig(**settings), examples=100, on_gpu=False)  # type: ignore[arg-type]
+        LearnConfig(**settings).resolved(examples=100, on_gpu=False)  # type: ignore[arg-type]
 
 
 # --- random numbers -------------------------------------------------------------------------------
@@ -195,6 +210,6 @@ def test_streams_leave_the_global_one_alone():
 
 
 def test_augerino_steps_with_every_weight_step_so_its_rate_is_lower() -> None:
-    resolved = resolve(LearnConfig(objective="augerino"), examples=2000, on_gpu=False)
+    resolved = LearnConfig(objective="augerino").resolved(examples=2000, on_gpu=False)
     assert resolved.range_rate == 0.005  # the paper's, and enough to travel twice the period
     assert resolved.range_rate * resolved.epochs * 2000 / resolved.batch_size >= TRAVEL

@@ -39,7 +39,6 @@ from isotropy.evidence.search.selection import (
     search,
 )
 from isotropy.evidence.search.trials import BLOCKS, Amounts, Trial, Trials
-from isotropy.evidence.settings import resolve
 from isotropy.evidence.verdict import nothing_learned, word_for
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.symmetry.actions.finite import PointPermutation, quarter_turns
@@ -556,7 +555,7 @@ def searched(
     examples: int = 120,
 ) -> tuple[Search, Trials]:
     inputs = points(examples)
-    config = resolve(CONFIG, examples=examples, on_gpu=False)
+    config = CONFIG.resolved(examples=examples, on_gpu=False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = network().double()

@@ -12,7 +12,7 @@ from isotropy.evidence import machine as sizing
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.machine import CACHE_BYTES, GPU_BYTES, JACOBIAN_BYTES, fit_curvature_batch
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig
 from isotropy.likelihoods import Categorical
 from isotropy.networks.zoo.backbones import cnn, mlp
 
@@ -20,7 +20,7 @@ SHAPE = (1, 28, 28)
 
 
 def sized(network: nn.Module, samples: int = 16) -> int:
-    config = resolve(LearnConfig(samples=samples), examples=2000, on_gpu=False)
+    config = LearnConfig(samples=samples).resolved(examples=2000, on_gpu=False)
     batch = fit_curvature_batch(config, network, torch.zeros(1, *SHAPE)).curvature_batch
     assert batch is not None
     return batch
@@ -42,7 +42,7 @@ def test_large_maps_lower_the_batch() -> None:
 
 def test_a_gpu_holds_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """There a pass is launched batch by batch, and the larger the better."""
-    config = resolve(LearnConfig(samples=31), examples=60_000, on_gpu=True)
+    config = LearnConfig(samples=31).resolved(examples=60_000, on_gpu=True)
     place, example = torch.device("cuda"), torch.zeros(1, *SHAPE)
 
     def batch(network: nn.Module, free: float) -> int | None:
@@ -64,7 +64,7 @@ def test_a_network_that_does_not_fit_is_left_to_the_trainer() -> None:
 def test_gradients_of_every_example_must_fit(structure: str) -> None:
     """Other kinds than kfac hold one gradient an example and direction."""
     network = mlp(SHAPE, 10, hidden=100)
-    config = resolve(LearnConfig(curvature=structure), examples=2000, on_gpu=False)
+    config = LearnConfig(curvature=structure).resolved(examples=2000, on_gpu=False)
     found = fit_curvature_batch(config, network, torch.zeros(1, *SHAPE)).curvature_batch
     numbers = 784 * 100 + 100 + 100 * 10 + 10
     assert found == int(JACOBIAN_BYTES / (40 * numbers * 4)) < 125

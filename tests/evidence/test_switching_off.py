@@ -34,7 +34,7 @@ from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.layers import structure as layer_structure
 from isotropy.evidence.layers import switching_off
 from isotropy.evidence.layers import training as layer_training
-from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.switching_off import switch_off, volumes
 from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.evidence.priors import GaussianPrior
@@ -647,7 +647,7 @@ def trainer_of(network: nn.Module, **settings: object) -> LayerTrainer:
     )  # fmt: skip
     images, labels = stripes(200, 0)
     return LayerTrainer(
-        network, Categorical(), resolved(config, examples=200, on_gpu=False), images, labels
+        network, Categorical(), config.resolved(examples=200, on_gpu=False), images, labels
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import KINDS
 from isotropy.evidence.laplace import NotFiniteError
-from isotropy.evidence.settings import OBJECTIVES, RECIPES, LearnConfig, resolve
+from isotropy.evidence.settings import OBJECTIVES, RECIPES, LearnConfig
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
@@ -77,10 +77,8 @@ def trainer(
     ranges = {"rotation": 30.0} if RECIPES[objective].ranges == "given" else None
     chosen = {"epochs": 6, "samples": 4, "batch_size": 20, "burn_in": 1, "gradient_batches": 0,
               "weight_rate": 0.02, "test_samples": 4, **settings}  # fmt: skip
-    config = resolve(
-        LearnConfig(objective=objective, ranges=ranges, **chosen),  # type: ignore[arg-type]
-        examples=len(images),
-        on_gpu=False,
+    config = LearnConfig(objective=objective, ranges=ranges, **chosen).resolved(  # type: ignore[arg-type]
+        examples=len(images), on_gpu=False
     )
     augmentation: Augmentation = UniformRanges(action, start=ranges or start, dtype=torch.float64)
     if objective in ("augerino-original", "trivial-augment"):

@@ -37,7 +37,6 @@ from isotropy.evidence.search.trials import (
     output_gradients,
     scaled_copy,
 )
-from isotropy.evidence.settings import resolve
 from isotropy.evidence.streams import stream
 from isotropy.symmetry.actions.finite import PointPermutation, quarter_turns
 
@@ -67,7 +66,7 @@ def trials_of(
     **changes,
 ) -> Trials:
     """Of a small network on points of the plane; changes: of the run's settings."""
-    config = resolve(replace(CONFIG, **changes), examples=examples, on_gpu=False)
+    config = replace(CONFIG, **changes).resolved(examples=examples, on_gpu=False)
     inputs, others = points(examples), points(held_out, seed=1)
     given = [Turn(), mirror(0)] if actions is None else actions
     test = (others, labels(others)) if held_out else None

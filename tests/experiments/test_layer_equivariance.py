@@ -12,7 +12,7 @@ import torch
 from isotropy.checks import CallerError
 from isotropy.data.embedded import digits
 from isotropy.data.labelled import Split
-from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.experiments import layer_equivariance
 from isotropy.experiments.series import SeriesJob, read_table
 from isotropy.networks.pathways.relaxed_layer import PATHWAYS
@@ -106,7 +106,7 @@ def test_rows_can_be_run_as_they_are_written() -> None:
             assert set(pathways) <= set(PATHWAYS), row
             assert own["data"] in ("MNIST", "CIFAR10", "digits")
             given = {key: own[key] for key in layer_equivariance.OWN if key in own}
-            settings = resolved(RelaxConfig(**given), examples=1000, on_gpu=False)
+            settings = RelaxConfig(**given).resolved(examples=1000, on_gpu=False)
             assert (settings.objective, settings.epochs) == (own["objective"], own["epochs"])
             has_group = any(each.startswith("gconv") for each in pathways)
             assert not has_group or PointGroup.of(own["group"]).order == 4

@@ -23,7 +23,14 @@ from isotropy.cli.progress import LearnDisplay
 from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
-from isotropy.evidence.settings import OBJECTIVES, RECIPES, LearnConfig, settings_from, too_short
+from isotropy.evidence.settings import (
+    OBJECTIVES,
+    RECIPES,
+    LearnConfig,
+    LearnSchedule,
+    settings_from,
+    too_short,
+)
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS, augmentation_over
 from isotropy.networks.zoo.specification import NetworkSpecification
@@ -171,7 +178,7 @@ def _learn(
         for sentence in screen_sentences(screened.record):
             display.say(sentence)
 
-    def announce(resolved: LearnConfig, epoch: int) -> None:
+    def announce(resolved: LearnSchedule, epoch: int) -> None:
         for note in problem.notes:
             display.say(note)
         display.say(

@@ -57,7 +57,7 @@ from isotropy.checks import CallerError
 from isotropy.curvature.tangent_kernel import tangent_kernels
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import RECIPES, LearnConfig
+from isotropy.evidence.settings import RECIPES, LearnSchedule
 from isotropy.evidence.streams import stream
 from isotropy.evidence.weight_steps import (
     CapturedFunction,
@@ -209,7 +209,7 @@ FEW = 5000
 
 
 class BoundSteps:
-    """The hyper steps of a run by a bound; config is resolved and names one.
+    """The hyper steps of a run by a bound, which config names.
 
     evidence: whose network, likelihood and prior the bound has
     data: inputs (examples, …) and targets on the model's device
@@ -218,14 +218,12 @@ class BoundSteps:
 
     def __init__(
         self,
-        config: LearnConfig,
+        config: LearnSchedule,
         model: InvariantModel,
         evidence: LaplaceEvidence,
         data: tuple[Tensor, Tensor],
         optimisers: dict[str, torch.optim.Optimizer],
     ) -> None:
-        assert config.bound_batch and config.batch_size and config.epochs
-        assert config.burn_in is not None and config.bound_fits is not None
         self.config, self.model, self.evidence = config, model, evidence
         self.inputs, self.targets = data
         self.optimisers = optimisers
@@ -261,7 +259,7 @@ class BoundSteps:
 
         The first one is at the end of the burn-in, before any range moves.
         """
-        fits, first = self.config.bound_fits or 0, max(1, self.config.burn_in or 0)
+        fits, first = self.config.bound_fits, max(1, self.config.burn_in)
         return fits > 0 and epoch >= first and (epoch - first) % fits == 0
 
     def mean_estimate(self) -> float | None:

@@ -54,10 +54,6 @@ class Estimate:
 def estimate_run(trainer: Trainer, test_examples: int = 0) -> Estimate:
     """Try every part of the run that `trainer` is about to make."""
     config, count = trainer.config, len(trainer.inputs)
-    assert config.epochs is not None and config.batch_size is not None
-    assert config.curvature_batch is not None and config.evaluate_every is not None
-    assert config.test_samples is not None and config.burn_in is not None
-    assert config.gradient_batches is not None
     epochs = config.epochs - trainer.epoch
     step, step_memory = _weight_step(trainer)
     weight_steps = step * math.ceil(count / config.batch_size) * epochs
@@ -79,7 +75,7 @@ def estimate_run(trainer: Trainer, test_examples: int = 0) -> Estimate:
 
 def _weight_step(trainer: Trainer) -> tuple[float, float]:
     """Seconds and bytes of one batch, forward and backward; gradients are cleared."""
-    size = min(trainer.config.batch_size or 1, len(trainer.inputs))
+    size = min(trainer.config.batch_size, len(trainer.inputs))
     batch = torch.arange(size, device=trainer.device)
     noise = trainer.model.noise(size, generator=torch.Generator(trainer.device).manual_seed(0))
     fix_statistics(trainer.network)
@@ -104,7 +100,7 @@ def _weight_step(trainer: Trainer) -> tuple[float, float]:
 def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
     """Seconds of factors a batch, of their spectra, of a gradient a batch; bytes on a GPU."""
     evidence, place = trainer.evidence, trainer.device
-    several = len(trainer.inputs) > (trainer.config.curvature_batch or 1)
+    several = len(trainer.inputs) > trainer.config.curvature_batch
 
     def factors(batches: int) -> None:
         evidence.fit(itertools.islice(trainer.orbit_batches("estimate"), batches))
@@ -128,8 +124,6 @@ def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
 def _by_bound(trainer: Trainer, steps: BoundSteps) -> tuple[float, float]:
     """Seconds of the hyper steps by a bound that are left, with their passes; bytes on a GPU."""
     config, count = trainer.config, len(trainer.inputs)
-    assert config.epochs is not None and config.batch_size is not None
-    assert config.curvature_batch is not None
     inputs = [trainer.prior.log_precisions, *trainer.likelihood.parameters(), *trainer.ranges]
 
     def once() -> None:

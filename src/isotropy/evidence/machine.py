@@ -47,7 +47,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import kind_named
-from isotropy.evidence.settings import LearnConfig
+from isotropy.evidence.settings import LearnSchedule
 
 SHARE_OF_FREE = 0.5
 """Of what is free, half: fragments, workspaces and whatever else runs need the rest."""
@@ -149,13 +149,12 @@ JACOBIAN_BYTES = 1e9
 
 
 def fit_curvature_batch(
-    config: LearnConfig, network: nn.Module, example: Tensor, device: torch.device | None = None
-) -> LearnConfig:
-    """A resolved `config` with its curvature batch lowered where layer outputs are large.
+    config: LearnSchedule, network: nn.Module, example: Tensor, device: torch.device | None = None
+) -> LearnSchedule:
+    """`config` with its curvature batch lowered where layer outputs are large.
 
     example (1, …): any one input. device: where the run will be, if not where the network is.
     """
-    assert config.samples is not None and config.curvature_batch is not None
     first = next(network.parameters(), None)
     if first is None:
         return config

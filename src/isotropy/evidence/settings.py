@@ -1,18 +1,19 @@
-"""Settings of a learning run, and how they follow from the size of the problem.
+"""Settings of a run: what a caller may leave open, what a run was given, and what objectives do.
 
-`LearnConfig` holds what a caller may set; every field left at None is filled in by `resolve`
-from the number of examples, the network and the device, and the filled-in schedule is printed
-and saved. The paper's recipe (Immer et al. 2022, MNIST) is 1000 epochs of batches of 1000 with 31
-samples, one hyper step an epoch at learning rate 0.05; on a CPU the default budget is far
-smaller. Shorter runs make larger hyper steps: a range must be able to travel its whole
-period twice, so  learning rate × updates ≥ 2 (π + ½), up to a rate of ¼; a run too short even for
-that is told so (`too_short`). The ranges' optimiser forgets quickly (`range_memory`): gradients are
-much larger while a range is small, and a long memory of them would stall it half way.
+`LearnConfig` holds what a caller may set. A field left at None follows from the number of examples
+and the device; `LearnConfig.resolved` gives the `LearnSchedule` in which nothing is open, which is
+printed and saved. Settings of other verbs have the same base (`Settings`, `Schedule`).
 
-With a `bound` there are many hyper steps an epoch, each from a few examples: they may travel three
-times as far, because much of it is to and fro, and the optimiser averages over more of them.
+The paper's recipe (Immer et al. 2022, MNIST) is 1000 epochs of batches of 1000 with 31 samples, one
+hyper step an epoch at learning rate 0.05; on a CPU the default budget is far smaller. Shorter runs
+make larger hyper steps: a range must be able to travel its whole period twice, so
+learning rate × updates ≥ 2 (π + ½), up to a rate of ¼; a run too short even for that is told so
+(`too_short`). The ranges' optimiser forgets quickly (`range_memory`): gradients are much larger
+while a range is small, and a long memory of them would stall it half way. With a `bound` there are
+many hyper steps an epoch, each from a few examples: they may travel three times as far, because
+much of it is to and fro, and the optimiser averages over more of them.
 
-The objectives: where ranges come from, what is averaged over copies, how a run is scored.
+An objective says where ranges come from, what is averaged over copies, how a run is scored:
 
     objective          ranges               averaged in training    evidence
     laplace            by the evidence      outputs                 yes
@@ -25,35 +26,25 @@ The objectives: where ranges come from, what is averaged over copies, how a run 
 
 The loss of averaged outputs is minus the log likelihood of one prediction, f̂; the average of
 losses is ordinary augmentation, the likelihood of no single prediction, and has no evidence. There
-the weights have a fixed decay in place of a learned prior.
+the weights have a fixed decay in place of a learned prior. All are scored alike, outputs averaged
+over `test_samples` copies. Two have a rule of their own besides: augerino-original averages
+log-probabilities over 4 copies, trivial-augment predicts images as they are. (Averaged
+log-probabilities, once they are normalised again, are those of averaged logits; only the number of
+copies makes a difference.)
 
-All are scored alike, outputs averaged over `test_samples` copies. Two have a rule of their own
-besides: augerino-original averages log-probabilities over 4 copies, trivial-augment predicts
-images as they are. (Averaged log-probabilities, once they are normalised again, are those of
-averaged logits; only the number of copies makes a difference.)
-
-Settings written as FIELD=VALUE: any field of `LearnConfig`, for command lines and experiments.
-
-Values are JSON (numbers, true, objects) and words as they are: `augerino_weight=0.1`,
-`curvature=kfac-ef`, `caps={"rotation": 90}`.
-
-How exactly a GPU multiplies: float32 as it is, or TF32 on its matrix units.
-
-    float32   24 bits of each factor
-    tf32      11 bits of each factor, products and sums in float32: several times faster
-
-Ranges that are learned do not tell the two apart (benchmarks/orbit_training.py); determinants
-are always in float64. On a CPU both are the same.
+`precision` says how exactly a GPU multiplies: float32 has 24 bits of each factor, tf32 11 bits,
+with products and sums in float32, several times faster. Ranges that are learned do not tell the two
+apart (benchmarks/orbit_training.py); determinants are always in float64. On a CPU both are one.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 
@@ -61,8 +52,8 @@ from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kfac import FALLBACKS, Fallback
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
 from isotropy.evidence.priors import STRUCTURES, PriorStructure
-from isotropy.likelihoods import LIKELIHOODS
 from isotropy.kernels.compiled import pays
+from isotropy.likelihoods import LIKELIHOODS
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS
 
 Objective = Literal[
@@ -162,19 +153,6 @@ def multiplying_in(precision: str, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-__all__ = [
-    "BOUNDS",
-    "OBJECTIVES",
-    "TRAVEL",
-    "LearnConfig",
-    "Objective",
-    "cosine",
-    "default_batch",
-    "default_epochs",
-    "resolve",
-    "too_short",
-]
-
 TRAVEL = 2 * (math.pi + 0.5)
 """How far a range must be able to travel in a run, in coordinates: learning rate × updates."""
 
@@ -195,8 +173,88 @@ BOUNDS: tuple[Bound, ...] = ("none", "function-space")
 
 
 @dataclass(frozen=True)
-class LearnConfig:
-    """What a caller may set. None means: follow from the size of the problem (`resolve`).
+class Settings:
+    """The base of settings that are frozen dataclasses: checked field by field, kept as JSON.
+
+    counts:    fields that are whole numbers from 1
+    from_zero: the same from 0
+    positive:  fields that are finite numbers above 0
+    choices:   the words that a field may be
+    A field that is None is not checked.
+    """
+
+    counts: ClassVar[tuple[str, ...]] = ()
+    from_zero: ClassVar[tuple[str, ...]] = ()
+    positive: ClassVar[tuple[str, ...]] = ()
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def check(self) -> None:
+        """Raise CallerError for values that make no sense."""
+        given = {name: value for name, value in self._values().items() if value is not None}
+        for name, value in given.items():
+            what = name.replace("_", " ")
+            if name in self.choices:
+                check_choice(value, self.choices[name], what=what)
+            if name in (*self.counts, *self.from_zero):
+                check_at_least(value, 1 if name in self.counts else 0, what=what)
+            if name in self.positive and not (value > 0 and math.isfinite(value)):
+                raise CallerError(f"{what}: expected above 0, got {value}")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Settings from a record, which may hold more."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in record.items() if name in known})
+
+    def _values(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def _filled(self, kind: type[AnySchedule], **values: Any) -> AnySchedule:
+        """A schedule of these settings, with `values` where nothing was given."""
+        given = {name: value for name, value in self._values().items() if value is not None}
+        return kind(**{**values, **given})
+
+
+class Schedule(Settings):
+    """What every run was given: the base of settings in which nothing is open.
+
+    micro_batch stays None where a weight step holds as many examples as fit into memory.
+    """
+
+    objective: str
+    epochs: int
+    batch_size: int
+    curvature: str
+    curvature_batch: int
+    micro_batch: int | None
+    precision: Precision
+    compiled: bool
+    captured: bool
+    weight_rate: float
+    weight_rate_end: float
+    burn_in: int
+    update_every: int
+    prior_rate: float
+    prior_steps: int
+    prior_precision: float
+    evaluate_every: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            is_open = getattr(self, each.name) is None and "None" not in str(each.type)
+            assert not is_open, f"schedule: nothing was given for {each.name}"
+
+
+AnySchedule = TypeVar("AnySchedule", bound=Schedule)
+
+
+@dataclass(frozen=True)
+class LearnConfig(Settings):
+    """What a caller may set. None means: follow from the size of the problem (`resolved`).
 
     objective        what chooses the ranges: laplace (the evidence), augerino (training loss
                      with a reward for width), fixed (`ranges` as given), none (no augmentation),
@@ -208,7 +266,7 @@ class LearnConfig:
     batch_size       examples a weight step
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     micro_batch      examples held at once in a weight step; the same. None: as many as fit
-    precision        of products on a GPU: float32, tf32, or bfloat16 in weight steps (tf32 elsewhere)
+    precision        of products on a GPU: float32, tf32, or bfloat16 (weight steps alone, else tf32)
     captured         weight steps as CUDA graphs on a GPU, where the network allows it (`captured`)
     compiled         convolutional networks compiled for weight steps on a GPU, where that works; by
                      default in runs long enough to gain from it (`kernels.compiled`)
@@ -282,32 +340,29 @@ class LearnConfig:
     augerino_decay: float = 1e-4
     seed: int = 0
 
+    counts: ClassVar[tuple[str, ...]] = (
+        "samples", "test_samples", "epochs", "batch_size", "curvature_batch", "micro_batch",
+        "update_every", "prior_steps", "evaluate_every", "bound_batch", "bound_every",
+        "search_examples",
+    )  # fmt: skip
+    from_zero: ClassVar[tuple[str, ...]] = ("burn_in", "gradient_batches", "bound_fits")
+    positive: ClassVar[tuple[str, ...]] = (
+        "weight_rate", "range_rate", "prior_rate", "prior_precision"
+    )  # fmt: skip
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {
+        "objective": OBJECTIVES,
+        "fallback": FALLBACKS,
+        "distribution": DISTRIBUTIONS,
+        "prior_structure": STRUCTURES,
+        "likelihood": tuple(LIKELIHOODS),
+        "bound": BOUNDS,
+        "precision": PRECISIONS,
+    }
+
     def check(self) -> None:
-        """Raise for settings that cannot be meant."""
-        check_choice(self.objective, OBJECTIVES, what="objective")
+        """Raise CallerError for settings that cannot be meant."""
+        super().check()
         kind_named(self.curvature)
-        check_choice(self.fallback, FALLBACKS, what="fallback")
-        check_choice(self.distribution, DISTRIBUTIONS, what="distribution")
-        check_choice(self.prior_structure, STRUCTURES, what="prior structure")
-        check_choice(self.likelihood, LIKELIHOODS, what="likelihood")
-        check_choice(self.bound, BOUNDS, what="bound")
-        positive = ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
-                    "micro_batch", "update_every", "prior_steps", "evaluate_every",
-                    "bound_batch", "bound_every", "search_examples")  # fmt: skip
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None:
-                check_at_least(value, 1, what=name.replace("_", " "))
-        if self.precision is not None:
-            check_choice(self.precision, PRECISIONS, what="precision")
-        for name in ("burn_in", "gradient_batches", "bound_fits"):
-            value = getattr(self, name)
-            if value is not None:
-                check_at_least(value, 0, what=name.replace("_", " "))
-        for name in ("weight_rate", "range_rate", "prior_rate", "prior_precision"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
         if self.range_memory is not None and not 0 <= self.range_memory < 1:
             raise CallerError(
                 f"range memory: expected at least 0 and below 1, got {self.range_memory}"
@@ -334,89 +389,105 @@ class LearnConfig:
                 f"{self.distribution!r}; use laplace or augerino"
             )
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> LearnConfig:
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in record.items() if name in known})
-
-
-def resolve(config: LearnConfig, *, examples: int, on_gpu: bool) -> LearnConfig:
-    """Fill in every None; what comes back is complete and is what a run folder records."""
-    config.check()
-    recipe = RECIPES[config.objective]
-    # A GPU affords the paper's samples; a CPU gets fewer, and fewer epochs.
-    affordable = 31 if on_gpu else 16
-    samples = config.samples or recipe.samples or affordable
-    epochs = config.epochs or default_epochs(on_gpu)
-    burn_in = config.burn_in if config.burn_in is not None else min(10, epochs // 6)
-    batch_size = min(config.batch_size or default_batch(examples), examples)
-    by_bound = config.bound != "none"
-    steps = math.ceil(examples / batch_size)
-    travel, least_rate = TRAVEL, 0.05
-    if recipe.ranges == "loss":  # a step on the ranges with every weight step
-        updates, least_rate = epochs * steps, 0.005
-    elif by_bound:
-        updates = (epochs - burn_in) * steps // config.bound_every
-        travel, least_rate = NOISY_TRAVEL, 0.005
-    else:
-        updates = (epochs - burn_in) // config.update_every
-    range_rate = config.range_rate or min(0.25, max(least_rate, travel / max(1, updates)))
-    bound_fits = _given(config.bound_fits, BOUND_FITS if by_bound else 0)
-    curvature_batch = config.curvature_batch or (4000 if on_gpu else 125)
-    every = config.evaluate_every or max(1, epochs // 10)
-    return replace(
-        config,
-        samples=1 if recipe.ranges == "absent" else samples,
-        test_samples=config.test_samples or TEST_SAMPLES,
-        epochs=epochs,
-        batch_size=batch_size,
-        curvature_batch=min(curvature_batch, examples),
-        precision=config.precision or ("tf32" if on_gpu else "float32"),
-        compiled=_given(config.compiled, on_gpu and pays(examples * samples * epochs)),
-        burn_in=burn_in,
-        gradient_batches=_given(config.gradient_batches, 0 if on_gpu else 5),
-        range_rate=range_rate,
-        range_rate_end=_given(config.range_rate_end, range_rate / 10),
-        range_memory=_given(config.range_memory, 0.99 if by_bound else 0.9),
-        prior_rate=config.prior_rate or (0.1 if by_bound else range_rate),
-        prior_steps=config.prior_steps or (20 if bound_fits else 1),
-        # An eighth of a weight step's examples costs about as much as the step.
-        bound_batch=min(config.bound_batch or max(4, min(16, batch_size // 12)), examples),
-        bound_fits=bound_fits,
-        evaluate_every=every,
-        search=config.search and config.objective == "laplace" and config.start is None,
-        search_examples=min(config.search_examples or SEARCH_EXAMPLES, examples),
-        refine=_given(config.refine, True),
-    )
+    def resolved(self, *, examples: int, on_gpu: bool) -> LearnSchedule:
+        """The schedule of a run on so many examples; what was given stays."""
+        self.check()
+        recipe = RECIPES[self.objective]
+        epochs = self.epochs or default_epochs(on_gpu)
+        burn_in = _given(self.burn_in, min(10, epochs // 6))
+        # The paper's batch of 1000, less for small sets: an epoch has twenty weight steps.
+        batch_size = min(self.batch_size or max(32, min(1000, examples // 20)), examples)
+        by_bound = self.bound != "none"
+        steps = math.ceil(examples / batch_size)
+        travel, least_rate = TRAVEL, 0.05
+        if recipe.ranges == "loss":  # a step on the ranges with every weight step
+            updates, least_rate = epochs * steps, 0.005
+        elif by_bound:
+            updates = (epochs - burn_in) * steps // self.bound_every
+            travel, least_rate = NOISY_TRAVEL, 0.005
+        else:
+            updates = (epochs - burn_in) // self.update_every
+        range_rate = self.range_rate or min(0.25, max(least_rate, travel / max(1, updates)))
+        bound_fits = _given(self.bound_fits, BOUND_FITS if by_bound else 0)
+        # A GPU affords the paper's samples; a CPU gets fewer, and fewer epochs.
+        samples = self.samples or recipe.samples or (31 if on_gpu else 16)
+        filled = self._filled(
+            LearnSchedule,
+            samples=samples,
+            test_samples=TEST_SAMPLES,
+            epochs=epochs,
+            batch_size=batch_size,
+            curvature_batch=4000 if on_gpu else 125,
+            precision="tf32" if on_gpu else "float32",
+            compiled=on_gpu and pays(examples * samples * epochs),
+            burn_in=burn_in,
+            gradient_batches=0 if on_gpu else 5,
+            range_rate=range_rate,
+            range_rate_end=range_rate / 10,
+            range_memory=0.99 if by_bound else 0.9,
+            prior_rate=0.1 if by_bound else range_rate,
+            prior_steps=20 if bound_fits else 1,
+            # An eighth of a weight step's examples costs about as much as the step.
+            bound_batch=max(4, min(16, batch_size // 12)),
+            bound_fits=bound_fits,
+            evaluate_every=max(1, epochs // 10),
+            search_examples=SEARCH_EXAMPLES,
+            refine=True,
+        )
+        return replace(
+            filled,
+            samples=1 if recipe.ranges == "absent" else filled.samples,
+            batch_size=batch_size,
+            curvature_batch=min(filled.curvature_batch, examples),
+            bound_batch=min(filled.bound_batch, examples),
+            search=self.search and self.objective == "laplace" and self.start is None,
+            search_examples=min(filled.search_examples, examples),
+        )
 
 
-def too_short(config: LearnConfig, examples: int = 0) -> bool:
-    """Whether a resolved run that learns ranges ends before they can settle.
+@dataclass(frozen=True, kw_only=True)
+class LearnSchedule(LearnConfig, Schedule):
+    """The settings that a run of `isotropy.learn` was given; see `LearnConfig`."""
+
+    samples: int
+    test_samples: int
+    epochs: int
+    batch_size: int
+    curvature_batch: int
+    precision: Precision
+    compiled: bool
+    burn_in: int
+    gradient_batches: int
+    range_rate: float
+    range_rate_end: float
+    range_memory: float
+    prior_rate: float
+    prior_steps: int
+    evaluate_every: int
+    search_examples: int
+    refine: bool
+    bound_batch: int
+    bound_fits: int
+
+
+def too_short(schedule: LearnSchedule, examples: int = 0) -> bool:
+    """Whether a run that learns ranges ends before they can settle.
 
     examples: how many there are; with a bound hyper steps depend on them, and without their number
     an epoch is taken to have one weight step.
     """
-    assert config.epochs is not None and config.burn_in is not None
-    assert config.range_rate is not None and config.batch_size is not None
-    updates = max(0, config.epochs - config.burn_in)
-    if config.bound == "none":
-        updates //= config.update_every
+    updates = max(0, schedule.epochs - schedule.burn_in)
+    if schedule.bound == "none":
+        updates //= schedule.update_every
     else:
-        updates = updates * max(1, math.ceil(examples / config.batch_size)) // config.bound_every
-    return config.objective == "laplace" and config.range_rate * updates < TRAVEL * (1 - 1e-9)
+        steps = max(1, math.ceil(examples / schedule.batch_size))
+        updates = updates * steps // schedule.bound_every
+    return schedule.objective == "laplace" and schedule.range_rate * updates < TRAVEL * (1 - 1e-9)
 
 
 def default_epochs(on_gpu: bool) -> int:
     """Enough for the ranges to settle; more where epochs are cheap."""
     return 100 if on_gpu else 80
-
-
-def default_batch(examples: int) -> int:
-    """The paper's 1000, less for small sets so that an epoch has twenty weight steps."""
-    return max(32, min(1000, examples // 20))
 
 
 def cosine(start: float, end: float, progress: float) -> float:

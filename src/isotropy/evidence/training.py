@@ -38,7 +38,7 @@ from isotropy.evidence.laplace import (
 from isotropy.evidence.machine import fitting_micro_batch
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.scoring import Scores, score
-from isotropy.evidence.settings import RECIPES, LearnConfig, multiplying_in
+from isotropy.evidence.settings import RECIPES, LearnSchedule, multiplying_in
 from isotropy.evidence.streams import stream
 from isotropy.evidence.weight_steps import WeightSteps, adam, range_rate, set_rate
 from isotropy.likelihoods import Likelihood
@@ -77,7 +77,7 @@ class EpochRecord:
 class Trainer:
     """One run: `run_epoch` until `epoch == config.epochs`, then `final_evidence`.
 
-    inputs (examples, …) and targets lie on the model's device; config is resolved (no None).
+    inputs (examples, …) and targets lie on the model's device.
     remark: told how far an evidence pass is that takes long; may be set at any time
     """
 
@@ -87,7 +87,7 @@ class Trainer:
         self,
         model: InvariantModel,
         likelihood: Likelihood,
-        config: LearnConfig,
+        config: LearnSchedule,
         inputs: Tensor,
         targets: Tensor,
     ) -> None:
@@ -117,14 +117,14 @@ class Trainer:
         self.optimisers: dict[str, torch.optim.Optimizer] = {
             "prior": adam(
                 [self.prior.log_precisions, *likelihood.parameters()],
-                rate=_number(config.prior_rate),
+                rate=config.prior_rate,
             ),
         }
         if self.ranges:
             self.optimisers["ranges"] = adam(
                 self.ranges,
-                rate=_number(config.range_rate),
-                betas=(0.9, _number(config.range_memory)),
+                rate=config.range_rate,
+                betas=(0.9, config.range_memory),
             )
         self.weight_steps = WeightSteps(
             model,
@@ -133,7 +133,7 @@ class Trainer:
             config,
             (inputs, targets),
             micro_batch=config.micro_batch
-            or fitting_micro_batch(self.network, inputs, model.samples, _whole(config.batch_size)),
+            or fitting_micro_batch(self.network, inputs, model.samples, config.batch_size),
             ranges=self.optimisers.get("ranges"),
         )
         self.optimisers["weights"] = self.weight_steps.optimiser
@@ -179,7 +179,7 @@ class Trainer:
 
     def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> EpochRecord:
         """One pass of weight steps, a hyper step when due, and scores on `test` when due."""
-        with multiplying_in(_word(self.config.precision), self.device):
+        with multiplying_in(self.config.precision, self.device):
             return self._run_epoch(test)
 
     def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> EpochRecord:
@@ -193,7 +193,7 @@ class Trainer:
             self._hyper_step() if self._hyper_step_due() else (None, None)
         )
         last = self.epoch == self.config.epochs
-        due = last or self.epoch % _whole(self.config.evaluate_every) == 0
+        due = last or self.epoch % self.config.evaluate_every == 0
         scores = self.score(*test) if test is not None and due else None
         own = self.own_score(*test) if test is not None and due else None
         count = len(self.inputs)
@@ -219,7 +219,7 @@ class Trainer:
     def _hyper_step_due(self) -> bool:
         if self.bound_steps is not None:
             return self.bound_steps.fit_due(self.epoch)
-        after = self.epoch - _whole(self.config.burn_in)
+        after = self.epoch - self.config.burn_in
         return self.recipe.evidence and after > 0 and after % self.config.update_every == 0
 
     # -- the evidence ----------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Trainer:
         noise_stream = stream(seed, purpose, self.epoch, self.device)
         label_stream = stream(seed, purpose + " labels", self.epoch, self.device)
         told = PassProgress(self.remark, f"evidence pass ({purpose})", len(order))
-        for batch in order.to(self.device).split(_whole(self.config.curvature_batch)):
+        for batch in order.to(self.device).split(self.config.curvature_batch):
             told.add(len(batch))
             noise = self.model.noise(len(batch), generator=noise_stream)
             with torch.set_grad_enabled(graph):
@@ -259,7 +259,7 @@ class Trainer:
             log_likelihood = float(self.likelihood.log_likelihood(fit.statistic, fit.count))
         log_evidence = self._precision_steps(fit)
         if learns:
-            limit = _whole(self.config.gradient_batches) * _whole(self.config.batch_size)
+            limit = self.config.gradient_batches * self.config.batch_size
             batches = self.orbit_batches("ranges", limit=limit, graph=True)
             self._range_step(self.evidence.gradient(fit, batches, self.ranges))
         return log_likelihood, log_evidence
@@ -267,7 +267,7 @@ class Trainer:
     def _precision_steps(self, fit: LaplaceFit) -> float:
         """A few steps on log precisions and noise; returns the evidence before them."""
         optimiser, before = self.optimisers["prior"], float("nan")
-        for step in range(_whole(self.config.prior_steps)):
+        for step in range(self.config.prior_steps):
             optimiser.zero_grad(set_to_none=True)
             value = self.evidence.value(fit)
             if step == 0:
@@ -282,8 +282,8 @@ class Trainer:
         for parameter, gradient in zip(self.ranges, gradients, strict=True):
             self._check_finite(float(gradient.sum()), "gradient of the evidence by the ranges")
             parameter.grad = gradient
-        start = _whole(self.config.burn_in)
-        progress = (self.epoch - start) / max(1, _whole(self.config.epochs) - start)
+        start = self.config.burn_in
+        progress = (self.epoch - start) / max(1, self.config.epochs - start)
         set_rate(self.optimisers["ranges"], range_rate(self.config, progress))
         self.optimisers["ranges"].step()
         self.model.augmentation.project()
@@ -295,7 +295,7 @@ class Trainer:
     @torch.no_grad()
     def evidence_value(self, purpose: str) -> EvidenceValue:
         """log Z with the noise of this purpose and epoch, and what it depends on."""
-        with multiplying_in(_word(self.config.precision), self.device):
+        with multiplying_in(self.config.precision, self.device):
             value = self.evidence.value(self.evidence.fit(self.orbit_batches(purpose)))
         return EvidenceValue(
             nats=float(value),
@@ -317,7 +317,7 @@ class Trainer:
 
     def score(self, inputs: Tensor, targets: Tensor) -> Scores:
         """Averaged predictions over the same `test_samples` copies every time."""
-        copies = _whole(self.config.test_samples)
+        copies = self.config.test_samples
         return score(self.model, self.likelihood, inputs, targets, copies=copies)
 
     def own_score(self, inputs: Tensor, targets: Tensor) -> Scores | None:
@@ -333,18 +333,3 @@ class Trainer:
             copies=own.copies,
             combination=own.combination,
         )
-
-
-def _whole(value: int | None) -> int:
-    assert value is not None, "the configuration must be resolved first"
-    return value
-
-
-def _word(value: str | None) -> str:
-    assert value is not None, "the configuration must be resolved first"
-    return value
-
-
-def _number(value: float | None) -> float:
-    assert value is not None, "the configuration must be resolved first"
-    return value

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import RECIPES, LearnConfig, cosine
+from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, cosine
 from isotropy.evidence.streams import stream
 from isotropy.kernels.compiled import NetworkPass
 from isotropy.likelihoods import Likelihood
@@ -218,7 +218,7 @@ AfterStep = Callable[[int, float], None]
 
 
 class WeightSteps:
-    """The weight steps of a run; config is resolved, inputs and targets lie on the model's device.
+    """The weight steps of a run; inputs and targets lie on the model's device.
 
     micro_batch: examples that go through the network together
     ranges:      their optimiser; used where they follow the training loss
@@ -229,7 +229,7 @@ class WeightSteps:
         model: InvariantModel,
         likelihood: Likelihood,
         prior: GaussianPrior,
-        config: LearnConfig,
+        config: LearnSchedule,
         data: tuple[Tensor, Tensor],
         micro_batch: int,
         ranges: torch.optim.Optimizer | None,
@@ -250,7 +250,7 @@ class WeightSteps:
         self.network_pass = NetworkPass(
             self.network,
             self.device,
-            compiled=bool(config.compiled),
+            compiled=config.compiled,
             autocast=config.precision == "bfloat16",
         )
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -262,7 +262,6 @@ class WeightSteps:
     def epoch(self, number: int, after_step: AfterStep | None = None) -> tuple[float, float | None]:
         """All weight steps of one epoch; mean loss, and accuracy for class labels."""
         config, count = self.config, len(self.inputs)
-        assert config.batch_size is not None and config.epochs is not None
         order = torch.randperm(count, generator=stream(config.seed, "order", number))
         batches = order.to(self.device).split(config.batch_size)
         noise_stream = stream(config.seed, "noise", number, self.device)
@@ -388,7 +387,6 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
-def range_rate(config: LearnConfig, progress: float) -> float:
+def range_rate(config: LearnSchedule, progress: float) -> float:
     """The ranges' learning rate after this share of their steps."""
-    assert config.range_rate is not None and config.range_rate_end is not None
     return cosine(config.range_rate, config.range_rate_end, progress)

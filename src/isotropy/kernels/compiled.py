@@ -1,4 +1,4 @@
-"""A network as weight steps call it on a GPU: channels last, compiled, in a lower precision if asked.
+"""A network as weight steps call it on a GPU: channels last, compiled, in bfloat16 if asked.
 
 cuDNN's convolutions are fastest where the channels of a pixel lie side by side, and a compiler
 writes what follows a convolution (biases, activations, sums) as one kernel. Networks without a

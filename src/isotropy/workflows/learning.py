@@ -27,7 +27,7 @@ from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive, calibration
 from isotropy.evidence.search.selection import candidates_of
-from isotropy.evidence.settings import LearnConfig, Objective
+from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
@@ -73,9 +73,9 @@ CHECKPOINT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class LearnProgress:
-    """Told after every epoch: the resolved settings, this epoch's row, the latest known scores."""
+    """Told after every epoch: the run's schedule, this epoch's row, the latest known scores."""
 
-    config: LearnConfig
+    config: LearnSchedule
     row: EpochRecord
     log_evidence_per_example: float | None
     test_accuracy: float | None
@@ -145,7 +145,7 @@ def learn(
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    started: Callable[[LearnConfig, int], None] | None = None,
+    started: Callable[[LearnSchedule, int], None] | None = None,
     progress: Callable[[LearnProgress], None] | None = None,
     describe: Mapping[str, Any] | None = None,
     network: NetworkSpecification | None = None,
@@ -165,7 +165,7 @@ def learn(
     device     where to run; by default where the model is
     folder     a run folder to write and, with `resume`, to continue; one that holds a run is
                not overwritten
-    started    told once, when all is checked: the resolved settings, and how many epochs are done
+    started    told once, when all is checked: the run's schedule, and how many epochs are done
     progress   told after every epoch
     describe   further entries for the run's config: "data", "truth", "command"
     network    how to rebuild the model from words; kept in the run folder
@@ -211,7 +211,7 @@ def learn(
     trainer, tested = run.trainer, run.split.test
     if started is not None and not is_told:
         started(trainer.config, trainer.epoch)
-    if remark is not None and trainer.epoch < (trainer.config.epochs or 0):
+    if remark is not None and trainer.epoch < trainer.config.epochs:
         trainer.remark = remark
         remark("trying one batch of every part of the run")
         remark(f"{estimate_run(trainer, 0 if tested is None else len(tested)).text} to go")
@@ -340,7 +340,6 @@ def _result(
         "prior_precision": trainer.prior.by_group(),
         "noise": getattr(trainer.likelihood, "noise", None),
     }
-    assert settings.test_samples is not None
     trained = trainer.model
     return LearnResult(
         model=InvariantModel(trained.network, trained.augmentation, settings.test_samples).eval(),

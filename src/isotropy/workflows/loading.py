@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.evidence.settings import LearnConfig
+from isotropy.evidence.settings import TEST_SAMPLES, LearnConfig
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.pathways.relax import relax, relaxed_cnn
@@ -75,8 +75,7 @@ def _averaged(path: Path, network: nn.Module | None, actions: Actions | None) ->
             f"run folder {str(path)!r} has the generators {', '.join(config['generators'])}, got "
             f"an action with {', '.join(names)}"
         )
-    assert schedule.test_samples is not None
-    model = InvariantModel(network, augmentation, samples=schedule.test_samples)
+    model = InvariantModel(network, augmentation, samples=schedule.test_samples or TEST_SAMPLES)
     load_module(path, model.network, tensors, "network")
     load_module(path, model.augmentation, tensors, "augmentation")
     return model.eval()

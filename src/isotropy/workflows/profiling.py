@@ -24,7 +24,7 @@ from isotropy.curvature.kinds import kind_named
 from isotropy.data.labelled import Split
 from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.profiles import default_amounts, peak_of, rank_correlation
-from isotropy.evidence.settings import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
@@ -171,11 +171,10 @@ def _refit(
     progress: Callable[[str, float, Mapping[str, Any]], None] | None,
 ) -> dict[str, Any]:
     config = replace(settings, curvature=kind, ranges={generator: amount})
-    resolved = resolve(config, examples=len(split.train), on_gpu=place.type == "cuda")
+    resolved = config.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
     trainer: Trainer = make_trainer(copy.deepcopy(model), split.train, actions, resolved, place)
-    assert resolved.epochs is not None
     for _ in range(resolved.epochs):
         last = trainer.run_epoch()
     evidence = trainer.evidence_value("profile")

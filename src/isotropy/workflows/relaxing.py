@@ -27,7 +27,7 @@ from torch import nn
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.evidence.layers.settings import RelaxConfig, resolved
+from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule
 from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer
 from isotropy.evidence.scoring import plain_scores
@@ -59,9 +59,9 @@ RELAXED_CNN = "relaxed_cnn"
 
 @dataclass(frozen=True)
 class RelaxProgress:
-    """Told after every epoch: the resolved settings, and this epoch's row."""
+    """Told after every epoch: the run's schedule, and this epoch's row."""
 
-    config: RelaxConfig
+    config: RelaxSchedule
     row: LayerEpoch
 
 
@@ -133,7 +133,7 @@ def learn_layers(
     hardened: bool = False,
     folder: str | Path | None = None,
     resume: bool = False,
-    started: Callable[[RelaxConfig, int], None] | None = None,
+    started: Callable[[RelaxSchedule, int], None] | None = None,
     progress: Callable[[RelaxProgress], None] | None = None,
     network: NetworkSpecification | None = None,
     describe: Mapping[str, Any] | None = None,
@@ -149,7 +149,7 @@ def learn_layers(
     hardened  score the hardened network on the test data too
     folder    a run folder to write and, with `resume`, to continue; one that holds a run is not
               overwritten
-    started   told once, when all is checked: the resolved settings, and how many epochs are done
+    started   told once, when all is checked: the run's schedule, and how many epochs are done
     progress  told after every epoch
     network   how the model is built again from words, for the run folder
     describe  further entries of the record, such as "task" and "pathways"
@@ -251,13 +251,13 @@ def _prepared(
 ) -> KeptRun[LayerTrainer]:
     """A run that keeps nothing yet."""
     place = device_of(model) if device is None else torch.device(device)
-    settings = resolved(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    schedule = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
     trained = copy.deepcopy(model).to(place)
     likelihood = likelihood_named(
         "categorical" if split.train.is_classification else "gaussian"
     ).to(place)
     _check_outputs(trained, split.train, place)
-    trainer = LayerTrainer(trained, likelihood, settings, *_on(split.train, trained, place))
+    trainer = LayerTrainer(trained, likelihood, schedule, *_on(split.train, trained, place))
     config = {
         "schema": 1,
         "kind": KIND,
@@ -268,7 +268,7 @@ def _prepared(
             "fingerprint": fingerprint(split.train),
         },
         "network": network.as_dict(),
-        "schedule": settings.as_dict(),
+        "schedule": schedule.as_dict(),
     }
     return KeptRun(trainer, split, config)
 

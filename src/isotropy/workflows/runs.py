@@ -23,7 +23,7 @@ from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import read
 from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch
-from isotropy.evidence.settings import RECIPES, LearnConfig, resolve
+from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import likelihood_named
@@ -109,7 +109,7 @@ def make_trainer(
     model: nn.Module,
     train: LabelledData,
     actions: Actions,
-    config: LearnConfig,
+    config: LearnSchedule,
     place: torch.device,
 ) -> Trainer:
     network = copy.deepcopy(model).to(place)
@@ -117,7 +117,6 @@ def make_trainer(
     augmentation = augmentation_for(config, actions, dtype=dtype).to(place)
     if RECIPES[config.objective].learns or not augmentation.is_identity:
         check_actions(augmentation, train)
-    assert config.samples is not None
     likelihood = likelihood_named(config.likelihood if train.is_classification else "gaussian").to(
         place
     )
@@ -273,7 +272,7 @@ def prepare_run(
 ) -> PreparedRun:
     """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
     place = torch.device(device) if device is not None else device_of(model)
-    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    resolved = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
     if RECIPES[settings.objective].evidence:
         check_factor_memory(model, settings.curvature, place)
     if settings.curvature_batch is None:

@@ -22,7 +22,7 @@ from torch import nn
 from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.screening import Screening
 from isotropy.evidence.screening import screen as climb
-from isotropy.evidence.settings import LearnConfig, resolve
+from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.augmentations import START
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
@@ -89,7 +89,7 @@ def screen(
     split = read_split(train, test, settings.seed)
     place = torch.device(device) if device is not None else device_of(model)
     actions = default_actions(split.train)[0] if actions is None else actions
-    resolved = resolve(settings, examples=len(split.train), on_gpu=place.type == "cuda")
+    resolved = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
     started = time.monotonic()
@@ -103,7 +103,6 @@ def screen(
     check_actions(augmentation, split.train)
     if folder is not None:
         make_folder(Path(folder))
-    assert resolved.epochs is not None and resolved.curvature_batch is not None
     tell = progress or (lambda _: None)
     for epoch in range(resolved.epochs):
         last = trainer.run_epoch()

@@ -1,23 +1,25 @@
 """Settings of a run that learns how much of each pathway a layer needs.
 
 `RelaxConfig` holds what a caller may set; what is left at None follows from the size of the problem
-and the device (`resolved`). The paper trains 4000 epochs on CIFAR-10 and 1000 on MNIST, on batches
-of 128, with 20 steps on log precisions every 5 epochs after the first 10, from the curvature of all
-data. Schedules here are far shorter: steps on precisions begin early, before weights have fitted
-single examples, and come often, each from the curvature of some examples.
+and the device, and `RelaxConfig.resolved` gives the `RelaxSchedule` of a run.
+
+The paper trains 4000 epochs on CIFAR-10 and 1000 on MNIST, on batches of 128, with 20 steps on log
+precisions every 5 epochs after the first 10, from the curvature of all data. Schedules here are far
+shorter: steps on precisions begin early, before weights have fitted single examples, and come
+often, each from the curvature of some examples.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
-from isotropy.checks import CallerError, check_at_least, check_choice
+from isotropy.checks import CallerError
 from isotropy.curvature.kinds import kind_named
 from isotropy.data.augmentation import FlipsAndShifts
-from isotropy.evidence.settings import PRECISIONS, Precision
+from isotropy.evidence.settings import PRECISIONS, Precision, Schedule, Settings
 from isotropy.kernels.compiled import pays
 
 Objective = Literal["laplace", "map"]
@@ -38,7 +40,7 @@ STEPS_BEFORE = 500
 
 
 @dataclass(frozen=True)
-class RelaxConfig:
+class RelaxConfig(Settings):
     """What a caller may set. None means: follow from the size of the problem (`resolved`).
 
     objective        laplace: the evidence learns the precisions; map: they stay
@@ -46,6 +48,7 @@ class RelaxConfig:
     batch_size       examples a weight step
     curvature        kfac-ggn, kfac-mc or kfac-ef (`curvature.kinds`)
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
+    micro_batch      examples held at once in a weight step; the same. None: as many as fit
     curvature_examples  examples of an evidence pass during training, drawn anew for each, which
                      stand for all; 0: all. The last pass, which results are from, has all
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
@@ -67,6 +70,7 @@ class RelaxConfig:
     batch_size: int | None = None
     curvature: str = "kfac-ggn"
     curvature_batch: int | None = None
+    micro_batch: int | None = None
     curvature_examples: int | None = None
     weight_rate: float | None = None
     weight_rate_end: float = 1e-6
@@ -84,62 +88,69 @@ class RelaxConfig:
     evaluate_every: int | None = None
     seed: int = 0
 
+    counts: ClassVar[tuple[str, ...]] = (
+        "epochs", "batch_size", "curvature_batch", "micro_batch", "update_every", "prior_steps",
+        "evaluate_every",
+    )  # fmt: skip
+    from_zero: ClassVar[tuple[str, ...]] = ("burn_in", "curvature_examples")
+    positive: ClassVar[tuple[str, ...]] = (
+        "weight_rate", "prior_rate", "prior_precision", "free_precision"
+    )  # fmt: skip
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {
+        "objective": OBJECTIVES,
+        "augmentation": tuple(AUGMENTATIONS),
+        "precision": PRECISIONS,
+    }
+
     def check(self) -> None:
         """Raise CallerError for values that make no sense."""
-        check_choice(self.objective, OBJECTIVES, what="objective")
-        check_choice(self.augmentation, AUGMENTATIONS, what="augmentation")
-        if self.precision is not None:
-            check_choice(self.precision, PRECISIONS, what="precision")
+        super().check()
         if not self.curvature.startswith("kfac"):
             raise CallerError(
                 f"curvature: expected a Kronecker-factored kind such as kfac-ggn, got "
                 f"{self.curvature!r}"
             )
         kind_named(self.curvature)
-        for name in ("epochs", "batch_size", "curvature_batch", "update_every", "prior_steps",
-                     "evaluate_every"):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None:
-                check_at_least(value, 1, what=name.replace("_", " "))
-        for name in ("burn_in", "curvature_examples"):
-            value = getattr(self, name)
-            if value is not None:
-                check_at_least(value, 0, what=name.replace("_", " "))
-        for name in ("weight_rate", "prior_rate", "prior_precision", "free_precision"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise CallerError(f"{name.replace('_', ' ')}: expected above 0, got {value}")
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> RelaxConfig:
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in record.items() if name in known})
-
-
-def resolved(config: RelaxConfig, *, examples: int, on_gpu: bool) -> RelaxConfig:
-    """Every None filled in; what comes back is complete and is what records hold."""
-    config.check()
-    epochs = config.epochs or (100 if on_gpu else 40)
-    batch_size = min(config.batch_size or (256 if on_gpu else 32), examples)
-    before = max(2, math.ceil(STEPS_BEFORE / math.ceil(examples / batch_size)))
-    return replace(
-        config,
-        epochs=epochs,
-        batch_size=batch_size,
-        weight_rate=config.weight_rate or RATE * math.sqrt(batch_size / 256),
-        curvature_batch=min(config.curvature_batch or (1000 if on_gpu else 100), examples),
-        curvature_examples=_given(config.curvature_examples, 1000 if on_gpu else 250),
-        free_precision=config.free_precision or max(config.prior_precision, FREE_SHARE * examples),
-        burn_in=_given(config.burn_in, min(before, epochs // 3)),
-        update_every=config.update_every or (1 if on_gpu else 2),
-        precision=config.precision or ("tf32" if on_gpu else "float32"),
-        compiled=_given(config.compiled, on_gpu and pays(examples * epochs)),
-        evaluate_every=config.evaluate_every or max(1, epochs // 10),
-    )
+    def resolved(self, *, examples: int, on_gpu: bool) -> RelaxSchedule:
+        """The schedule of a run on so many examples; what was given stays."""
+        self.check()
+        epochs = self.epochs or (100 if on_gpu else 40)
+        batch_size = min(self.batch_size or (256 if on_gpu else 32), examples)
+        before = max(2, math.ceil(STEPS_BEFORE / math.ceil(examples / batch_size)))
+        filled = self._filled(
+            RelaxSchedule,
+            epochs=epochs,
+            batch_size=batch_size,
+            weight_rate=RATE * math.sqrt(batch_size / 256),
+            curvature_batch=1000 if on_gpu else 100,
+            curvature_examples=1000 if on_gpu else 250,
+            free_precision=max(self.prior_precision, FREE_SHARE * examples),
+            burn_in=min(before, epochs // 3),
+            update_every=1 if on_gpu else 2,
+            precision="tf32" if on_gpu else "float32",
+            compiled=on_gpu and pays(examples * epochs),
+            evaluate_every=max(1, epochs // 10),
+        )
+        return replace(
+            filled,
+            batch_size=batch_size,
+            curvature_batch=min(filled.curvature_batch, examples),
+        )
 
 
-def _given(value: Any, default: Any) -> Any:
-    return default if value is None else value
+@dataclass(frozen=True, kw_only=True)
+class RelaxSchedule(RelaxConfig, Schedule):
+    """The settings that a run was given; see `RelaxConfig`."""
+
+    epochs: int
+    batch_size: int
+    curvature_batch: int
+    curvature_examples: int
+    weight_rate: float
+    burn_in: int
+    update_every: int
+    free_precision: float
+    precision: Precision
+    compiled: bool
+    evaluate_every: int

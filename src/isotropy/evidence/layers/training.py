@@ -27,7 +27,7 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import kind_named
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
-from isotropy.evidence.layers.settings import AUGMENTATIONS, RelaxConfig
+from isotropy.evidence.layers.settings import AUGMENTATIONS, RelaxSchedule
 from isotropy.evidence.layers.steps import MovingMode, ProximalAdam
 from isotropy.evidence.layers.structure import (
     LayerStructure,
@@ -78,14 +78,13 @@ class LayerTrainer:
     """One run: `run_epoch` until `epoch == config.epochs`, then `structures`.
 
     network: with or without relaxed layers, on the device of inputs (examples, …) and targets
-    config:  resolved (no None)
     """
 
     def __init__(
         self,
         network: nn.Module,
         likelihood: Likelihood,
-        config: RelaxConfig,
+        config: RelaxSchedule,
         inputs: Tensor,
         targets: Tensor,
     ) -> None:
@@ -97,7 +96,6 @@ class LayerTrainer:
             network, curvature.parameter_names, "tensor", config.prior_precision
         ).to(self.device)
         if config.objective == "laplace":
-            assert config.free_precision is not None
             free = set(free_parameters(network)) & set(curvature.parameter_names)
             self.prior.set_precision(free, config.free_precision)
         self.evidence = LaplaceEvidence(network, likelihood, self.prior, curvature)
@@ -106,7 +104,6 @@ class LayerTrainer:
         )
         named = {n: p for n, p in network.named_parameters() if p.requires_grad}
         self._names = list(named)
-        assert config.weight_rate is not None
         self.off: dict[tuple[str, str], list[str]] = {}
         self.optimiser = ProximalAdam(list(named.values()), rate=config.weight_rate)
         self.optimisers = {"prior": self.hyper, "weights": self.optimiser}
@@ -115,7 +112,7 @@ class LayerTrainer:
         self.network_pass = NetworkPass(
             network,
             self.device,
-            compiled=bool(config.compiled),
+            compiled=config.compiled,
             autocast=config.precision == "bfloat16",
         )
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -146,13 +143,11 @@ class LayerTrainer:
 
     def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> LayerEpoch:
         """One pass of weight steps, a hyper step and scores on `test` when due."""
-        assert self.config.precision is not None
         with multiplying_in(self.config.precision, self.device):
             return self._run_epoch(test)
 
     def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> LayerEpoch:
         config = self.config
-        assert config.evaluate_every is not None and config.epochs is not None
         started = time.perf_counter()
         self.epoch += 1
         loss, accuracy = self._weight_steps()
@@ -185,8 +180,6 @@ class LayerTrainer:
 
     def _weight_steps(self) -> tuple[float, float | None]:
         config, count = self.config, len(self.inputs)
-        assert config.batch_size is not None and config.epochs is not None
-        assert config.weight_rate is not None
         order = torch.randperm(count, generator=stream(config.seed, "order", self.epoch))
         batches = order.to(self.device).split(config.batch_size)
         draws = stream(config.seed, "augmentation", self.epoch, self.device)
@@ -230,7 +223,6 @@ class LayerTrainer:
 
     def _hyper_step_due(self) -> bool:
         config = self.config
-        assert config.burn_in is not None and config.update_every is not None
         after = self.epoch - config.burn_in
         due = after >= 0 and after % config.update_every == 0
         return config.objective == "laplace" and self.has_learned and due
@@ -238,7 +230,6 @@ class LayerTrainer:
     def batches(self, limit: int | None = None) -> Iterator[Batch]:
         """Training data for an evidence pass: all of it in order, or so many drawn at random."""
         config, count = self.config, len(self.inputs)
-        assert config.curvature_batch is not None
         chosen = torch.arange(count)
         if limit and limit < count:
             order = stream(config.seed, "curvature", self.epoch)
@@ -262,7 +253,6 @@ class LayerTrainer:
     def _precision_steps(self, fit: LaplaceFit) -> float:
         """Some steps on log precisions (and noise); returns the evidence before them."""
         config, moving = self.config, MovingMode(self.evidence, fit)
-        assert config.epochs is not None and config.burn_in is not None
         progress = (self.epoch - config.burn_in) / max(1, config.epochs - config.burn_in)
         for group in self.hyper.param_groups:
             group["lr"] = cosine(config.prior_rate, config.prior_rate_end, progress)
@@ -312,7 +302,6 @@ class LayerTrainer:
 
         Notes on the layers what their pathways contribute, from some training examples.
         """
-        assert self.config.precision is not None
         with multiplying_in(self.config.precision, self.device):
             note_contributions(self.network, self.inputs[:CONTRIBUTING])
             fit = self.fit()

@@ -42,7 +42,7 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.recording import evaluation_mode, record
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
-from isotropy.evidence.settings import LearnConfig
+from isotropy.evidence.settings import LearnSchedule
 from isotropy.evidence.streams import stream
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.augmentations import Augmentation
@@ -101,7 +101,7 @@ class Trials:
     """Trials of one network on one data set; each is made once and remembered.
 
     network: as it is before training; it is not changed
-    config:  resolved settings of the run that the trials are for
+    config:  settings of the run that the trials are for
     data, test: inputs and targets on the network's device
     """
 
@@ -109,7 +109,7 @@ class Trials:
         self,
         network: nn.Module,
         actions: Action | FiniteAction | Sequence[Action | FiniteAction],
-        config: LearnConfig,
+        config: LearnSchedule,
         data: tuple[Tensor, Tensor],
         test: tuple[Tensor, Tensor] | None = None,
         tell: Callable[[Trial], None] | None = None,
