@@ -9,8 +9,10 @@ Every part of a run is tried once or twice on a few examples, and multiplied:
     bound          one estimate and its gradient, × hyper steps by a bound; factors × its passes
     scoring        the forward passes of the test data, about a third of a weight step's
 
-Nothing of the trainer is changed: no step is taken, and random streams are the run's own, which are
-named and not shared. On a machine that others use too the estimate is theirs as much as ours.
+On a GPU whole weight steps are taken, so that the network is compiled and the step recorded as it
+will be, and put back; memory is what they and the passes took. On a CPU no step is taken. Either
+way the trainer ends as it was, and random streams are the run's own, which are named and not
+shared. On a machine that others use too the estimate is theirs as much as ours.
 """
 
 from __future__ import annotations
@@ -18,17 +20,21 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from isotropy.evidence.bound import BoundSteps
 from isotropy.evidence.machine import step_bytes
+from isotropy.evidence.settings import multiplying_in
 from isotropy.evidence.training import Trainer
-from isotropy.evidence.weight_steps import fix_statistics
+from isotropy.evidence.weight_steps import WARM_UP, fix_statistics, held_by, tensors_of
 
 FORWARD_SHARE = 1 / 3
+STEPS_TIMED = 3
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Estimate:
         """Of the whole run."""
         return self.weight_steps + self.evidence + self.scoring
 
+    def of_runs(self, count: int) -> Estimate:
+        """Of so many runs of this kind, one after the other."""
+        parts = (count * part for part in (self.weight_steps, self.evidence, self.scoring))
+        return Estimate(*parts, self.memory)
+
     @property
     def text(self) -> str:
         """`about 2 min and 0.4 GB`."""
@@ -53,6 +64,11 @@ class Estimate:
 
 def estimate_run(trainer: Trainer, test_examples: int = 0) -> Estimate:
     """Try every part of the run that `trainer` is about to make."""
+    with multiplying_in(trainer.config.precision, trainer.device):
+        return _estimated(trainer, test_examples)
+
+
+def _estimated(trainer: Trainer, test_examples: int) -> Estimate:
     config, count = trainer.config, len(trainer.inputs)
     epochs = config.epochs - trainer.epoch
     step, step_memory = _weight_step(trainer)
@@ -74,49 +90,89 @@ def estimate_run(trainer: Trainer, test_examples: int = 0) -> Estimate:
 
 
 def _weight_step(trainer: Trainer) -> tuple[float, float]:
-    """Seconds and bytes of one batch, forward and backward; gradients are cleared."""
-    size = min(trainer.config.batch_size, len(trainer.inputs))
+    """Seconds and bytes of one weight step; the trainer is as it was afterwards."""
+    steps, size = trainer.weight_steps, min(trainer.config.batch_size, len(trainer.inputs))
     batch = torch.arange(size, device=trainer.device)
     noise = trainer.model.noise(size, generator=torch.Generator(trainer.device).manual_seed(0))
     fix_statistics(trainer.network)
+    if trainer.device.type == "cuda":
+        return _whole_step(trainer, batch, noise)
 
     def once() -> None:
-        for part in range(0, size, trainer.weight_steps.micro_batch):
-            own = slice(part, part + trainer.weight_steps.micro_batch)
-            loss, _ = trainer.weight_steps.loss_of(batch[own], noise[own])
+        for part in range(0, size, steps.micro_batch):
+            own = slice(part, part + steps.micro_batch)
+            loss, _ = steps.loss_of(batch[own], noise[own])
             loss.backward()
         for parameter in (*trainer.network.parameters(), *trainer.ranges):
             parameter.grad = None
 
-    devices = [trainer.device] if trainer.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=[]):
         once()  # the first time is slower than all others
         seconds, _ = _timed(trainer.device, once)
-    held = min(size, trainer.weight_steps.micro_batch)
-    memory = step_bytes(trainer.network, trainer.inputs, trainer.model.samples, held)
-    return seconds, memory
+    held = min(size, steps.micro_batch)
+    return seconds, step_bytes(trainer.network, trainer.inputs, trainer.model.samples, held)
+
+
+def _whole_step(trainer: Trainer, batch: Tensor, noise: Tensor) -> tuple[float, float]:
+    """`_weight_step` on a GPU, by steps as the run takes them."""
+
+    def several(count: int) -> None:
+        for _ in range(count):
+            trainer.weight_steps.take(batch, noise)
+
+    trainer.weight_steps.begin()
+    with _put_back(trainer), torch.random.fork_rng(devices=[trainer.device]):
+        # What a recorded step keeps is allocated while it is recorded.
+        _, memory = _timed(trainer.device, lambda: several(WARM_UP + 1))
+        seconds, _ = _timed(trainer.device, lambda: several(STEPS_TIMED))
+    return seconds / STEPS_TIMED, memory
+
+
+@contextmanager
+def _put_back(trainer: Trainer) -> Iterator[None]:
+    """Every tensor that steps change has its value again afterwards, where it is in memory."""
+    modules = tensors_of(trainer.model, trainer.prior, trainer.likelihood)
+    kept = [(tensor, tensor.detach().clone()) for tensor in modules]
+    for optimiser in trainer.optimisers.values():
+        kept += [(tensor, tensor.clone()) for tensor in held_by(optimiser)]
+    known = {id(tensor) for tensor, _ in kept}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in kept:
+                tensor.copy_(value)
+            for optimiser in trainer.optimisers.values():
+                optimiser.zero_grad(set_to_none=True)
+                for tensor in held_by(optimiser):
+                    if id(tensor) not in known:  # moments of a first step
+                        tensor.zero_()
 
 
 def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
     """Seconds of factors a batch, of their spectra, of a gradient a batch; bytes on a GPU."""
     evidence, place = trainer.evidence, trainer.device
     several = len(trainer.inputs) > trainer.config.curvature_batch
+    learns = trainer.recipe.ranges == "evidence" and trainer.ranges and trainer.config.refine
 
     def factors(batches: int) -> None:
-        evidence.fit(itertools.islice(trainer.orbit_batches("estimate"), batches))
+        taken = itertools.islice(trainer.orbit_batches("estimate"), batches)
+        evidence.fit(taken, values_only=not learns)
 
     factors(1)
     one, bytes_of_factors = _timed(place, lambda: factors(1))
     two = _timed(place, lambda: factors(2))[0] if several else 2 * one
     per_batch = min(one, max(two - one, one / 10))
     gradient = bytes_of_gradient = 0.0
-    if trainer.recipe.ranges == "evidence" and trainer.ranges and trainer.config.refine:
+    if learns:
         fit = evidence.fit(itertools.islice(trainer.orbit_batches("estimate"), 1))
 
         def gradients() -> None:
             batches = itertools.islice(trainer.orbit_batches("estimate", graph=True), 1)
             evidence.gradient(fit, batches, trainer.ranges)
 
+        if place.type == "cuda":
+            gradients()  # kernels are compiled and chosen the first time
         gradient, bytes_of_gradient = _timed(place, gradients)
     return per_batch, one - per_batch, gradient, max(bytes_of_factors, bytes_of_gradient)
 

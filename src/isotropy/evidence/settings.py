@@ -266,7 +266,7 @@ class LearnConfig(Settings):
     batch_size       examples a weight step
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     micro_batch      examples held at once in a weight step; the same. None: as many as fit
-    precision        of products on a GPU: float32, tf32, or bfloat16 (weight steps alone, else tf32)
+    precision        of products on a GPU: float32, tf32, or bfloat16 (that in weight steps alone)
     captured         weight steps as CUDA graphs on a GPU, where the network allows it (`captured`)
     compiled         convolutional networks compiled for weight steps on a GPU, where that works; by
                      default in runs long enough to gain from it (`kernels.compiled`)

@@ -255,6 +255,7 @@ class WeightSteps:
         )
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._captured: CapturedFunction | None = None
+        self._one_step: Callable[[Tensor, Tensor], None] = self._step
         may_capture = can_capture(self.network, self.device)
         if config.captured and may_capture and self.ranges is None:
             self._captured = CapturedFunction(self._step, self._state)
@@ -266,26 +267,30 @@ class WeightSteps:
         batches = order.to(self.device).split(config.batch_size)
         noise_stream = stream(config.seed, "noise", number, self.device)
         fix_statistics(self.network)
-        step = self._whole_step()
+        self.begin()
         self._sums.zero_()
         for index, batch in enumerate(batches):
             progress = (number - 1 + index / len(batches)) / config.epochs
             set_rate(self.optimiser, cosine(config.weight_rate, config.weight_rate_end, progress))
             if self.ranges is not None:
                 set_rate(self.ranges, range_rate(config, progress))
-            with self.network_pass.searching():
-                step(batch, self.model.noise(len(batch), generator=noise_stream))
+            self.take(batch, self.model.noise(len(batch), generator=noise_stream))
             if after_step is not None:
                 after_step((number - 1) * len(batches) + index + 1, progress)
         loss, hits = (self._sums / count).tolist()
         return loss, hits if self.targets.ndim == 1 else None
 
-    def _whole_step(self) -> Callable[[Tensor, Tensor], None]:
-        """A step as it is or as a graph; where nothing is moved there are no copies to make."""
-        if self._captured is None or self.model.augmentation.is_identity:
-            return self._step
-        self._captured.refresh()
-        return self._captured
+    def begin(self) -> None:
+        """Choose how steps are taken: as a graph, but for data that nothing moves."""
+        graph = None if self.model.augmentation.is_identity else self._captured
+        if graph is not None:
+            graph.refresh()
+        self._one_step = graph or self._step
+
+    def take(self, batch: Tensor, noise: Tensor) -> None:
+        """One step on the examples with these numbers, as `begin` chose."""
+        with self.network_pass.searching():
+            self._one_step(batch, noise)
 
     def _step(self, batch: Tensor, noise: Tensor) -> None:
         """One weight step on the examples with these numbers; adds to the epoch's sums."""

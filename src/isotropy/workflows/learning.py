@@ -62,7 +62,7 @@ from isotropy.workflows.runs import (
     read_split,
     write_page,
 )
-from isotropy.workflows.searching import confirmed, find_amounts, settings_from
+from isotropy.workflows.searching import confirmed, find_amounts, halved, settings_from
 
 CALIBRATION_EXAMPLES = 500
 """Test examples whose calibration is scored: each needs its own Jacobian."""
@@ -214,7 +214,10 @@ def learn(
     if remark is not None and trainer.epoch < trainer.config.epochs:
         trainer.remark = remark
         remark("trying one batch of every part of the run")
-        remark(f"{estimate_run(trainer, 0 if tested is None else len(tested)).text} to go")
+        estimate = estimate_run(trainer, 0 if tested is None else len(tested))
+        # A whole period is trained a second time, by half, to see whether all of it is needed.
+        runs = 2 if found is not None and halved(found) else 1
+        remark(f"{estimate.of_runs(runs).text} to go")
     begun, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
     run.save()  # before the verdicts, so that they can be interrupted
@@ -328,6 +331,7 @@ def _result(
         "search": None,
         "screening": None,
         "calibration": None,
+        "weight_steps": trainer.weight_steps.network_pass.described(),
         "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
         "evidence": None if evidence is None else evidence.as_dict(),
         "log_evidence": log_evidence,
