@@ -131,8 +131,8 @@ class Case:
 
 CASES = {
     "mlp": Case("mlp", (1, 28, 28), 31, 1000, 20_000, {}),
-    "resnet": Case("resnet", (3, 32, 32), 20, 250, 2_500, {}),
-    "wide": Case("resnet", (3, 32, 32), 20, 50, 250, {"width": 64, "depth": 14}),
+    "resnet": Case("resnet", (3, 32, 32), 20, 250, 1_000, {}),
+    "wide": Case("resnet", (3, 32, 32), 20, 50, 50, {"width": 64, "depth": 14}),
     "relax": Case("relax", (3, 32, 32), 1, 256, 5_120, {}),
 }
 

@@ -53,8 +53,9 @@ class Estimate:
 
     def of_runs(self, count: int) -> Estimate:
         """Of so many runs of this kind, one after the other."""
-        parts = (count * part for part in (self.weight_steps, self.evidence, self.scoring))
-        return Estimate(*parts, self.memory)
+        return Estimate(
+            count * self.weight_steps, count * self.evidence, count * self.scoring, self.memory
+        )
 
     @property
     def text(self) -> str:
