@@ -39,7 +39,7 @@ from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.settings import LearnConfig, multiplying_in
-from isotropy.kernels import compiled, constant_convolutions, fused, operations
+from isotropy.kernels import compiled, fused, operations
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.relax import relaxed_cnn
 from isotropy.networks.zoo.backbones import backbone
@@ -101,19 +101,6 @@ PATHS: dict[str, FastPath] = {
     ),
     "activations that keep slopes": FastPath(_without_stand_ins(operations.LEAN, *_BEND)),
     "maxima as selections": FastPath(_without_stand_ins(operations.LEAN, *_POOL), ("relax",)),
-    "slope kernels": FastPath(_without_module("isotropy.curvature.mean_slopes")),
-    "pooling kernels": FastPath(_without_module("isotropy.kernels.pooling"), ("relax",)),
-    "small convolutions": FastPath(
-        lambda: patch.multiple(
-            constant_convolutions, is_small=lambda *_: False, small_transpose=None
-        ),
-        _CONVOLUTIONAL,
-    ),
-    "kernels in weight steps": FastPath(
-        _without_stand_ins(operations.SWIFT, *operations.SWIFT),
-        _CONVOLUTIONAL,
-        settings={"compiled": False},
-    ),
 }
 
 

@@ -35,8 +35,7 @@ from isotropy.curvature.layer_rules import (
 )
 from isotropy.curvature.recording import Call, Recording, record
 from isotropy.kernels.activations import slopes_of
-from isotropy.kernels.fused import fused_module, is_plain
-from isotropy.kernels.max_pooling import before_shift
+from isotropy.kernels.fused import is_plain
 from isotropy.likelihoods import Likelihood
 
 
@@ -275,17 +274,6 @@ def _averaged(
     assert head is not None
     if before is None:
         return copies.mean(head.inputs), None
-    arguments = before_shift(before.output)
-    inputs = before.output if arguments is None else arguments[0]
-    kernels = (
-        None
-        if copies.weights is not None
-        else fused_module("isotropy.curvature.mean_slopes", inputs)
-    )
-    curve = None if kernels is None else kernels.curve_of(head.inputs)
-    if kernels is not None and curve is not None:
-        means: tuple[Tensor, Tensor] = kernels.mean_slopes(inputs, curve, copies.count)
-        return means
     slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
     return copies.mean(head.inputs), copies.mean(slopes)
 

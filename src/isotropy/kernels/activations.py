@@ -9,7 +9,6 @@ all directions adds up, and φ″ is applied to the sum, once:
     to z:   g_y ⊙ s + g_s ⊙ φ″(z)
 
 torch forms φ′ and φ″ anew each time, of many operations for GELU and SiLU.
-On a GPU one kernel makes y and s (`slope_kernels`).
 
 Oracle: torch's own values and derivatives, first and second.
 """
@@ -24,8 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from isotropy.kernels.fused import fused_module
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,8 @@ class _Elementwise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
-        values, slopes = _value_and_slope(inputs, activation)
+        values = activation.value(inputs)
+        slopes = activation.slope(inputs, values)
         ctx.activation = activation
         ctx.set_materialize_grads(False)
         if activation.bent is None:
@@ -89,18 +87,6 @@ class _Elementwise(torch.autograd.Function):
         if of_values is None:
             of_values = slopes.new_zeros(()).expand_as(slopes)
         return ctx.activation.bent(of_values, of_slopes, *kept, slopes), None
-
-
-def _value_and_slope(inputs: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
-    kernels = (
-        fused_module("isotropy.curvature.mean_slopes", inputs) if inputs.is_contiguous() else None
-    )
-    curve = None if kernels is None else kernels.curve_for(activation)
-    if kernels is not None and curve is not None:
-        both: tuple[Tensor, Tensor] = kernels.value_and_slope(inputs, curve)
-        return both
-    values = activation.value(inputs)
-    return values, activation.slope(inputs, values)
 
 
 def slopes_of(values: Tensor) -> Tensor | None:

@@ -21,8 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotropy.kernels.operations import swift_operations
-
 LEAST_ROWS = 10_000_000
 """Rows through the network in a whole run from which compiling pays: about a minute without it."""
 
@@ -90,8 +88,7 @@ class NetworkPass:
 
     def _plain(self, rows: Tensor) -> Tensor:
         if not self.autocast:
-            with swift_operations(rows.device):
-                outputs: Tensor = self.network(rows)
+            outputs: Tensor = self.network(rows)
             return outputs
         with torch.autocast("cuda", torch.bfloat16):
             outputs = self.network(rows)

@@ -23,8 +23,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from isotropy.kernels.activations import needs_own_derivative
-from isotropy.kernels.small_convolutions import is_small, small_convolution
-from isotropy.kernels.small_convolutions import transposed_convolution as small_transpose
 
 _CONVOLUTIONS: tuple[Callable[..., Tensor], ...] = (
     functional.conv1d,
@@ -78,20 +76,16 @@ class _Convolution:
         if self.is_matrix:
             rows = functional.linear(images.flatten(1), self.weight.flatten(1), bias)
             return rows.reshape(*rows.shape, *(1 for _ in self.space))
-        arguments = (self.stride, self.padding, self.dilation, self.groups)
-        if is_small(images, self.weight, *arguments):
-            return small_convolution(images, self.weight, bias, self.stride, self.padding)
         convolution = _CONVOLUTIONS[len(self.space) - 1]
-        return convolution(images, self.weight, bias, *arguments)
+        return convolution(
+            images, self.weight, bias, self.stride, self.padding, self.dilation, self.groups
+        )
 
     def transposed(self, maps: Tensor, bias: Tensor | None) -> Tensor:
         """Lᵀ g + b."""
         if self.is_matrix and bias is None:
             rows = maps.flatten(1) @ self.weight.flatten(1)
             return rows.unflatten(1, self.weight.shape[1:])
-        if self._is_small(maps):
-            found = small_transpose(maps, self.weight, self.space, self.stride, self.padding)
-            return found if bias is None else found + bias[:, None, None]
         dimension = len(self.space) - 1
         if self.turned is not None:
             convolution = _CONVOLUTIONS[dimension]
@@ -105,13 +99,6 @@ class _Convolution:
         ]  # fmt: skip
         arguments = (self.stride, self.padding, rim, self.groups, self.dilation)
         return _TRANSPOSED[dimension](maps, self.weight, bias, *arguments)
-
-    def _is_small(self, maps: Tensor) -> bool:
-        """Whether Lᵀ is one of `small_convolutions`; asked with images as many as the maps."""
-        if not maps.is_cuda or len(self.space) != 2 or self.groups != 1:
-            return False
-        images = maps.new_empty(1, 1, 1, 1).expand(len(maps), self.weight.shape[1], *self.space)
-        return is_small(images, self.weight, self.stride, self.padding, self.dilation, self.groups)
 
 
 class _Apply(torch.autograd.Function):
@@ -170,8 +157,6 @@ def convolution(dimensions: int) -> Callable[..., Tensor]:
         steps, reach = _each_axis(stride, dimensions), _each_axis(dilation, dimensions)
         sides = _sides(padding, weight, reach)
         if sides is None or not _serves(input, weight, bias, dimensions):
-            if sides is not None and is_small(input, weight, steps, sides, reach, groups):
-                return small_convolution(input, weight, bias, steps, sides)
             return plain(input, weight, bias, stride, padding, dilation, groups)
         space = tuple(input.shape[2:])
         to = _Convolution(weight, space, steps, sides, reach, groups)

@@ -10,17 +10,16 @@ falls, and is taken first: what φ costs for every direction shrinks by the size
 Where z is a layer's output whose gradient is only wanted summed over copies (below), the sum is
 taken while the gradient goes to its positions, and no map of all copies is written on the way.
 
-Windows that do not overlap are compared slice by slice on a CPU, faster than position by position,
-and are a kernel on a GPU (`pooling`).
-Axes: images (rows, channels, height, width). Oracle: torch's own values and derivatives.
+Windows that do not overlap are compared slice by slice on a CPU, faster than position by position.
 
-Gradients summed over copies: by a shift that all copies of a layer's output have in common.
+The Kronecker form keeps of a layer's gradient only its sum over copies (`layer_rules`). It is asked
+for as the gradient by a shift ε that all copies of the layer's output have in common, which lets
+an operation that follows the layer add up as it goes:
 
     z_s + ε,   ε = 0        ∂/∂ε = Σ_s ∂/∂z_s
 
-The Kronecker form keeps only this sum of what back-propagation brings to a layer (`layer_rules`).
-Asking for the gradient by ε lets an operation that follows the layer add up as it goes, where it
-can (`max_pooling`). Axes: outputs (batch·copies, …), shifts (batch, …), copies fastest.
+Axes: images (rows, channels, height, width), outputs (batch·copies, …), shifts (batch, …), copies
+fastest. Oracle: torch's own values and derivatives.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from isotropy.kernels.activations import before_monotone, needs_own_derivative
-from isotropy.kernels.fused import fused_module
 
 
 class _Shift(torch.autograd.Function):
@@ -159,30 +157,12 @@ def max_pool2d(
 
 
 def _selected(images: Tensor, windows: Windows) -> Tensor:
-    kernels = fused_module("isotropy.kernels.pooling", images) if _side_by_side(windows) else None
-    if kernels is not None and kernels.can_pool(images, *windows[0]):
-        before = before_shift(images)
-        source, shift = (images, None) if before is None else before
-        pooled: Tensor = kernels.pool(source, *windows[0], shift)
-        return pooled
     shifted = None if images.is_cuda else before_shift(images)
     if shifted is not None:
         images, shift = shifted
     values, positions = _largest(images, windows)
     values = _Select.apply(images, values, positions, windows)
     return values if shifted is None else _SelectShifted.apply(values, shift, positions)
-
-
-def windows_side_by_side(
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None,
-    padding: int | Sequence[int],
-    dilation: int | Sequence[int],
-    ceil_mode: bool,
-) -> tuple[int, int] | None:
-    """The windows' size, if they touch and do not overlap and all are whole; else None."""
-    windows = _windows(kernel_size, stride, padding, dilation, ceil_mode)
-    return _pair(windows[0]) if _side_by_side(windows) else None
 
 
 def _windows(

@@ -24,30 +24,12 @@ and never by a weight. These operations keep what all of those have in common:
 
 One that is not differentiated, whose weight is differentiated, or that is part of a transform of
 torch.func stays torch's own.
-
-What stands in for torch's operations while weights are trained on a GPU: kernels for small ones.
-
-    conv2d       few channels, or a kernel that covers its image      `small_convolutions`
-    max_pool2d   windows that lie side by side                        `pooling`
-    pad          maps that are continued periodically                 `circular_padding`
-
-torch's own are made for many channels and for windows that overlap. Values and derivatives are the
-same up to rounding, and everything else stays torch's. On a CPU and on the reference path (`fused`)
-nothing is changed.
-
-Periodic continuation of maps, in two copies forward and a few sums back.
-
-    y = x continued by a rim of its own other side          (…, X, Y) → (…, X + above + below, …)
-
-The derivative adds what the rim received to where it came from. torch's own writes the rim piece by
-piece into an empty tensor, forward, and takes its derivative piece by piece: some forty operations,
-a third of the time of a convolution of few channels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,9 +40,7 @@ from torch.overrides import TorchFunctionMode
 
 from isotropy.kernels.activations import gelu, relu, sigmoid, silu, tanh
 from isotropy.kernels.constant_convolutions import convolution, transposed_convolution
-from isotropy.kernels.fused import fused_module, is_plain
-from isotropy.kernels.max_pooling import max_pool2d, windows_side_by_side
-from isotropy.kernels.small_convolutions import is_small, small_convolution
+from isotropy.kernels.max_pooling import max_pool2d
 
 Stands = Mapping[Callable[..., Any], Callable[..., Any]]
 """Functions of torch, and what stands in for them."""
@@ -178,118 +158,4 @@ LEAN: Stands = {
     functional.sigmoid: sigmoid,
     torch.sigmoid: sigmoid,
     Tensor.sigmoid: sigmoid,
-}
-
-
-Rim = tuple[int, int, int, int]
-"""Left, right, above, below, as `functional.pad` takes them."""
-
-
-def circular_padding(maps: Tensor, rim: Rim) -> Tensor:
-    """Maps (…, X, Y) continued periodically by at most one period on each side."""
-    padded: Tensor = _CircularPadding.apply(maps, rim)
-    return padded
-
-
-class _CircularPadding(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(maps: Tensor, rim: Rim) -> Tensor:
-        left, right, above, below = rim
-        return _continued(_continued(maps, -1, left, right), -2, above, below)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.rim = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        left, right, above, below = ctx.rim
-        return _folded(_folded(gradient, -2, above, below), -1, left, right), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return circular_padding(tangent, ctx.rim)
-
-
-def _continued(maps: Tensor, axis: int, before: int, after: int) -> Tensor:
-    if not before and not after:
-        return maps
-    size = maps.shape[axis]
-    return torch.cat(
-        [maps.narrow(axis, size - before, before), maps, maps.narrow(axis, 0, after)], axis
-    )
-
-
-def _folded(gradient: Tensor, axis: int, before: int, after: int) -> Tensor:
-    if not before and not after:
-        return gradient
-    size = gradient.shape[axis] - before - after
-    inner = gradient.narrow(axis, before, size).clone()
-    if before:
-        inner.narrow(axis, size - before, before).add_(gradient.narrow(axis, 0, before))
-    if after:
-        inner.narrow(axis, 0, after).add_(gradient.narrow(axis, before + size, after))
-    return inner
-
-
-def _pad(
-    input: Tensor, pad: list[int], mode: str = "constant", value: float | None = None
-) -> Tensor:
-    fits = mode == "circular" and len(pad) == 4 and input.ndim == 4 and min(pad) >= 0
-    if fits and max(pad[:2]) <= input.shape[-1] and max(pad[2:]) <= input.shape[-2]:
-        return circular_padding(input, (pad[0], pad[1], pad[2], pad[3]))
-    return functional.pad(input, pad, mode, value)
-
-
-CIRCULAR: Stands = {functional.pad: _pad}
-"""`functional.pad` with the faster kernel for periodic maps; all else is torch's."""
-
-
-def swift_operations(device: torch.device) -> AbstractContextManager[Any]:
-    """Within this context operations on `device` are by the faster kernel, where there is one."""
-    if device.type != "cuda" or is_plain():
-        return nullcontext()
-    return StandIns(SWIFT)
-
-
-def _conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
-    if isinstance(padding, str) or not is_small(input, weight, stride, padding, dilation, groups):
-        return functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    return small_convolution(input, weight, bias, stride, padding)
-
-
-def _max_pool2d(
-    input: Tensor,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    size = windows_side_by_side(kernel_size, stride, padding, dilation, ceil_mode)
-    kernels = None
-    if size is not None and input.ndim == 4 and not return_indices:
-        kernels = fused_module("isotropy.kernels.pooling", input)
-    if size is None or kernels is None or not kernels.can_pool(input, *size):
-        plain: Any = functional.max_pool2d
-        return plain(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-    return kernels.pool(input, *size)
-
-
-SWIFT: Stands = {
-    **CIRCULAR,
-    functional.conv2d: _conv2d,
-    functional.max_pool2d: _max_pool2d,
-    torch.max_pool2d: _max_pool2d,
 }

@@ -129,8 +129,8 @@ def _whole_exponential(block: Tensor, translation: Tensor) -> tuple[Tensor, Tens
     return whole[..., :2, :2], whole[..., :2, 2]
 
 
-_SQUARINGS = 6
-"""Elements of norm up to 32 are halved so often that p is right to 1e-9."""
+_SQUARINGS = 5
+"""Elements of norm up to 16 are halved so often that p is right to 1e-9."""
 
 
 def _by_squaring(block: Tensor, translation: Tensor) -> tuple[Tensor, Tensor]:
