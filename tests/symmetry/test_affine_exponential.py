@@ -315,6 +315,23 @@ def test_on_a_gpu_it_is_no_product_in_tf32(monkeypatch):
         assert ((ours - right).abs() <= 2e-5 * size).all()
 
 
+def test_by_squaring_is_the_closed_form():
+    """What stands for it on a GPU, here on a CPU: values and gradients to single precision."""
+    block = double(list(POINTS.values()))
+    translation = double(TRANSLATION).expand(len(block), 2)
+
+    def pulled(function, dtype):
+        given = [each.to(dtype).requires_grad_() for each in (block, translation)]
+        results = function(*given)
+        gradients = torch.autograd.grad(sum(each.square().sum() for each in results), given)
+        return [each.detach().double().flatten(1) for each in (*results, *gradients)]
+
+    few = pulled(module._by_squaring, torch.float32)
+    for ours, right in zip(few, pulled(affine_exponential, torch.float64), strict=True):
+        size = right.abs().amax(1, keepdim=True).clamp(min=1.0)
+        assert ((ours - right).abs() <= 2e-5 * size).all()
+
+
 # --- few elements -------------------------------------------------------------------------
 
 

@@ -144,7 +144,7 @@ def fitting_micro_batch(
 
 
 CACHE_BYTES = 8e6
-GPU_BYTES = 6e9
+GPU_BYTES = 12e9
 JACOBIAN_BYTES = 1e9
 
 

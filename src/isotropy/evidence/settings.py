@@ -417,7 +417,7 @@ class LearnConfig(Settings):
             test_samples=TEST_SAMPLES,
             epochs=epochs,
             batch_size=batch_size,
-            curvature_batch=4000 if on_gpu else 125,
+            curvature_batch=8000 if on_gpu else 125,
             precision="tf32" if on_gpu else "float32",
             compiled=on_gpu and pays(examples * samples * epochs),
             burn_in=burn_in,
