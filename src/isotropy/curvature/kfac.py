@@ -34,7 +34,7 @@ from isotropy.curvature.layer_rules import (
     supported_layers,
 )
 from isotropy.curvature.recording import Call, Recording, record
-from isotropy.kernels.activations import slopes_of
+from isotropy.kernels.activations import mean_slopes, slopes_of
 from isotropy.kernels.fused import is_plain
 from isotropy.likelihoods import Likelihood
 
@@ -274,6 +274,9 @@ def _averaged(
     assert head is not None
     if before is None:
         return copies.mean(head.inputs), None
+    means = mean_slopes(head.inputs, copies.count) if copies.weights is None else None
+    if means is not None:
+        return means
     slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
     return copies.mean(head.inputs), copies.mean(slopes)
 

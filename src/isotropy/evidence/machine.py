@@ -16,9 +16,10 @@ output curvature to every layer, except to those that a shortcut serves (`KFAC.b
 it is fastest when what one direction writes stays in the cache. On a GPU all directions go at
 once, and the larger the batch the fewer launches; with the graph that a gradient needs it takes
 
-    bytes of a batch ≈ examples · (3 · bytes kept by a forward pass + 6 · bytes of the widest map)
+    bytes of a batch ≈ examples · (directions + 3) · (bytes of a row, and kept of it forwards)
 
-(measured for the paper's MLP and CNN), which should be a few gigabytes, or half of what is free.
+where there is a direction for each output, and 6 in place of the factor where shortcuts serve every
+layer (measured for the paper's MLP, its ResNet and `convnet`); at most half of what is free.
 
 Memory and time of the curvature from the shapes of the weights alone: nothing is allocated.
 
@@ -174,7 +175,10 @@ def fit_curvature_batch(
     budget, of_map = CACHE_BYTES, numbers * config.samples * first.element_size()
     if device.type == "cuda":
         budget = min(GPU_BYTES, SHARE_OF_FREE * (free_bytes(device) or GPU_BYTES))
-        of_map = 6 * of_map + 3 * (kept + rows.numel() * rows.element_size())
+        with torch.no_grad():
+            directions = network(rows[:1]).shape[-1]
+        times = directions + 3 if numbers else 6
+        of_map = times * (kept + rows.numel() * rows.element_size())
     comfortable = max(4, int(budget / max(of_map, 1)))
     return replace(config, curvature_batch=min(config.curvature_batch, comfortable))
 

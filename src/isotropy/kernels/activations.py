@@ -16,7 +16,7 @@ Oracle: torch's own values and derivatives, first and second.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +82,7 @@ class _Elementwise(torch.autograd.Function):
         ctx: Any, of_values: Tensor | None, of_slopes: Tensor | None
     ) -> tuple[Tensor | None, None]:
         slopes, *kept = ctx.saved_tensors
-        if of_slopes is None:
-            return None if of_values is None else of_values * slopes, None
-        if of_values is None:
-            of_values = slopes.new_zeros(()).expand_as(slopes)
-        return ctx.activation.bent(of_values, of_slopes, *kept, slopes), None
+        return _pulled(ctx.activation, of_values, of_slopes, kept, slopes), None
 
 
 def slopes_of(values: Tensor) -> Tensor | None:
@@ -96,6 +92,75 @@ def slopes_of(values: Tensor) -> Tensor | None:
         return None
     slopes: Tensor = node.saved_tensors[0]
     return slopes
+
+
+class _Means(torch.autograd.Function):
+    """z → means over copies of φ(z) and φ′(z), from what `_Elementwise` has made of it.
+
+    Their gradients are broadcast over copies as they are used, and never written out.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        values: Tensor,
+        slopes: Tensor,
+        activation: Activation,
+        copies: int,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.activation, ctx.copies = activation, copies
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(slopes, inputs if activation.keeps_inputs else None, values)
+        means = [rows.unflatten(0, (-1, copies)).sum(1) * (1 / copies) for rows in (values, slopes)]
+        if activation.bent is None:
+            ctx.mark_non_differentiable(means[1])
+        return means[0], means[1]
+
+    @staticmethod
+    def backward(
+        ctx: Any, of_values: Tensor | None, of_slopes: Tensor | None
+    ) -> tuple[Tensor | None, None, None, None, None]:
+        saved: list[Any] = [
+            None if rows is None else rows.unflatten(0, (-1, ctx.copies))
+            for rows in ctx.saved_tensors
+        ]
+        slopes, *kept = saved
+        of_values, of_slopes = (
+            None if each is None else (each * (1 / ctx.copies))[:, None]
+            for each in (of_values, of_slopes)
+        )
+        found = _pulled(ctx.activation, of_values, of_slopes, kept, slopes)
+        return None if found is None else found.flatten(0, 1), None, None, None, None
+
+
+def _pulled(
+    activation: Activation,
+    of_values: Tensor | None,
+    of_slopes: Tensor | None,
+    kept: Sequence[Tensor | None],
+    slopes: Tensor,
+) -> Tensor | None:
+    """What reaches z from gradients by y and s, each None where there is none."""
+    if of_slopes is None or activation.bent is None:
+        return None if of_values is None else of_values * slopes
+    if of_values is None:
+        of_values = slopes.new_zeros(()).expand_as(slopes)
+    return activation.bent(of_values, of_slopes, *kept, slopes)
+
+
+def mean_slopes(values: Tensor, copies: int) -> tuple[Tensor, Tensor] | None:
+    """Means over copies of φ(z) and φ′(z), where `values` are φ(z) of an `Activation`.
+
+    (batch·copies, features) → two (batch, features); None for values of anything else
+    """
+    activation = activation_of(values)
+    if activation is None:
+        return None
+    node: Any = values.grad_fn
+    slopes = node.saved_tensors[0]
+    means: tuple[Tensor, Tensor] = _Means.apply(node.source, values, slopes, activation, copies)
+    return means
 
 
 def activation_of(values: Tensor) -> Activation | None:
