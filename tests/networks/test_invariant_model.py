@@ -11,7 +11,7 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.networks.averaging.augmentations import UniformRanges
-from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.symmetry.actions.images import affine
 
 
@@ -191,7 +191,7 @@ def test_symmetries_are_those_of_the_augmentation():
     (found,) = model.symmetries()
     assert found.name == "rotation" and found.unit == "degrees"
     assert (found.low, found.high) == pytest.approx((-30, 30))
-    assert model.samples == 31
+    assert model.samples == TEST_SAMPLES
 
 
 @pytest.mark.parametrize("samples", [0, -3, math.nan])

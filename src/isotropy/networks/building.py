@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.networks.equivariant.point_group_layers import (
+    Downsampled,
     GroupHead,
     GroupPooling,
     PerChannel,
     PointGroupConv2d,
-    SymmetricPooling,
     draw_like,
     groups_of,
     narrowed,
@@ -250,10 +250,10 @@ class _Layer:
         """What takes its place."""
         module = self.module
         if isinstance(module, nn.Conv2d):
-            channels, lifts = self.channels(share), self.lifts
-            found = PointGroupConv2d(group, module, channels, lifts=lifts, factor=self.factor)
+            found = PointGroupConv2d(group, module, self.channels(share), lifts=self.lifts)
             draw_like(found, module, generator)
-            return nn.Sequential(found, GroupPooling(group)) if self.pools else found
+            made = found if self.factor == 1 else Downsampled(found, self.factor)
+            return nn.Sequential(made, GroupPooling(group)) if self.pools else made
         if isinstance(module, nn.Linear):
             channels_of_maps, height, width, before = self.size
             linear = copy.deepcopy(module)
@@ -263,7 +263,7 @@ class _Layer:
             draw_like(linear, module, generator)
             return GroupHead(linear, group, (_few(channels_of_maps, share), height, width), before)
         if isinstance(module, nn.MaxPool2d | nn.AvgPool2d):
-            return SymmetricPooling(module, self.factor)
+            return Downsampled(copy.deepcopy(module), self.factor)
         return PerChannel(narrowed(module, lambda channels: _few(channels, share)), group.order)
 
 

@@ -170,7 +170,8 @@ class _FixupBlock(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.scale = Scale()
         self.bias_after = Bias()
-        self.stride = stride
+        # One of stride² pixels: a module, so that `isotropy.build` can choose it by symmetry.
+        self.subsampling = nn.AvgPool2d(1, stride) if stride > 1 else None
         deviation = math.sqrt(2 / (outputs * 9) / blocks)
         nn.init.normal_(self.conv1.weight, std=deviation)
         nn.init.zeros_(self.conv2.weight)
@@ -178,8 +179,8 @@ class _FixupBlock(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         biased = self.bias_before(inputs)
         shortcut = inputs
-        if self.stride > 1:
-            shortcut = biased[:, :, :: self.stride, :: self.stride]
+        if self.subsampling is not None:
+            shortcut = self.subsampling(biased)
             shortcut = torch.cat([shortcut, torch.zeros_like(shortcut)], 1)
         middle = self.bias_between(functional.relu(self.bias_middle(self.conv1(biased))))
         return functional.relu(self.bias_after(self.scale(self.conv2(middle))) + shortcut)
