@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,11 +27,9 @@ def test_every_channel_is_used(channels, dimension):
     assert all(amounts)
 
 
-@given(channels=st.integers(1, 400), seed=st.integers(0, 100) | st.none())
-def test_duals_share_the_ranks_as_binomial_coefficients_say(channels, seed):
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
-    group = GL(2)
-    found = uniform_representation(channels, group, generator=generator)
+@given(channels=st.integers(1, 400))
+def test_duals_share_the_ranks_as_binomial_coefficients_say(channels):
+    found = uniform_representation(channels, GL(2))
     assert found.size == channels
     by_rank: dict[int, list[int]] = {}
     for term in found.terms:
@@ -40,7 +37,7 @@ def test_duals_share_the_ranks_as_binomial_coefficients_say(channels, seed):
     for rank, amount in enumerate(rank_amounts(channels, 2)):
         assert sum(by_rank[rank]) == amount
     vectors = {str(term.atoms): term.amount for term in found.terms if len(term.atoms) == 1}
-    if seed is None and len(vectors) == 2:
+    if len(vectors) == 2:
         first, second = vectors.values()
         assert abs(first - second) <= 1
 
@@ -55,14 +52,6 @@ def test_what_is_left_over_goes_where_the_largest_fractions_are():
 def test_no_duals_where_the_group_keeps_a_form(group):
     found = uniform_representation(100, group)
     assert all(atom.name == "V" for term in found.terms for atom in term.atoms)
-
-
-def test_a_generator_draws_the_rest():
-    draws = {
-        str(uniform_representation(30, GL(2), generator=torch.Generator().manual_seed(seed)))
-        for seed in range(8)
-    }
-    assert len(draws) > 1
 
 
 def test_a_line_has_tensors_of_low_rank_only():

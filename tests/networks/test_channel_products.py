@@ -9,7 +9,7 @@ import torch
 from network_cases import assert_equal
 from torch import Tensor
 
-from isotropy.networks.equivariant.channels import products_by_channel
+from isotropy.networks.pathways.fully_connected import products_by_channel
 
 BATCH, CHANNELS, INNER, OUTER, DIRECTIONS = 5, 3, 4, 2, 6
 

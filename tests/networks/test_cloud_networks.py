@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.zoo.backbones import backbone
-from isotropy.networks.zoo.small_networks import CELLS, REACH, WIDTH, SoftCounts, cloud_network
+from isotropy.networks.zoo.backbones import CELLS, REACH, WIDTH, SoftCounts, backbone, cloud_network
 
 DIMENSIONS = (1, 2, 3)
 

@@ -13,9 +13,13 @@ from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical
-from isotropy.networks.zoo.compact import compact, data_statistics
-from isotropy.networks.zoo.default_network import default_network, fitted
-from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
+from isotropy.networks.zoo.image_networks import compact, data_statistics
+from isotropy.networks.zoo.specification import (
+    NetworkSpecification,
+    default_network,
+    fitted,
+    parse_network,
+)
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

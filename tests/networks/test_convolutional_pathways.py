@@ -12,8 +12,7 @@ from oracles.dense_kfac import dense_kfac
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.pathways.convolution import ConvolutionPathway
-from isotropy.networks.pathways.pathway import LayerShape
+from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.networks.averaging.augmentations import START, UniformRanges
-from isotropy.networks.averaging.correlated import CorrelatedRanges, principal_axes
+from isotropy.networks.averaging.augmentations import (
+    START,
+    CorrelatedRanges,
+    UniformRanges,
+    principal_axes,
+)
 from isotropy.symmetry.actions.images import affine
 from isotropy.symmetry.actions.points import points
 

@@ -9,7 +9,7 @@ from torch import nn
 from isotropy.checks import CallerError
 from isotropy.experiments.pendulum import STATE, angular_momentum, initial_states, integrate
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
-from isotropy.networks.zoo.small_networks import HamiltonianNetwork, NeuralODE
+from isotropy.networks.zoo.backbones import HamiltonianNetwork, NeuralODE
 from isotropy.symmetry.groups.catalogue import DkeR3, O2eR3
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Scalar

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from isotropy.bases.maps import map_basis
 from isotropy.checks import CallerError
-from isotropy.networks.equivariant import assembled as assembled_map
+from isotropy.networks.equivariant import linear as assembled_map
 from isotropy.networks.equivariant import linear as equivariant_linear
-from isotropy.networks.equivariant.assembled import AssembledMap
 from isotropy.networks.equivariant.isotypic import IsotypicMap
-from isotropy.networks.equivariant.linear import EquivariantLinear
+from isotropy.networks.equivariant.linear import AssembledMap, EquivariantLinear
 from isotropy.symmetry.groups.catalogue import SO, SU, O, S, Z
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Scalar, T, V

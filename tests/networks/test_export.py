@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.averaging.augmentations import Augmentation, UniformRanges
-from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.augmentations import Augmentation, CorrelatedRanges, UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture, NoRanges, augmentation_over
-from isotropy.networks.export.transforms import augmentation_from_law, export_model
+from isotropy.networks.export.laws import augmentation_from_law
+from isotropy.networks.export.program import export_model
 from isotropy.networks.zoo.backbones import cnn, mlp
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.catalogue import actions_named

@@ -17,12 +17,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from isotropy.checks import CallerError
-from isotropy.networks.averaging.augmentations import Augmentation, UniformRanges
-from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.augmentations import Augmentation, CorrelatedRanges, UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture, NoRanges, augmentation_over
-from isotropy.networks.export.laws import SingleDraws, element_matrix
-from isotropy.networks.export.transforms import as_kornia, as_torchvision
+from isotropy.networks.export.laws import SingleDraws, as_kornia, as_torchvision, element_matrix
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.finite import (
     Element,

@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from user_networks import disturb, images, layers_of, model_of, seeded, size_of
 
 from isotropy.checks import CallerError
-from isotropy.networks.pathways.convolution import ConvolutionPathway
 from isotropy.networks.pathways.fully_connected import FactoredPathway
-from isotropy.networks.pathways.harden import harden, kept_pathways
-from isotropy.networks.pathways.pathway import LayerShape
-from isotropy.networks.pathways.relax import relax, relaxed_cnn
+from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape
+from isotropy.networks.pathways.relax import harden, kept_pathways, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
 from isotropy.networks.pathways.small_layers import BiasMap, PolyphaseDownsampling
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.averaging.augmentations import START, UniformRanges
-from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.augmentations import START, CorrelatedRanges, UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import (
     START_PROBABILITY,

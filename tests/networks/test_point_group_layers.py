@@ -210,20 +210,10 @@ def test_exact_where_all_places_see_the_same_and_one_is_seen(
     assert relative_difference(found["0.weight"][0], exact["0.weight"]) > 0.05
 
 
-@pytest.mark.parametrize("slopes", [1, 3])
-def test_slopes_of_prelu_have_exact_blocks(slopes: int) -> None:
-    norm = PerChannel(nn.PReLU(slopes), 2)
-    network = nn.Sequential(norm, nn.Flatten(), nn.Linear(24, 3)).double()
-    rows, kind = numbers(4, 6, 2, 2), LIKELIHOODS["categorical"]
-    exact = dense_ggn_blocks(network, rows, 2, kind.curvature)["0.layer.weight"]
-    found = library_blocks(network, rows, 2, kind.build())["0.layer.weight"][0]
-    assert_equal(found, exact, "slopes")
-
-
 def test_every_parameter_of_a_built_network_has_curvature() -> None:
-    """Strides that became polyphase components, norms, slopes and the head; with a graph."""
+    """Strides that became polyphase components, norms and the head; with a graph."""
     plain = nn.Sequential(
-        nn.Conv2d(1, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.PReLU(4), nn.Conv2d(4, 4, 3, 2, 1),
+        nn.Conv2d(1, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1),
         nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3), nn.Tanh(), nn.Linear(3, 3),
     ).double()  # fmt: skip
     for group in ("C(4)", "D(4)"):

@@ -8,13 +8,17 @@ Strided layers keep one polyphase component where every s-th pixel is not a symm
 Which convolution lifts, and which features of a linear layer are maps, is seen in one run of the
 network in which the outputs of first convolutions are NaN: what depends on maps is NaN. The result
 is measured under every element of the group.
+
+`rebuilt` makes a built network of any kind again, with new weights, from what `isotropy.build`
+writes into config.json: how it was built, the words of the network that was given, and the group,
+the law or the representations.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,7 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
-from isotropy.curvature.recording import evaluation_mode
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import uniform_over
+from isotropy.networks.equivariant.emlp import EMLP
 from isotropy.networks.equivariant.point_group_layers import (
     Downsampled,
     GroupHead,
@@ -34,8 +40,13 @@ from isotropy.networks.equivariant.point_group_layers import (
     narrowed,
     polyphase_factor,
 )
-from isotropy.networks.pathways.relax import replaced
+from isotropy.networks.export.laws import augmentation_from_law
+from isotropy.networks.pathways.relax import observed, replaced
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.language import parse_representation
 from isotropy.symmetry.groups.point_groups import PointGroup
+from isotropy.symmetry.groups.representations import Representation
 
 Width = Literal["same parameters", "same channels"]
 WIDTHS: tuple[Width, ...] = ("same parameters", "same channels")
@@ -134,35 +145,6 @@ def _kind(value: Tensor) -> str:
     return IMAGE if value.ndim == 4 else INVARIANT
 
 
-def _run(
-    model: nn.Module, names: Iterable[str], images: Tensor, seen: Callable[..., Tensor | None]
-) -> Tensor:
-    """Outputs in evaluation mode; seen(name, module, input, output) may give another output."""
-    last = "the model"
-
-    def hook_of(name: str) -> Callable[..., Tensor | None]:
-        def hook(module: nn.Module, into: tuple[Any, ...], out: Any) -> Tensor | None:
-            nonlocal last
-            last = f"layer {name or 'itself'}"
-            if not into or not isinstance(into[0], Tensor) or not isinstance(out, Tensor):
-                return None
-            return seen(name, module, into[0], out)
-
-        return hook
-
-    handles = [model.get_submodule(n).register_forward_hook(hook_of(n)) for n in names]
-    try:
-        with evaluation_mode(model), torch.no_grad():
-            return model(images)
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise CallerError(
-            f"the network cannot be run on images {tuple(images.shape)}, after {last}: {error}"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _own(module: nn.Module) -> list[nn.Parameter]:
     return list(module.parameters(recurse=False))
 
@@ -189,7 +171,7 @@ def _traced(model: nn.Module, shape: Sequence[int]) -> list[_Call]:
         return changed
 
     leaves = [n for n, m in model.named_modules() if not [*m.children()] or _own(m)]
-    outputs = _run(model, leaves, _images(model, shape, 2), seen)
+    outputs = observed(model, leaves, _images(model, shape, 2), seen)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:
         came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise CallerError(f"network: expected outputs (batch, outputs), got {came}")
@@ -387,7 +369,7 @@ def _measured(
     for element in range(group.order):
         seen: list[tuple[Tensor, Tensor]] = []
         moved = group.act(images, element)
-        outputs = _run(trial, names, moved, lambda _, __, *pair, seen=seen: seen.append(pair))
+        outputs = observed(trial, names, moved, lambda _, __, *pair, seen=seen: seen.append(pair))
         runs.append([*seen, (moved, outputs)])
     first = runs[0][-1][1]
     if not float((first - first.mean(0)).norm()) > LEAST_VARIATION * float(first.norm()):
@@ -448,3 +430,34 @@ def _culprit(
         if breaks(out, own[1], moved[1]):
             return f"layer {name}"
     return "what the forward code does after its last layer"
+
+
+def rebuilt(config: Mapping[str, Any], network: nn.Module | None = None) -> nn.Module:
+    """The model of these settings.
+
+    network: one like that which was given then, where it has no words of its own; an EMLP like the
+             one built, where layers are equivariant
+    """
+    how, where = config["how"], "config.json"
+    if how == "equivariant layers":
+        return _equivariant(config) if network is None else copy.deepcopy(network)
+    if network is None:
+        specification = NetworkSpecification.from_dict(config.get("network"), where=where)
+        network = specification.build(config["shape"], config["outputs"])
+    law, shape, model = config["law"], config["shape"], copy.deepcopy(network)
+    matrices: Any = tuple(tuple(map(tuple, each)) for each in config["matrices"] or ())
+    group = PointGroup(str(config["group"]), matrices)
+    if how == "group convolutions":
+        model = group_network(network, group, shape, width=config["width"]).model
+    if law is not None:
+        return InvariantModel(model, augmentation_from_law(law, shape), config["samples"])
+    if how == "average":
+        return InvariantModel(model, uniform_over([group.as_action()]))
+    return model
+
+
+def _equivariant(config: Mapping[str, Any]) -> EMLP:
+    source, target = (parse_representation(config[each]) for each in ("source", "target"))
+    assert isinstance(source, Representation) and isinstance(target, Representation)
+    channels, group = config["channels"], group_named(config["group"])
+    return EMLP(source, target, group, channels=channels, layers=len(channels))

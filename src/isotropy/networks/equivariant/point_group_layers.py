@@ -16,13 +16,13 @@ with (h·θ)(v) = θ(h⁻¹v) (Cohen and Welling 2016, Eq. 10 and 11). Under g t
 change places: z is invariant pixel by pixel, and a head may tell positions apart.
 `pathways.group_convolution` has the circular convolutions of relaxed layers, elements slow.
 
-Curvature. A filter is shared by |H| elements and T positions. At h and x its inputs are
-a(h, x) = [f(c, h k, x + h u)]_{k,c,u}, the patch at x with its pixels and elements moved by h⁻¹, and
+Curvature. A filter is shared by |H| elements and T positions. At h and x its inputs are the patch
+at x with its pixels and elements moved by h⁻¹, a(h, x) = [f(c, h k, x + h u)]_{k,c,u}, and
 
     A = Σ_n Σ_{h,x} a aᵀ       G = 1/(|H|T) Σ_n Σ_d Σ_{h,x} ĝ ĝᵀ       block (1/N) G ⊗ A
 
-for each of its groups of channels. Biases and slopes of PReLU have exact blocks; norms and heads
-have the rules of the layers inside. Tests write the sums and the blocks out.
+for each of its groups of channels. Biases have exact blocks; norms and heads have the rules of the
+layers inside. Tests write the sums and the blocks out.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError
-from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.blocks import KroneckerRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, bias_roots, register_rule
 from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
 from isotropy.symmetry.groups.point_groups import PointGroup
@@ -140,31 +139,7 @@ class PointGroupConvRule(LayerRule):
         return {"weight": weight, "bias": bias_roots([b.sum((4, 5)).flatten(2) for b in back])}
 
 
-class SlopeRule(LayerRule):
-    """nn.PReLU: the exact block H = Σ_n Σ_d j jᵀ with j = Σ ĝ min(x, 0), over copies and pixels."""
-
-    parameters = ("weight",)
-
-    def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
-        """Nothing: `reduce_gradient` sees the inputs, copy by copy."""
-        return inputs.new_zeros(())
-
-    def reduce_gradient(
-        self, module: nn.Module, inputs: Tensor, gradient: Tensor, copies: Copies
-    ) -> Tensor:
-        """(directions, batch·copies, channels, …) → (directions, batch, slopes)."""
-        slopes = (gradient * inputs.clamp(max=0)).flatten(2)
-        assert isinstance(module, nn.PReLU)
-        by_slope = slopes.unflatten(2, (module.num_parameters, -1)).sum(3)
-        return by_slope.unflatten(1, (-1, copies.count)).sum(2)
-
-    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
-        total = sum((use.gradient for use in uses[1:]), start=uses[0].gradient)
-        return {"weight": DenseRoots(total.flatten(0, 1))}
-
-
 register_rule(PointGroupConv2d, PointGroupConvRule())
-register_rule(nn.PReLU, SlopeRule())
 
 
 class PerChannel(nn.Module):
