@@ -31,13 +31,6 @@ def test_it_adds_its_numbers_to_every_example() -> None:
             assert torch.equal(outputs[example, channel], expected)
 
 
-def test_it_learns() -> None:
-    layer, maps = BiasMap(numbers(CHANNELS, HEIGHT, WIDTH)), numbers(2, CHANNELS, HEIGHT, WIDTH)
-    assert [name for name, _ in layer.named_parameters()] == ["bias"]
-    (gradient,) = torch.autograd.grad((layer(maps) * maps).sum(), layer.parameters())
-    assert torch.allclose(gradient, maps.sum(0))
-
-
 def test_nothing_is_no_layer() -> None:
     assert BiasMap.of(torch.zeros(CHANNELS, HEIGHT, WIDTH)) is None
     assert BiasMap.of(torch.full((CHANNELS, HEIGHT, WIDTH), -0.9 * NOTHING)) is None
@@ -81,26 +74,10 @@ def test_numbers_that_are_none_are_not_lost() -> None:
     assert layer is not None and layer.bias.isnan().any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_numbers_keep_their_type(dtype: torch.dtype) -> None:
-    for constant in (numbers(CHANNELS, HEIGHT, WIDTH), torch.ones(CHANNELS, HEIGHT, WIDTH)):
-        layer = BiasMap.of(constant.to(dtype))
-        assert layer is not None and layer.bias.dtype == dtype
-
-
 @pytest.mark.parametrize("shape", [(CHANNELS,), (HEIGHT, WIDTH), (1, CHANNELS, HEIGHT, WIDTH)])
 def test_other_axes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(CallerError, match=r"expected \(channels, height, width\), got \("):
         BiasMap(torch.zeros(shape))
-
-
-def test_it_is_saved_and_told() -> None:
-    bias = numbers(CHANNELS, HEIGHT, WIDTH)
-    layer, other = BiasMap(bias), BiasMap(torch.zeros_like(bias))
-    assert list(layer.state_dict()) == ["bias"]
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(other.bias, bias)
-    assert str(layer) == "BiasMap(3×4×5)"
 
 
 def test_the_varying_part_is_the_rest_beside_means() -> None:

@@ -111,14 +111,6 @@ def test_a_factored_pathway_is_a_fully_connected_one(name: str) -> None:
     assert_equal(factored(maps), whole(maps), "outputs")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_not_equivariant_to_shifts(kind: str) -> None:
-    shape = LayerShape((2, 4, 4), (3, 4, 4))
-    pathway, maps = drawn(KINDS[kind](shape)), numbers(2, 2, 4, 4)
-    shifted = pathway(maps.roll((1, 2), (2, 3)))
-    assert relative_difference(shifted, pathway(maps).roll((1, 2), (2, 3))) > 0.1
-
-
 # --- parameters ----------------------------------------------------------------------------------
 
 
@@ -131,30 +123,6 @@ def test_numbers_of_parameters(name: str) -> None:
         "fc": d * p * q * (c * x * y + 1),
         "ffc": (d * c * x * y + d) + (p * q * d * c + p * q),
     }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_contract(kind: str) -> None:
-    """Kind, named weights, and that outputs have the layer's size."""
-    pathway = KINDS[kind](SHAPES["stride"])
-    assert pathway.kind == kind
-    assert pathway.reaches_target
-    names = dict(pathway.named_parameters())
-    assert set(pathway.weights) == {name for name in names if name.endswith("weight")}
-    assert "3×4×2 → 2×2×1" in repr(pathway)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_initial_weights_come_from_the_generator_alone(kind: str) -> None:
-    shape = SHAPES["plain"]
-    before = torch.get_rng_state()
-    first, second = (KINDS[kind](shape, generator=seeded(5)) for _ in range(2))
-    assert torch.equal(torch.get_rng_state(), before)
-    for (name, one), two in zip(first.named_parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, two)
-        assert bool((one == 0).all()) == name.endswith("bias")
-    other = KINDS[kind](shape, generator=seeded(6))
-    assert not torch.equal(next(first.parameters()), next(other.parameters()))
 
 
 def test_initial_bounds() -> None:
@@ -179,45 +147,11 @@ def test_initial_outputs_have_the_variance_of_the_inputs() -> None:
         assert float(pathway(maps).var()) == pytest.approx(1, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_on_the_meta_device_nothing_is_allocated(kind: str) -> None:
-    with torch.device("meta"):
-        pathway = KINDS[kind](LayerShape((80, 32, 32), (80, 32, 32)))
-    assert all(parameter.is_meta for parameter in pathway.parameters())
-
-
-@pytest.mark.parametrize("factor", [0.0, 0.5, -2.0])
-@pytest.mark.parametrize("kind", KINDS)
-def test_scale(kind: str, factor: float) -> None:
-    shape = SHAPES["plain"]
-    pathway, maps = drawn(KINDS[kind](shape)), inputs_for(shape)
-    before = pathway(maps).detach()
-    pathway.scale_(factor)
-    after = pathway(maps)
-    assert_equal(after, factor * before, "outputs")
-    gradients = torch.autograd.grad(
-        after, list(pathway.parameters()), numbers(*after.shape), materialize_grads=True
-    )
-    assert any(float(gradient.abs().max()) > 0 for gradient in gradients)
-
-
 def test_scaling_leaves_the_first_factor() -> None:
     pathway = FactoredPathway(SHAPES["plain"])
     before = copy.deepcopy(pathway.readout.state_dict())
     pathway.scale_(0.25)
     assert all(torch.equal(before[n], t) for n, t in pathway.readout.state_dict().items())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_plain_is_a_copy_with_the_same_outputs(kind: str) -> None:
-    shape = SHAPES["stride"]
-    pathway, maps = drawn(KINDS[kind](shape)), inputs_for(shape)
-    plain = pathway.plain()
-    expected = pathway(maps).detach()
-    pathway.scale_(0.0)
-    assert torch.equal(plain(maps), expected)
-    if kind == "fc":
-        assert all(type(module).__module__.startswith("torch.nn") for module in plain.modules())
 
 
 # --- curvature -----------------------------------------------------------------------------------
@@ -338,22 +272,6 @@ def test_exact_for_any_examples_where_gradients_are_the_same(name: str, half: st
     assert_equal(found[f"0.{half}.weight"][0], dense[f"0.{half}.weight"], half)
 
 
-@pytest.mark.parametrize("create_graph", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_directions_at_once_do_not_matter(kind: str, create_graph: bool) -> None:
-    shape, likelihood = SHAPES["plain"], LIKELIHOODS["categorical"].build()
-    network = network_of(KINDS[kind](shape))
-    rows = inputs_for(shape, 2, 2).requires_grad_(create_graph)
-    one, many = (
-        library_blocks(
-            network, rows, 2, likelihood, directions_at_once=count, create_graph=create_graph
-        )
-        for count in (1, 100)
-    )
-    for name, block in one.items():
-        assert_equal(many[name], block, name)
-
-
 @pytest.mark.parametrize("directions", [1, 100])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_through_the_blocks(kind: str, directions: int) -> None:
@@ -378,13 +296,3 @@ def test_gradient_through_the_blocks(kind: str, directions: int) -> None:
     (autograd,) = torch.autograd.grad(expected, rows)
     assert float(autograd.abs().max()) > 1e-3
     assert_equal(gradient, autograd, "gradient", tolerance=1e-8)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_single_precision(kind: str) -> None:
-    shape = SHAPES["stride"]
-    pathway, maps = drawn(KINDS[kind](shape)), inputs_for(shape)
-    expected = pathway(maps)
-    found = pathway.float()(maps.float())
-    assert found.dtype == torch.float32
-    assert_equal(found, expected.float(), "outputs")

@@ -189,13 +189,6 @@ def test_every_kind_of_pathway_can_be_what_goes(kind, shape):
     assert (hardened(inputs) - layer(inputs)).abs().max() > 1e-3
 
 
-def test_plain_layers_are_those_of_torch():
-    shape = LayerShape((4, 6, 6), (8, 3, 3))
-    layer = RelaxedLayer.new(("fc", "conv"), shape)
-    hardened = harden(layer, {"": {"fc": 1.0, "conv": 0.0}})
-    assert [type(m) for m in hardened] == [nn.Flatten, nn.Linear, nn.Unflatten]
-
-
 def test_several_that_wait_still_share_their_choice():
     layer = disturbed_layer(("ffc", "conv", "sconv"), HALVED)
     hardened = harden(layer, {"": {"ffc": 0.0, "conv": 0.25, "sconv": 0.75}})
