@@ -8,15 +8,11 @@ import pytest
 import torch
 from network_cases import assert_equal
 from torch import Tensor
+from user_networks import numbers
 
 from isotropy.networks.pathways.fully_connected import products_by_channel
 
 BATCH, CHANNELS, INNER, OUTER, DIRECTIONS = 5, 3, 4, 2, 6
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def expected(rows: Tensor, matrices: Tensor) -> Tensor:

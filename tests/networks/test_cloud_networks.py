@@ -7,10 +7,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.networks.zoo.backbones import CELLS, REACH, WIDTH, SoftCounts, backbone, cloud_network
+from isotropy.networks.zoo.backbones import CELLS, REACH, WIDTH, SoftCounts, cloud_network
 
 DIMENSIONS = (1, 2, 3)
 
@@ -72,13 +71,6 @@ def test_smooth_in_the_points():
 def test_follows_the_type_of_the_data():
     assert SoftCounts()(clouds(2)).dtype == torch.float64
     assert SoftCounts()(clouds(2).float()).dtype == torch.float32
-
-
-def test_the_network_is_a_backbone_by_name():
-    network = backbone("clouds", (16, 2), 6, hidden=7)
-    assert [type(module) for module in network] == [SoftCounts, nn.Linear, nn.Tanh, nn.Linear]
-    assert network(torch.randn(2, 16, 2)).shape == (2, 6) and network[1].out_features == 7
-    assert "0.places" not in network.state_dict()  # a constant; run folders hold weights
 
 
 @pytest.mark.parametrize(

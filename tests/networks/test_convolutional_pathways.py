@@ -10,17 +10,10 @@ from network_cases import LIKELIHOODS, assert_equal, library_blocks, relative_di
 from oracles.dense_ggn import dense_ggn_blocks
 from oracles.dense_kfac import dense_kfac
 from torch import Tensor, nn
+from user_networks import numbers, seeded
 
 from isotropy.checks import CallerError
 from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def new(shape: LayerShape, kernel: int = 3) -> ConvolutionPathway:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from user_networks import draw
 
 from isotropy.checks import CallerError
 from isotropy.networks.averaging.augmentations import (
@@ -24,10 +24,6 @@ from isotropy.symmetry.actions.points import points
 
 NAMES = ("rotation", "scale_x", "scale_y")
 FACTOR = torch.tensor([[0.5, 0.0, -0.25], [0.1, 0.3, 0.0], [-0.2, 0.3, 0.05]], dtype=torch.float64)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def correlated(start: object = FACTOR, **arguments: object) -> CorrelatedRanges:
@@ -62,14 +58,6 @@ def test_half_widths_are_the_largest_coordinates_that_occur(entries: list[float]
     corners = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=3)), dtype=torch.float64)
     largest = augmentation.coordinates(corners[None]).detach()[0].max(0).values
     torch.testing.assert_close(augmentation.half_widths.detach(), largest)
-
-
-def test_symmetries_are_half_widths_in_units():
-    found = {s.name: s for s in correlated().symmetries()}
-    assert found["rotation"].high == pytest.approx(math.degrees(0.75))
-    assert found["rotation"].unit == "degrees" and found["rotation"].kind == "range"
-    assert found["scale_x"].high == pytest.approx(0.4)
-    assert all(s.low == -s.high for s in found.values())
 
 
 def test_correlations():
@@ -136,11 +124,6 @@ def test_zero_is_exactly_the_identity():
         copies = augmentation(images, noise)
     assert torch.equal(copies, images[:, None].expand_as(copies))
     torch.testing.assert_close(augmentation(images, noise), copies)
-
-
-def test_antithetic_noise():
-    noise = correlated().noise(3, 4, antithetic=True)
-    assert torch.equal(noise[:, 2:], -noise[:, :2])
 
 
 # --- bounds -----------------------------------------------------------------------------------
@@ -214,14 +197,6 @@ def test_projection_leaves_nothing_undefined():
 
 
 # --- states and records -----------------------------------------------------------------------
-
-
-def test_law_is_json():
-    law = json.loads(json.dumps(correlated().law()))
-    assert law["kind"] == "correlated"
-    assert law["factor"] == FACTOR.tolist()
-    assert [g["name"] for g in law["generators"]] == list(NAMES)
-    assert law["generators"][0]["matrix"] == [[0, 1, 0], [-1, 0, 0]]
 
 
 REFUSED = {

@@ -290,14 +290,6 @@ def test_the_state_is_its_coefficients_and_comes_back(name):
 
 
 @pytest.mark.slow
-def test_it_is_one_graph():
-    network = network_of("O(3)")
-    inputs = random_inputs(6, network.source.size, torch.float32)
-    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
-    assert torch.allclose(compiled(inputs), network(inputs), atol=1e-6)
-
-
-@pytest.mark.slow
 def test_it_compiles_to_machine_code():
     network = network_of("SO(3)")
     inputs = random_inputs(6, network.source.size, torch.float32)

@@ -15,6 +15,7 @@ import pytest
 import scipy.linalg
 import torch
 from torch.utils.data import DataLoader, Dataset
+from user_networks import draw, seeded
 
 from isotropy.checks import CallerError
 from isotropy.networks.averaging.augmentations import Augmentation, CorrelatedRanges, UniformRanges
@@ -37,14 +38,6 @@ from isotropy.symmetry.actions.intensity import intensity
 
 CHANNELS, HEIGHT, WIDTH = SHAPE = (3, 9, 12)
 SQUARE = (3, 9, 9)
-
-
-def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def six(**options: Any) -> UniformRanges:

@@ -16,6 +16,7 @@ from oracles.dense_ggn import dense_ggn_blocks, gaussian_curvature
 from oracles.dense_kfac import dense_kfac
 from oracles.pathway_oracle import dense_factored_kfac, factored_forward
 from torch import Tensor, nn
+from user_networks import numbers, seeded
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
@@ -35,14 +36,6 @@ SHAPES = {
 }
 CLASSES = 3
 Module = TypeVar("Module", bound=nn.Module)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def drawn(module: Module) -> Module:

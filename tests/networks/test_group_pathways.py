@@ -16,6 +16,7 @@ from network_cases import LIKELIHOODS, assert_equal, library_blocks, relative_di
 from oracles.dense_ggn import OutputCurvature, dense_ggn_blocks
 from oracles.dense_kfac import layer_jacobians
 from torch import Tensor, nn
+from user_networks import numbers
 
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
@@ -31,11 +32,6 @@ from isotropy.symmetry.groups.point_groups import PointGroup
 
 GROUPS = ("Trivial(2)", "C(2)", "C(4)", "D(1)", "D(2)", "D(4)", "Z(2)")
 EXACT = 1e-12
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def with_random_parameters(module: nn.Module) -> nn.Module:

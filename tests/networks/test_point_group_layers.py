@@ -17,7 +17,7 @@ from oracles.dense_kfac import layer_jacobians
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn import functional
-from user_networks import images, seeded
+from user_networks import images, numbers, seeded
 
 from isotropy.networks.building import group_network
 from isotropy.networks.equivariant.point_group_layers import (
@@ -30,10 +30,6 @@ from isotropy.symmetry.groups.point_groups import PointGroup
 
 GROUPS = [PointGroup.of(name) for name in ("C(2)", "C(4)", "D(1)", "D(2)", "D(4)")]
 every_group = pytest.mark.parametrize("group", GROUPS, ids=str)
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def layer_of(group: str, lifts: bool, **settings: Any) -> PointGroupConv2d:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from user_networks import seeded
 
 from isotropy.checks import CallerError
 from isotropy.networks.averaging.baselines import EightBitTransform, RandomCopies, trivial_augment
@@ -22,10 +23,6 @@ def brighter(image: Tensor) -> Tensor:
 
 def shift() -> RandomCopies:
     return RandomCopies(RandomTransform(brighter, "brighter", per_example=True))
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_every_copy_is_a_draw_of_its_own():

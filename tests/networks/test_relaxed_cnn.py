@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from user_networks import seeded
 
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
@@ -14,10 +15,6 @@ from isotropy.networks.pathways.relax import Lift, MapMaximum, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, RelaxedLayer
 
 MIXED = ("ffc", "conv", "gconv")
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def images(batch: int = 3, channels: int = 2, size: int = 32) -> Tensor:

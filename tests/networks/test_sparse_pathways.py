@@ -10,8 +10,8 @@ from network_cases import assert_equal, library_blocks, relative_difference
 from oracles import filter_basis_oracle as oracle
 from oracles.dense_ggn import dense_ggn_blocks, gaussian_curvature, softmax_curvature
 from torch import Tensor, nn
+from user_networks import seeded
 
-from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical, Gaussian
@@ -34,10 +34,6 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def drawn(kind: type[Pathway], shape: LayerShape = SHAPE, seed: int = 0, **options) -> Pathway:
@@ -344,13 +340,6 @@ def test_lengthscales_and_anchors_add_one_and_two_each():
     bare, full = (SparseConvolutionPathway(SHAPE, **given) for given in ({}, LEARNED))
     counts = [sum(p.numel() for p in made.parameters()) for made in (bare, full)]
     assert counts == [3 * 2 * 5 + 3, 3 * 2 * 5 + 3 + 1 + 2 * 5]
-
-
-@pytest.mark.parametrize("sparsity", [0.0, -1.0, 1.2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sparsity_out_of_range_is_refused_by_pathways(kind: type[Pathway], sparsity: float):
-    with pytest.raises(CallerError, match="above 0 and at most 1"):
-        kind(SHAPE, sparsity=sparsity)
 
 
 def test_what_is_learned_can_be_read():
