@@ -15,6 +15,7 @@ from user_networks import seeded
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical, Gaussian
+from isotropy.networks.pathways.filter_basis import BasisOptions
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
 from isotropy.networks.pathways.sparse import (
     SparseConvolutionPathway,
@@ -26,7 +27,7 @@ SHAPE = LayerShape((2, 4, 4), (3, 4, 4))
 KINDS = [SparseConvolutionPathway, SparseFactoredPathway]
 CLASSES = 3
 FORMS = ("convolution", "readout", "spread")
-LEARNED = {"learns_lengthscale": True, "learns_anchors": True}
+LEARNED = {"basis": BasisOptions(learns_lengthscale=True, learns_anchors=True)}
 
 
 @pytest.fixture(autouse=True)

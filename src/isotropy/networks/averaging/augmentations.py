@@ -233,16 +233,7 @@ class UniformRanges(Ranges):
     ) -> None:
         super().__init__()
         self.action = action
-        given = start if isinstance(start, Mapping) else {}
-        for name in (*given, *(caps or {})):
-            check_choice(name, action.names, what="generator")
-        widths = [
-            generator.from_units(given.get(generator.name, 0.0))
-            if isinstance(start, Mapping)
-            else start
-            for generator in action.generators
-        ]
-        self.half_widths = nn.Parameter(torch.tensor(widths, dtype=dtype))
+        self.half_widths = nn.Parameter(torch.tensor(start_widths(action, start), dtype=dtype))
         self.register_buffer("bounds", range_bounds(action, caps or {}).to(dtype))
         counts = torch.tensor([generator.multiplicity for generator in action.generators])
         self.register_buffer("counts", counts, persistent=False)
@@ -355,11 +346,25 @@ def _shortest(points: int, first: int, second: int) -> int:
     )
 
 
-def range_bounds(action: Action, caps: Mapping[str, float]) -> Tensor:
-    """Largest half-width of each generator in coordinates: its period, or the caller's cap."""
+def start_widths(action: Action, start: float | Mapping[str, float]) -> list[float]:
+    """Half-widths in coordinates: one number for all, or by name in reported units, others zero."""
+    if not isinstance(start, Mapping):
+        return [start] * len(action.generators)
+    for name in start:
+        check_choice(name, action.names, what="generator")
+    return [each.from_units(start.get(each.name, 0.0)) for each in action.generators]
+
+
+def range_bounds(action: Action, caps: Mapping[str, float], *, periodic: bool = True) -> Tensor:
+    """Largest half-width of each generator in coordinates: its period, or the caller's cap.
+
+    periodic: whether a period bounds a range
+    """
+    for name in caps:
+        check_choice(name, action.names, what="generator")
     bounds = []
     for generator in action.generators:
-        bound = float("inf") if generator.period is None else generator.period
+        bound = generator.period if periodic and generator.period is not None else float("inf")
         if generator.name in caps:
             cap = caps[generator.name]
             if not cap >= 0:
@@ -426,8 +431,6 @@ class CorrelatedRanges(Ranges):
                 "single correlation; use independent ranges for it"
             )
         self.action = action
-        for name in caps or {}:
-            check_choice(name, action.names, what="generator")
         self.factor = nn.Parameter(self._start(start).to(dtype))
         self.register_buffer("bounds", range_bounds(action, caps or {}).to(dtype))
         self._keep_bounds()
@@ -443,12 +446,7 @@ class CorrelatedRanges(Ranges):
                     f"{shape_text(start)}"
                 )
             return start.detach().clone()
-        if not isinstance(start, Mapping):
-            return start * torch.eye(size, dtype=torch.float64)
-        for name in start:
-            check_choice(name, self.action.names, what="generator")
-        widths = [g.from_units(start.get(g.name, 0.0)) for g in self.action.generators]
-        return torch.diag(torch.tensor(widths, dtype=torch.float64))
+        return torch.diag(torch.tensor(start_widths(self.action, start), dtype=torch.float64))
 
     @property
     def half_widths(self) -> Tensor:

@@ -33,8 +33,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotropy.checks import CallerError, check_choice, shape_text
-from isotropy.networks.averaging.augmentations import Augmentation, Ranges, Symmetry
+from isotropy.checks import CallerError, shape_text
+from isotropy.networks.averaging.augmentations import (
+    Augmentation,
+    Ranges,
+    Symmetry,
+    range_bounds,
+    start_widths,
+)
 from isotropy.networks.averaging.mixtures import NoRanges
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.finite import FiniteAction, RandomTransform
@@ -80,25 +86,15 @@ class SoftplusRanges(Ranges):
     ) -> None:
         super().__init__()
         self.action = action
-        for name in (*(start or {}), *(caps or {})):
-            check_choice(name, action.names, what="generator")
         generators = action.generators
         scales = torch.tensor([factors.get(each.name, 1.0) for each in generators], dtype=dtype)
-        # From a reported half-width to the width of the whole interval.
-        units = torch.tensor([2 * each.from_units(1.0) for each in generators], dtype=dtype)
-        units = units / scales
         raw = torch.zeros(len(generators), dtype=dtype)
         if start is not None:
-            given = torch.tensor([start.get(name, 0.0) for name in action.names], dtype=dtype)
-            raw = _raw(given * units).clamp(min=SMALLEST_START)
-        for name, cap in (caps or {}).items():
-            if not cap >= 0:
-                raise CallerError(
-                    f"cap for {name!r}: expected a half-width of at least 0, got {cap}"
-                )
-        most = torch.tensor([(caps or {}).get(n, float("inf")) for n in action.names], dtype=dtype)
+            given = torch.tensor(start_widths(action, start), dtype=dtype)
+            raw = _raw(2 * given / scales).clamp(min=SMALLEST_START)
+        most = range_bounds(action, caps or {}, periodic=False).to(dtype)
         self.raw = nn.Parameter(raw)
-        self.register_buffer("bounds", _raw(most * units))
+        self.register_buffer("bounds", _raw(2 * most / scales))
         self.register_buffer("scales", scales, persistent=False)
         counts = torch.tensor([each.multiplicity for each in generators])
         self.register_buffer("counts", counts, persistent=False)

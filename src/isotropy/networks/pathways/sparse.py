@@ -165,8 +165,8 @@ class SparseSpread(SparseLayer):
 class SparseConvolutionPathway(Pathway):
     """A convolution by filters in a basis, `convolution` (Eq. 6).
 
+    basis:     options of the basis
     kernel:    height and width of filters, odd
-    sparsity, learns_lengthscale, learns_anchors: see `BasisOptions`
     generator: draws anchors and filters, uniform within ±√(6/(C·kernel²)) before they are fitted
 
     Raises CallerError for an even kernel, one that is too large, or a sparsity out of (0, 1].
@@ -180,11 +180,9 @@ class SparseConvolutionPathway(Pathway):
     def __init__(
         self,
         shape: LayerShape,
+        basis: BasisOptions | None = None,
         *,
         kernel: int = 3,
-        sparsity: float = 0.5,
-        learns_lengthscale: bool = False,
-        learns_anchors: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape)
@@ -195,7 +193,7 @@ class SparseConvolutionPathway(Pathway):
             (kernel, kernel),
             (outputs, inputs),
             math.sqrt(6 / (inputs * kernel**2)),
-            BasisOptions(sparsity, learns_lengthscale, learns_anchors),
+            basis,
             generator=generator,
         )
 
@@ -217,7 +215,7 @@ class SparseConvolutionPathway(Pathway):
 class SparseFactoredPathway(Pathway):
     """The fully connected map in two factors in bases: `readout`, then `spread` (Eq. 7).
 
-    sparsity, learns_lengthscale, learns_anchors: see `BasisOptions`; of both factors
+    basis:     options of the bases of both factors
     generator: draws anchors and filters, uniform within ±√(3/(XY)) and ±√(3/C) before they are
                fitted
 
@@ -235,24 +233,18 @@ class SparseFactoredPathway(Pathway):
     def __init__(
         self,
         shape: LayerShape,
+        basis: BasisOptions | None = None,
         *,
-        sparsity: float = 0.5,
-        learns_lengthscale: bool = False,
-        learns_anchors: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape)
         (inputs, height, width), (outputs, rows, columns) = shape.source, shape.target
-        options = BasisOptions(sparsity, learns_lengthscale, learns_anchors)
+        bound = math.sqrt(3 / (height * width))
         self.readout = SparseReadOut(
-            (height, width),
-            (inputs, outputs),
-            math.sqrt(3 / (height * width)),
-            options,
-            generator=generator,
+            (height, width), (inputs, outputs), bound, basis, generator=generator
         )
         self.spread = SparseSpread(
-            (rows, columns), (outputs, inputs), math.sqrt(3 / inputs), options, generator=generator
+            (rows, columns), (outputs, inputs), math.sqrt(3 / inputs), basis, generator=generator
         )
 
     def forward(self, maps: Tensor) -> Tensor:
