@@ -167,35 +167,32 @@ class EMLP(OfParts):
         """Scale the layers so that what each hands on varies as much, for normal inputs."""
         own = torch.Generator().manual_seed(0)
         parts = self.parts(torch.randn(EXAMPLES, self.in_features, generator=own))
-        for block in self.blocks:
-            assert isinstance(block, EquivariantBlock)
+        for block in self._blocks():
             spread = TELLING_SPREAD if block.bilinear.tells else BILINEAR_SPREAD
             parts = block.rescale_(parts, spread * min(1, FEW_LAYERS / len(self.blocks)))
         self.head.rescale_(parts, OUTPUT_SPREAD)
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
-        for block in self.blocks:
-            assert isinstance(block, EquivariantBlock)
+        for block in self._blocks():
             parts = block.of_parts(parts)
         return self.head.of_parts(parts)
+
+    def _blocks(self) -> list[EquivariantBlock]:
+        return [block for block in self.blocks if isinstance(block, EquivariantBlock)]
 
     def export(self) -> nn.Sequential:
         """The same network of plain layers: `nn.Linear`, contractions and gates, without bases.
 
         A copy: later training of either leaves the other as it is.
         """
-        return nn.Sequential(
-            *(block.export() for block in self.blocks if isinstance(block, EquivariantBlock)),
-            self.head.export(),
-        )
+        return nn.Sequential(*(block.export() for block in self._blocks()), self.head.export())
 
     def plain_state(self) -> dict[str, Tensor]:
         """Parameters of `export()` as functions of the coefficients, by name."""
-        layers = [*self.blocks, self.head]
+        layers: list[EquivariantBlock | EquivariantLinear] = [*self._blocks(), self.head]
         return {
             f"{number}.{name}": tensor
             for number, layer in enumerate(layers)
-            if isinstance(layer, EquivariantBlock | EquivariantLinear)
             for name, tensor in layer.plain_state().items()
         }
 

@@ -302,11 +302,14 @@ class IsotypicMap(ExactBuffers):
     def forward(self, coefficients: Tensor, bias: Tensor | None, parts: Sequence[Tensor]) -> Parts:
         batch = parts[0].shape[-1]
         pieces: dict[int, list[Tensor]] = {}
-        matrices = coefficients.split([each.amount for each in self._types])
+        matrices = self._by_amount(coefficients)
         for each, matrix, own in zip(self._types, matrices, self._by_type(parts), strict=True):
             found = self._mixed(each, matrix, bias, own, batch)
             pieces[each.number] = list(found.split(each.runs)) if len(each.runs) > 1 else [found]
         return [self._together(k, pieces, parts[0]) for k in range(len(self._targets))]
+
+    def _by_amount(self, coefficients: Tensor) -> Sequence[Tensor]:
+        return coefficients.split([each.amount for each in self._types])
 
     def _by_type(self, parts: Sequence[Tensor]) -> list[Parts]:
         """For each irreducible that maps reach, its parts (copies, d, batch) in the inputs."""
@@ -369,11 +372,8 @@ class IsotypicMap(ExactBuffers):
         fans = [
             sum(self._type(n).parts_in * self._type(n).degree for n in f.numbers) for f in self._out
         ]
-        at = 0
-        for each in self._types:
-            matrix = coefficients[at : at + each.amount].view(each.parts_out, -1)
-            at += each.amount
-            row = 0
+        for each, flat in zip(self._types, self._by_amount(coefficients), strict=True):
+            matrix, row = flat.view(each.parts_out, -1), 0
             for kind, frame, fan in zip(self._targets, self._out, fans, strict=True):
                 rows = kind.copies * frame.numbers.count(each.number)
                 if rows and each.parts_in:
@@ -387,10 +387,8 @@ class IsotypicMap(ExactBuffers):
     def rescale_(self, coefficients: Tensor, parts: Sequence[Tensor], spread: float) -> None:
         """Scale W so that the coordinates of each irreducible part of the outputs have this
         standard deviation over examples. Parts that do not vary stay."""
-        at = 0
-        for each, pieces in zip(self._types, self._by_type(parts), strict=True):
-            matrix = coefficients[at : at + each.amount]
-            at += each.amount
+        matrices = self._by_amount(coefficients)
+        for each, matrix, pieces in zip(self._types, matrices, self._by_type(parts), strict=True):
             if pieces:
                 found = self._mixed(each, matrix, None, pieces, parts[0].shape[-1])
                 rows = matrix.view(each.parts_out, -1).split(each.runs)

@@ -250,7 +250,8 @@ def _check_memory(
     model: nn.Module, chosen: Mapping[str, LayerShape], pathways: Sequence[str]
 ) -> None:
     sizes = {
-        (name, kind): _largest_count(kind, shape) * _weight(model, name).element_size()
+        (name, kind): _largest_count(kind, shape)
+        * model.get_parameter(f"{name}.weight".removeprefix(".")).element_size()
         for name, shape in chosen.items()
         for kind in pathways
     }
@@ -262,12 +263,6 @@ def _check_memory(
             f"{LARGEST_BYTES / 1e9:.0f} GB; use ffc or sfc in place of fc, name fewer layers with "
             "layers=, or take smaller images"
         )
-
-
-def _weight(model: nn.Module, name: str) -> Tensor:
-    weight = model.get_submodule(name).weight
-    assert isinstance(weight, Tensor)
-    return weight
 
 
 def _largest_count(kind: str, shape: LayerShape) -> int:

@@ -148,7 +148,14 @@ class Scale(nn.Module):
 
 
 class _ScalarRule(LayerRule):
-    """The exact 1×1 block of a scalar: its gradient, summed over samples and positions."""
+    """The exact 1×1 block of a scalar: its gradient, summed over samples and positions.
+
+    derivative: of the loss by the scalar, from inputs and gradients, before it is summed
+    """
+
+    def __init__(self, name: str, derivative: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.parameters = (name,)
+        self.derivative = derivative
 
     def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
         return inputs.new_zeros(())  # the gradient alone says everything
@@ -159,30 +166,13 @@ class _ScalarRule(LayerRule):
         per_row = self.derivative(inputs, gradient).flatten(2).sum(2)
         return per_row.unflatten(1, (-1, copies.count)).sum(2)
 
-    def derivative(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        raise NotImplementedError
-
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
         total = sum((use.gradient for use in uses[1:]), start=uses[0].gradient)
         return {self.parameters[0]: DenseRoots(total.reshape(-1, 1))}
 
 
-class _BiasRule(_ScalarRule):
-    parameters = ("bias",)
-
-    def derivative(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        return gradient
-
-
-class _ScaleRule(_ScalarRule):
-    parameters = ("scale",)
-
-    def derivative(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        return gradient * inputs
-
-
-register_rule(Bias, _BiasRule())
-register_rule(Scale, _ScaleRule())
+register_rule(Bias, _ScalarRule("bias", lambda _, gradient: gradient))
+register_rule(Scale, _ScalarRule("scale", lambda inputs, gradient: gradient * inputs))
 
 
 class _FixupBlock(nn.Module):

@@ -199,14 +199,13 @@ def _build_from_timm(written: str, shape: Sequence[int], outputs: int) -> nn.Mod
         ) from error
     if name not in timm.list_models():
         raise CallerError(f"unknown timm model {name!r}")
-    network: nn.Module
-    if not trained:
-        network = timm.create_model(name, num_classes=outputs, in_chans=shape[0])
-        return network
+    # Trained, it has the head it was trained with, whatever the data's classes are.
+    settings = {"pretrained": True} if trained else {"num_classes": outputs, "in_chans": shape[0]}
     try:
-        # With the head it was trained with, whatever the data's classes are.
-        network = timm.create_model(name, pretrained=True)
+        network: nn.Module = timm.create_model(name, **settings)
     except Exception as error:
+        if not trained:
+            raise
         raise CallerError(
             f"timm model {name!r}: its trained weights could not be had ({error}); without "
             f"{TRAINED} it is built with random weights"
