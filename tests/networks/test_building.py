@@ -205,6 +205,14 @@ def test_width_keeps_channels_if_asked() -> None:
         group_network(network, GROUPS[1], shape, width="same")  # type: ignore[arg-type]
 
 
+def test_maps_add_up_where_channels_are_few() -> None:
+    """A shortcut with zeros has twice the channels of its inputs, whatever share is kept."""
+    network = backbone("resnet", (1, 8, 8), 3, width=4)
+    built = group_network(network, GROUPS[4], (1, 8, 8), generator=seeded())
+    outputs = [block.conv2.weight.shape[0] for block in built.model.blocks]
+    assert built.error < 1e-5 and outputs[1:] == [2 * outputs[0], 4 * outputs[0]]
+
+
 def test_spread_of_weights_follows_the_given_network() -> None:
     network, shape = network_of("convnet")
     built = group_network(

@@ -7,6 +7,7 @@ which the layer is linear in; blocks are written out densely from it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from oracles.dense_kfac import layer_jacobians
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn import functional
-from user_networks import images, numbers, seeded
+from user_networks import disturb, images, numbers, seeded
 
 from isotropy.networks.building import group_network
 from isotropy.networks.equivariant.point_group_layers import (
@@ -26,6 +27,7 @@ from isotropy.networks.equivariant.point_group_layers import (
     PointGroupConv2d,
 )
 from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
+from isotropy.networks.zoo.backbones import backbone
 from isotropy.symmetry.groups.point_groups import PointGroup
 
 GROUPS = [PointGroup.of(name) for name in ("C(2)", "C(4)", "D(1)", "D(2)", "D(4)")]
@@ -206,19 +208,30 @@ def test_exact_where_all_places_see_the_same_and_one_is_seen(
     assert relative_difference(found["0.weight"][0], exact["0.weight"]) > 0.05
 
 
-def test_every_parameter_of_a_built_network_has_curvature() -> None:
-    """Strides that became polyphase components, norms and the head; with a graph."""
-    plain = nn.Sequential(
+def strided() -> nn.Module:
+    """Strides that become polyphase components, norms, and a head that sees positions."""
+    return nn.Sequential(
         nn.Conv2d(1, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1),
         nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3), nn.Tanh(), nn.Linear(3, 3),
-    ).double()  # fmt: skip
-    for group in ("C(4)", "D(4)"):
-        built = group_network(plain, PointGroup.of(group), (1, 8, 8), generator=seeded())
-        network = built.model.eval()
-        assert len(built.replaced) == 2
-        rows, kind = numbers(4, 1, 8, 8).requires_grad_(), LIKELIHOODS["categorical"]
-        found = library_blocks(network, rows, 2, kind.build(), create_graph=True)
-        assert set(found) == {name for name, _ in network.named_parameters()}
-        total = sum((block.sum() for block in found.values()), torch.zeros(()).double())
-        (gradient,) = torch.autograd.grad(total, rows)
-        assert bool(gradient.isfinite().all()) and float(gradient.abs().max()) > 0
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("group", ["C(4)", "D(4)"])
+@pytest.mark.parametrize(
+    "make", [strided, lambda: backbone("resnet", (1, 8, 8), 3, width=4)], ids=["strided", "resnet"]
+)
+def test_every_parameter_of_a_built_network_has_curvature(
+    make: Callable[[], nn.Module], group: str
+) -> None:
+    """With a graph to the inputs, as learning a symmetry on top of the group needs it."""
+    built = group_network(make().double(), PointGroup.of(group), (1, 8, 8), generator=seeded())
+    network = built.model.eval()
+    disturb(network)  # half of the resnet starts at zero
+    assert len(built.replaced) >= 2
+    rows, kind = numbers(4, 1, 8, 8).requires_grad_(), LIKELIHOODS["categorical"]
+    found = library_blocks(network, rows, 2, kind.build(), create_graph=True)
+    assert set(found) == {name for name, _ in network.named_parameters()}
+    assert all(bool(block.any()) for block in found.values())
+    total = sum((block.sum() for block in found.values()), torch.zeros(()).double())
+    (gradient,) = torch.autograd.grad(total, rows)
+    assert bool(gradient.isfinite().all()) and float(gradient.abs().max()) > 0

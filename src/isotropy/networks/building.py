@@ -110,9 +110,27 @@ def group_network(
             f"group {group}: expected {square} (channels, height, width), got {tuple(shape)}"
         )
     copied = copy.deepcopy(model)
+    layers = _layers(group, _traced(copied, shape))
+    shares = [1.0] if width == "same channels" else _shares(copied, group, layers)
+    for share in shares[:-1]:
+        try:
+            return _built(model, group, shape, share, generator)
+        except CallerError:  # maps no longer add up, or there is more than that
+            continue
+    return _built(model, group, shape, shares[-1], generator)
+
+
+def _built(
+    model: nn.Module,
+    group: PointGroup,
+    shape: Sequence[int],
+    share: float,
+    generator: torch.Generator | None,
+) -> GroupNetwork:
+    """The copy with this share of the channels for each element."""
+    copied = copy.deepcopy(model)
     calls = _traced(copied, shape)
     layers = _layers(group, calls)
-    share = 1.0 if width == "same channels" else _share(copied, group, layers)
     made = {each.module: each.made(group, share, generator) for each in layers}
     for old, new in made.items():
         new.train(old.training)
@@ -253,11 +271,11 @@ def _few(channels: int, share: float) -> int:
     return max(1, round(share * channels))
 
 
-def _share(model: nn.Module, group: PointGroup, layers: Sequence[_Layer]) -> float:
-    """The share of channels with which there are about as many parameters as there were.
+def _shares(model: nn.Module, group: PointGroup, layers: Sequence[_Layer]) -> list[float]:
+    """Shares of channels with which there are about as many parameters as there were.
 
     Shares that make whole numbers of all channels are better, since sums of channels are then
-    divided as their parts are; others are taken where these are too far off.
+    divided as their parts are; another is tried first where these are too far off.
     """
     plain = sum(each.numel() for each in model.parameters())
     kept = plain - sum(each.numel() for layer in layers for each in _own(layer.module))
@@ -268,8 +286,10 @@ def _share(model: nn.Module, group: PointGroup, layers: Sequence[_Layer]) -> flo
         count = kept + sum(layer.count(group, share) for layer in layers)
         return abs(math.log(count / plain))
 
-    best = min((part / unit for part in range(1, unit + 1)), key=off)
-    return best if off(best) < ROUNDING else min((part / 200 for part in range(1, 201)), key=off)
+    whole_share = min((part / unit for part in range(1, unit + 1)), key=off)
+    if off(whole_share) < ROUNDING:
+        return [whole_share]
+    return [min((part / 200 for part in range(1, 201)), key=off), whole_share]
 
 
 def _layers(group: PointGroup, calls: Sequence[_Call]) -> list[_Layer]:

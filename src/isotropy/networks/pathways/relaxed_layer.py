@@ -1,13 +1,13 @@
 """A layer that is the sum of pathways, and pathways by name.
 
     name              pathway                                             file
-    fc                fully connected, every pixel with every other       fully_connected_pathways
-    ffc               the same in two factors (Eq. 5)                     fully_connected_pathways
-    sfc               the same with factors in a basis (Eq. 7)            sparse_pathways
-    conv              convolution                                         convolutional_pathways
-    sconv             convolution by filters in a basis (Eq. 6)           sparse_pathways
-    gconv             group convolution, pointwise in the group (F.3)     group_pathways
-    gconv-full, gconv-separable, gconv-depthwise   the other forms of F.3 group_pathways
+    fc                fully connected, every pixel with every other       fully_connected
+    ffc               the same in two factors (Eq. 5)                     fully_connected
+    sfc               the same with factors in a basis (Eq. 7)            sparse
+    conv              convolution                                         pathway
+    sconv             convolution by filters in a basis (Eq. 6)           sparse
+    gconv             group convolution, pointwise in the group (F.3)     group_convolution
+    gconv-full, gconv-separable, gconv-depthwise   the other forms of F.3 group_convolution
 
 (van der Ouderaa, Immer and van der Wilk 2023.) Outputs are added, as in Eq. 4; the published code
 takes their mean, which is the same with priors of another scale. In new layers the pathways with a
