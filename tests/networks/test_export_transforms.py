@@ -364,10 +364,6 @@ class TestTorchvision:
         data = draw(1, *SHAPE)
         assert torch.equal(replayed(transform, data[0]), replayed(transform, data)[0])
 
-    def test_images_of_a_batch_have_draws_of_their_own(self) -> None:
-        moved = replayed(as_torchvision(six()), draw(1, *SHAPE).expand(5, -1, -1, -1))
-        assert len({tuple(image.flatten().tolist()) for image in moved}) == 5
-
     def test_matrix_is_in_pixels_of_the_image(self) -> None:
         transform = as_torchvision(six())
         noise = transform.noise(3, generator=seeded())
