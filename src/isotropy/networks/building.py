@@ -452,6 +452,9 @@ def _culprit(
     return "what the forward code does after its last layer"
 
 
+# --- again, from the settings of a run folder ---------------------------------------------------
+
+
 def rebuilt(config: Mapping[str, Any], network: nn.Module | None = None) -> nn.Module:
     """The model of these settings.
 

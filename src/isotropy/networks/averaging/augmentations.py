@@ -261,152 +261,6 @@ class UniformRanges(Ranges):
         return self.half_widths
 
 
-def uniform_noise(
-    shape: tuple[int, int, int],
-    *,
-    like: Tensor,
-    generator: torch.Generator | None,
-    antithetic: bool = False,
-) -> Tensor:
-    """(batch, samples, numbers), each uniform on [−1, 1]; antithetic: second half minus the first.
-
-    A Latin hypercube (McKay, Beckman and Conover 1979): the samples of one example fall one into
-    each of S equal parts of [−1, 1], for every number,
-
-        ε_s = 2 (π(s) + u_s) / S − 1,      u_s uniform on [0, 1)
-
-    Averages over S independent copies have the covariance Cov/S, which the curvature of the
-    averaged network takes for curvature: E[ā āᵀ] = μμᵀ + Cov/S. The evidence then charges for
-    width, and more so the fewer copies there are. Of stratified copies the covariance falls as
-    S⁻³ along each generator. For what several generators do together the orders π are those of a
-    lattice, moved at random: π_j(s) = z_j s + shift_j mod S (`lattice`).
-    """
-    batch, samples, numbers = shape
-    if antithetic and samples % 2:
-        raise CallerError(f"antithetic noise: expected even samples, got {samples}")
-    drawn = samples // 2 if antithetic else samples
-    draws: dict[str, Any] = {"generator": generator, "device": like.device, "dtype": like.dtype}
-    places, order = torch.rand((2, batch, drawn, numbers), **draws)
-    shifts = (torch.rand((batch, 1, numbers), **draws) * drawn).floor()
-    steps = torch.arange(drawn, device=like.device, dtype=like.dtype)
-    strata = order.argsort(1).to(like.dtype)
-    for number, factor in enumerate(lattice(drawn, numbers)):
-        if factor:
-            strata[..., number] = (factor * steps + shifts[..., number]) % drawn
-    epsilon = (strata + places) * (2 / drawn) - 1
-    return torch.cat([epsilon, -epsilon], 1) if antithetic else epsilon
-
-
-@lru_cache
-def even_points(points: int, numbers: int, seed: int) -> Tensor:
-    """Points (points, numbers) in [0, 1), float64, over which a mean is close to the integral.
-
-    One number: the midpoints of S equal parts, whose error falls as S⁻², and faster than any power
-    over a whole period. Several: the first points of a scrambled Sobol sequence, S^(−3/2) up to
-    logarithms for smooth functions (Owen 1997), where independent points have S^(−1/2).
-    """
-    if not numbers:
-        return torch.zeros(points, 0, dtype=torch.float64)
-    if numbers == 1:
-        return ((torch.arange(points, dtype=torch.float64) + 0.5) / points)[:, None]
-    engine = torch.quasirandom.SobolEngine(numbers, scramble=True, seed=seed)
-    return engine.draw(points, dtype=torch.float64)
-
-
-@lru_cache
-def lattice(points: int, numbers: int) -> tuple[int, ...]:
-    """Factors z of a lattice of points (z_1 s, z_2 s, …) mod S whose planes are all well filled.
-
-    One after the other: the z_j, without a common divisor with S, for which the shortest distance
-    of two points (round the borders) in the planes of z_j with those before it is largest. Zero
-    where none is left that is not ± one of them; there a random order is better.
-    """
-    chosen = [1][:numbers]
-    while len(chosen) < numbers:
-        left = [
-            z
-            for z in range(2, points // 2 + 1)
-            if math.gcd(z, points) == 1 and z not in chosen and points - z not in chosen
-        ]
-        if not left:
-            break
-        chosen.append(max(left, key=lambda z: min(_shortest(points, known, z) for known in chosen)))
-    return (*chosen, *(0,) * (numbers - len(chosen)))
-
-
-def _shortest(points: int, first: int, second: int) -> int:
-    """The least squared distance from one lattice point of a plane to another."""
-
-    def along(factor: int, step: int) -> int:
-        place = factor * step % points
-        return min(place, points - place)
-
-    return min(
-        (along(first, step) ** 2 + along(second, step) ** 2 for step in range(1, points)), default=0
-    )
-
-
-def start_widths(action: Action, start: float | Mapping[str, float]) -> list[float]:
-    """Half-widths in coordinates: one number for all, or by name in reported units, others zero."""
-    if not isinstance(start, Mapping):
-        return [start] * len(action.generators)
-    for name in start:
-        check_choice(name, action.names, what="generator")
-    return [each.from_units(start.get(each.name, 0.0)) for each in action.generators]
-
-
-def range_bounds(action: Action, caps: Mapping[str, float], *, periodic: bool = True) -> Tensor:
-    """Largest half-width of each generator in coordinates: its period, or the caller's cap.
-
-    periodic: whether a period bounds a range
-    """
-    for name in caps:
-        check_choice(name, action.names, what="generator")
-    bounds = []
-    for generator in action.generators:
-        bound = generator.period if periodic and generator.period is not None else float("inf")
-        if generator.name in caps:
-            cap = caps[generator.name]
-            if not cap >= 0:
-                raise CallerError(
-                    f"cap for {generator.name!r}: expected a half-width of at least 0 "
-                    f"{generator.unit}, got {cap}"
-                )
-            bound = min(bound, generator.from_units(cap))
-        bounds.append(bound)
-    return torch.tensor(bounds, dtype=torch.float64)
-
-
-def generator_records(action: Action) -> list[dict[str, Any]]:
-    """The action's generators in JSON: name, unit, scale, and the matrix where there is one."""
-    return [
-        {
-            "name": generator.name,
-            "unit": generator.unit,
-            "coordinate_per_unit": generator.coordinate_per_unit,
-            "period": generator.period,
-            **({"matrix": generator.matrix} if hasattr(generator, "matrix") else {}),
-        }
-        for generator in action.generators
-    ]
-
-
-OPTIONS = ("interpolation", "padding", "fill", "align_corners", "boundary")
-"""What an Action may have been told besides its generators, and a law must repeat."""
-
-
-def action_records(action: Action) -> list[dict[str, Any]]:
-    """Which generators share one exponential, in the order they act, and their action's options."""
-    parts = action.actions if isinstance(action, Composition) else (action,)
-    return [
-        {
-            "generators": list(part.names),
-            **{name: value for name in OPTIONS if (value := getattr(part, name, None)) is not None},
-        }
-        for part in parts
-    ]
-
-
 class CorrelatedRanges(Ranges):
     """Correlated uniform ranges over the generators of an action.
 
@@ -523,3 +377,149 @@ def _matching(right: Tensor) -> Tensor:
         remaining[axis, :] = -1
         remaining[:, column] = -1
     return columns
+
+
+def start_widths(action: Action, start: float | Mapping[str, float]) -> list[float]:
+    """Half-widths in coordinates: one number for all, or by name in reported units, others zero."""
+    if not isinstance(start, Mapping):
+        return [start] * len(action.generators)
+    for name in start:
+        check_choice(name, action.names, what="generator")
+    return [each.from_units(start.get(each.name, 0.0)) for each in action.generators]
+
+
+def range_bounds(action: Action, caps: Mapping[str, float], *, periodic: bool = True) -> Tensor:
+    """Largest half-width of each generator in coordinates: its period, or the caller's cap.
+
+    periodic: whether a period bounds a range
+    """
+    for name in caps:
+        check_choice(name, action.names, what="generator")
+    bounds = []
+    for generator in action.generators:
+        bound = generator.period if periodic and generator.period is not None else float("inf")
+        if generator.name in caps:
+            cap = caps[generator.name]
+            if not cap >= 0:
+                raise CallerError(
+                    f"cap for {generator.name!r}: expected a half-width of at least 0 "
+                    f"{generator.unit}, got {cap}"
+                )
+            bound = min(bound, generator.from_units(cap))
+        bounds.append(bound)
+    return torch.tensor(bounds, dtype=torch.float64)
+
+
+def uniform_noise(
+    shape: tuple[int, int, int],
+    *,
+    like: Tensor,
+    generator: torch.Generator | None,
+    antithetic: bool = False,
+) -> Tensor:
+    """(batch, samples, numbers), each uniform on [−1, 1]; antithetic: second half minus the first.
+
+    A Latin hypercube (McKay, Beckman and Conover 1979): the samples of one example fall one into
+    each of S equal parts of [−1, 1], for every number,
+
+        ε_s = 2 (π(s) + u_s) / S − 1,      u_s uniform on [0, 1)
+
+    Averages over S independent copies have the covariance Cov/S, which the curvature of the
+    averaged network takes for curvature: E[ā āᵀ] = μμᵀ + Cov/S. The evidence then charges for
+    width, and more so the fewer copies there are. Of stratified copies the covariance falls as
+    S⁻³ along each generator. For what several generators do together the orders π are those of a
+    lattice, moved at random: π_j(s) = z_j s + shift_j mod S (`lattice`).
+    """
+    batch, samples, numbers = shape
+    if antithetic and samples % 2:
+        raise CallerError(f"antithetic noise: expected even samples, got {samples}")
+    drawn = samples // 2 if antithetic else samples
+    draws: dict[str, Any] = {"generator": generator, "device": like.device, "dtype": like.dtype}
+    places, order = torch.rand((2, batch, drawn, numbers), **draws)
+    shifts = (torch.rand((batch, 1, numbers), **draws) * drawn).floor()
+    steps = torch.arange(drawn, device=like.device, dtype=like.dtype)
+    strata = order.argsort(1).to(like.dtype)
+    for number, factor in enumerate(lattice(drawn, numbers)):
+        if factor:
+            strata[..., number] = (factor * steps + shifts[..., number]) % drawn
+    epsilon = (strata + places) * (2 / drawn) - 1
+    return torch.cat([epsilon, -epsilon], 1) if antithetic else epsilon
+
+
+@lru_cache
+def even_points(points: int, numbers: int, seed: int) -> Tensor:
+    """Points (points, numbers) in [0, 1), float64, over which a mean is close to the integral.
+
+    One number: the midpoints of S equal parts, whose error falls as S⁻², and faster than any power
+    over a whole period. Several: the first points of a scrambled Sobol sequence, S^(−3/2) up to
+    logarithms for smooth functions (Owen 1997), where independent points have S^(−1/2).
+    """
+    if not numbers:
+        return torch.zeros(points, 0, dtype=torch.float64)
+    if numbers == 1:
+        return ((torch.arange(points, dtype=torch.float64) + 0.5) / points)[:, None]
+    engine = torch.quasirandom.SobolEngine(numbers, scramble=True, seed=seed)
+    return engine.draw(points, dtype=torch.float64)
+
+
+@lru_cache
+def lattice(points: int, numbers: int) -> tuple[int, ...]:
+    """Factors z of a lattice of points (z_1 s, z_2 s, …) mod S whose planes are all well filled.
+
+    One after the other: the z_j, without a common divisor with S, for which the shortest distance
+    of two points (round the borders) in the planes of z_j with those before it is largest. Zero
+    where none is left that is not ± one of them; there a random order is better.
+    """
+    chosen = [1][:numbers]
+    while len(chosen) < numbers:
+        left = [
+            z
+            for z in range(2, points // 2 + 1)
+            if math.gcd(z, points) == 1 and z not in chosen and points - z not in chosen
+        ]
+        if not left:
+            break
+        chosen.append(max(left, key=lambda z: min(_shortest(points, known, z) for known in chosen)))
+    return (*chosen, *(0,) * (numbers - len(chosen)))
+
+
+def _shortest(points: int, first: int, second: int) -> int:
+    """The least squared distance from one lattice point of a plane to another."""
+
+    def along(factor: int, step: int) -> int:
+        place = factor * step % points
+        return min(place, points - place)
+
+    return min(
+        (along(first, step) ** 2 + along(second, step) ** 2 for step in range(1, points)), default=0
+    )
+
+
+def generator_records(action: Action) -> list[dict[str, Any]]:
+    """The action's generators in JSON: name, unit, scale, and the matrix where there is one."""
+    return [
+        {
+            "name": generator.name,
+            "unit": generator.unit,
+            "coordinate_per_unit": generator.coordinate_per_unit,
+            "period": generator.period,
+            **({"matrix": generator.matrix} if hasattr(generator, "matrix") else {}),
+        }
+        for generator in action.generators
+    ]
+
+
+OPTIONS = ("interpolation", "padding", "fill", "align_corners", "boundary")
+"""What an Action may have been told besides its generators, and a law must repeat."""
+
+
+def action_records(action: Action) -> list[dict[str, Any]]:
+    """Which generators share one exponential, in the order they act, and their action's options."""
+    parts = action.actions if isinstance(action, Composition) else (action,)
+    return [
+        {
+            "generators": list(part.names),
+            **{name: value for name in OPTIONS if (value := getattr(part, name, None)) is not None},
+        }
+        for part in parts
+    ]

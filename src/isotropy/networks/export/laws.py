@@ -267,6 +267,9 @@ def _numbers(values: Any, shape: tuple[int, ...], what: str) -> Tensor:
     return numbers
 
 
+# --- one element per image ----------------------------------------------------------------------
+
+
 class SingleDraws:
     """One element of a learned law for each image of a batch.
 
@@ -465,6 +468,9 @@ def _check_not_random(action: FiniteAction) -> None:
             f"{action.name}: expected elements that are the same each time, got one that draws by "
             "itself and has no matrix; as_torchvision needs no matrices"
         )
+
+
+# --- other libraries ----------------------------------------------------------------------------
 
 
 def as_torchvision(augmentation: Augmentation) -> LearnedTransform:

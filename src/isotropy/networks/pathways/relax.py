@@ -310,6 +310,8 @@ def replaced(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> n
     return replacements.get(model, model)
 
 
+# --- the network of the paper -------------------------------------------------------------------
+
 STAGES: tuple[tuple[int, int], ...] = (
     (1, 1),
     (2, 2),
@@ -414,6 +416,9 @@ def _linear(before: int, after: int, generator: torch.Generator | None) -> nn.Li
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+# --- back to plain layers -----------------------------------------------------------------------
 
 
 def harden(

@@ -213,6 +213,8 @@ def _build_from_timm(written: str, shape: Sequence[int], outputs: int) -> nn.Mod
     return network
 
 
+# --- where nobody named one ---------------------------------------------------------------------
+
 AUTO = "auto"
 SMALL_PICTURE = 32
 """Grey pictures of at most this many pixels a side are left to the MLP."""
