@@ -150,18 +150,11 @@ IMAGE = (2, 5, 4)
 CONVOLUTIONS: dict[str, dict[str, object]] = {
     "plain": {},
     "without bias": {"bias": False},
-    "kernel 2×3": {"kernel_size": (2, 3)},
-    "stride": {"stride": 2},
-    "stride 2×1": {"stride": (2, 1)},
-    "padding": {"padding": 1},
-    "padding 1×0": {"padding": (1, 0)},
     "padding same, even kernel": {"kernel_size": (2, 4), "padding": "same"},
-    "padding valid": {"padding": "valid"},
     "dilation": {"kernel_size": 2, "dilation": 2},
     "groups": {"out_channels": 4, "groups": 2},
     "circular": {"padding": 1, "padding_mode": "circular"},
     "reflect": {"padding": (2, 1), "kernel_size": (5, 3), "padding_mode": "reflect"},
-    "replicate": {"padding": (2, 1), "padding_mode": "replicate"},
     "all together": {
         "out_channels": 4,
         "kernel_size": (3, 2),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +75,8 @@ def test_build_measure(built: isotropy.BuildResult) -> None:
 
 
 def test_build_learn(built: isotropy.BuildResult) -> None:
-    config = replace(LEARN, fallback="diagonal")
     actions = isotropy.affine(("translation_x",))
-    result = isotropy.learn(built.model, bar_tensors(), actions=actions, config=config)
+    result = isotropy.learn(built.model, bar_tensors(), actions=actions, config=LEARN)
     bare: nn.Module = result.model.network
     isotropy.assert_equivariant(bare.eval(), quarter_turns(), bar_tensors(4)[0])
 
@@ -147,7 +145,7 @@ def test_commands_take_the_folder_of_the_one_before(
     turns = ("--examples", "8", "--generators", "rotation,quarter_turns")
     run(capsys, "measure", "--model", folders["built"], *data, *turns, "--out", folders["b"])
     again = ("learn", *data, "--model", folders["built"], "--generators", "translation_x")
-    run(capsys, *again, *fast, "--set", "fallback=diagonal", "--out", folders["again"])
+    run(capsys, *again, *fast, "--out", folders["again"])
     run(capsys, "measure", "--model", folders["again"], *few, "--out", folders["c"])
 
 

@@ -8,7 +8,7 @@ import torch
 
 import isotropy
 from isotropy.data.problems import turned_clouds
-from isotropy.networks.zoo.small_networks import cloud_network
+from isotropy.networks.zoo.backbones import cloud_network
 
 
 def main(epochs: int = 80, examples: int = 600, verdicts: int = 2) -> isotropy.LearnResult:

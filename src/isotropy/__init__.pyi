@@ -63,13 +63,13 @@ from isotropy.evidence.verdict import Verdict as Verdict
 from isotropy.networks.averaging.augmentations import (
     Augmentation as Augmentation,
 )
+from isotropy.networks.averaging.augmentations import CorrelatedRanges as CorrelatedRanges
 from isotropy.networks.averaging.augmentations import (
     Symmetry as Symmetry,
 )
 from isotropy.networks.averaging.augmentations import (
     UniformRanges as UniformRanges,
 )
-from isotropy.networks.averaging.correlated import CorrelatedRanges as CorrelatedRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel as InvariantModel
 from isotropy.networks.averaging.mixtures import (
     Mixture as Mixture,
@@ -79,19 +79,17 @@ from isotropy.networks.averaging.mixtures import (
 )
 from isotropy.networks.equivariant.emlp import EMLP as EMLP
 from isotropy.networks.equivariant.linear import EquivariantLinear as EquivariantLinear
-from isotropy.networks.export.transforms import (
+from isotropy.networks.export.laws import (
     as_kornia as as_kornia,
 )
-from isotropy.networks.export.transforms import (
+from isotropy.networks.export.laws import (
     as_torchvision as as_torchvision,
 )
-from isotropy.networks.export.transforms import (
+from isotropy.networks.export.laws import (
     augmentation_from_law as augmentation_from_law,
 )
-from isotropy.networks.export.transforms import (
-    export_model as export_model,
-)
-from isotropy.networks.pathways.harden import harden as harden
+from isotropy.networks.export.program import export_model as export_model
+from isotropy.networks.pathways.relax import harden as harden
 from isotropy.networks.pathways.relax import relax as relax
 from isotropy.networks.pathways.relaxed_layer import RelaxedLayer as RelaxedLayer
 from isotropy.symmetry.actions.action import (

@@ -39,9 +39,8 @@ from isotropy.evidence.layers.switching_off import switch_off, volumes
 from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical, Likelihood
-from isotropy.networks.pathways.convolution import ConvolutionPathway
-from isotropy.networks.pathways.harden import harden
-from isotropy.networks.pathways.pathway import LayerShape
+from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape
+from isotropy.networks.pathways.relax import harden
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, RelaxedLayer, options_for
 
 SIZE, CHANNELS = 4, 5

@@ -15,8 +15,12 @@ from isotropy.evidence.settings import OBJECTIVES, RECIPES, LearnConfig
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
-from isotropy.networks.averaging.augmentations import START, Augmentation, UniformRanges
-from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.augmentations import (
+    START,
+    Augmentation,
+    CorrelatedRanges,
+    UniformRanges,
+)
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.symmetry.actions.finite import flip

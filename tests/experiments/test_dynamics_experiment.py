@@ -23,7 +23,7 @@ from isotropy.experiments.pendulum import ACCURATE, CHUNK, STEP, integrate, moti
 from isotropy.experiments.seed_stack import SeedStack
 from isotropy.experiments.series import SeriesJob, read_rows, read_table
 from isotropy.networks.equivariant.emlp import plain_mlp
-from isotropy.networks.zoo.small_networks import NeuralODE
+from isotropy.networks.zoo.backbones import NeuralODE
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {"channels": 12, "layers": 1, "examples": 6, "epochs": 3, "duration": 1.0}

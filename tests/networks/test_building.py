@@ -1,4 +1,4 @@
-"""Networks that have a group of the grid exactly: layers by their formulas, whole networks."""
+"""Networks that have a group of the grid exactly, and what cannot be built."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from user_networks import images, seeded, size_of
+from user_networks import disturb, seeded, size_of
 
 from isotropy.checks import CallerError
 from isotropy.networks.building import group_network
-from isotropy.networks.equivariant.point_group_layers import (
-    GroupPooling,
-    PerChannel,
-    PointGroupConv2d,
-    SymmetricPooling,
-)
-from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
+from isotropy.networks.equivariant.point_group_layers import Downsampled
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.symmetry.groups.point_groups import PointGroup
 
@@ -100,6 +94,13 @@ class Joined(nn.Module):
         return self.outputs(self.slope(self.norm(self.apart(maps)))).mean((2, 3))
 
 
+def fixup() -> nn.Module:
+    """The package's own residual network; its head and half of its convolutions start at zero."""
+    network = backbone("resnet", (3, 16, 16), 5, width=8)
+    disturb(network)
+    return network
+
+
 NETWORKS = {
     "resnet": (ResNet, (3, 32, 32)),
     "functional": (Functional, (1, 28, 28)),
@@ -107,6 +108,7 @@ NETWORKS = {
     "convnet": (lambda: backbone("convnet", (3, 16, 16), 5, width=8), (3, 16, 16)),
     "convnet-blur": (lambda: backbone("convnet-blur", (1, 16, 16), 5, width=8), (1, 16, 16)),
     "compact": (lambda: backbone("compact", (3, 32, 32), 5), (3, 32, 32)),
+    "fixup": (fixup, (3, 16, 16)),
 }
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
@@ -126,62 +128,6 @@ def error(model: nn.Module, inputs: Tensor, moved: Tensor) -> float:
     with torch.no_grad():
         one, other = model(inputs), model(moved)
     return float((one - other).norm() / (one - one.mean(0)).norm())
-
-
-# --- layers by their formulas ---------------------------------------------------------------------
-
-
-@every_group
-@pytest.mark.parametrize("lifts", [True, False])
-def test_convolution_is_its_sum(group: PointGroup, lifts: bool) -> None:
-    plain = nn.Conv2d(2, 3, 3, padding=1, stride=1).double()
-    layer = PointGroupConv2d(group, plain, (2, 3), lifts=lifts)
-    with torch.no_grad():
-        layer.weight.copy_(torch.randn(layer.weight.shape, generator=seeded()))
-        layer.bias.copy_(torch.randn(3, generator=seeded(1)))
-    order = group.order
-    maps = images(2 if lifts else 2 * order, 6, 2)
-    found = layer(maps).unflatten(1, (3, order))
-    parts = maps.unflatten(1, (2, -1))
-    for h in range(order):
-        wanted = layer.bias[:, None, None].expand(2, 3, 6, 6)
-        for k in range(1 if lifts else order):
-            filters = group.act(layer.weight if lifts else layer.weight[:, k], h)
-            seen = parts[:, :, 0 if lifts else group.product[h, k]]
-            wanted = wanted + functional.conv2d(seen, filters, padding=1)
-        torch.testing.assert_close(found[:, :, h], wanted)
-
-
-@every_group
-def test_pooling_is_its_mean_and_invariant(group: PointGroup) -> None:
-    maps, layer = images(2 * group.order, 4), GroupPooling(group)
-    found, parts = layer(maps), maps.unflatten(1, (2, -1))
-    wanted = sum(group.act(parts[:, :, h], int(group.inverse[h])) for h in range(group.order))
-    torch.testing.assert_close(found, wanted / group.order)
-    slow = parts.transpose(1, 2).flatten(1, 2)
-    for g in range(group.order):
-        moved = group.act_on_features(slow, g).unflatten(1, (group.order, 2))
-        torch.testing.assert_close(layer(moved.transpose(1, 2).flatten(1, 2)), found)
-
-
-def test_norm_sees_elements_as_pixels() -> None:
-    maps = images(12, 5)
-    norm = nn.BatchNorm2d(3).double()
-    found = PerChannel(norm, 4)(maps).unflatten(1, (3, 4))
-    parts = maps.unflatten(1, (3, 4))
-    mean, variance = parts.mean((0, 2, 3, 4)), parts.var((0, 2, 3, 4), unbiased=False)
-    wanted = (parts - mean[:, None, None, None]) / (variance[:, None, None, None] + norm.eps).sqrt()
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(norm.running_mean, 0.1 * mean)
-
-
-def test_polyphase_by_squares_is_chosen_by_other_maps() -> None:
-    maps, others = images(2, 6), images(1, 6).flip(0)
-    found = PolyphaseDownsampling(2, norm="l2")(maps, by=others)
-    for example, other, kept in zip(maps, others, found, strict=True):
-        parts = [(other[0, i::2, j::2] ** 2).sum() for i in (0, 1) for j in (0, 1)]
-        i, j = divmod(int(torch.stack(parts).argmax()), 2)
-        assert torch.equal(kept, example[:, i::2, j::2])
 
 
 # --- whole networks -------------------------------------------------------------------------------
@@ -242,7 +188,7 @@ def test_strides_that_are_not_symmetric_are_replaced() -> None:
     network, shape = network_of("resnet")
     built = group_network(network, GROUPS[1], shape)
     assert set(built.replaced) == {"conv1", "maxpool", "layer2.0.conv1", "layer2.0.downsample.0"}
-    assert isinstance(built.model.maxpool, SymmetricPooling)
+    assert isinstance(built.model.maxpool, Downsampled)
     # On odd maps every second pixel lies symmetrically.
     odd = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten(), nn.Linear(4 * 25, 2))
     built = group_network(odd, GROUPS[1], (3, 9, 9))
@@ -257,6 +203,14 @@ def test_width_keeps_channels_if_asked() -> None:
     assert built[-1].linear.weight.shape == network[-1].weight.shape
     with pytest.raises(CallerError, match="width"):
         group_network(network, GROUPS[1], shape, width="same")  # type: ignore[arg-type]
+
+
+def test_maps_add_up_where_channels_are_few() -> None:
+    """A shortcut with zeros has twice the channels of its inputs, whatever share is kept."""
+    network = backbone("resnet", (1, 8, 8), 3, width=4)
+    built = group_network(network, GROUPS[4], (1, 8, 8), generator=seeded())
+    outputs = [block.conv2.weight.shape[0] for block in built.model.blocks]
+    assert built.error < 1e-5 and outputs[1:] == [2 * outputs[0], 4 * outputs[0]]
 
 
 def test_spread_of_weights_follows_the_given_network() -> None:

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kfac import KFAC
-from isotropy.likelihoods import Categorical
-from isotropy.networks.zoo.compact import compact, data_statistics
-from isotropy.networks.zoo.default_network import default_network, fitted
-from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
+from isotropy.networks.zoo.image_networks import compact, data_statistics
+from isotropy.networks.zoo.specification import (
+    NetworkSpecification,
+    default_network,
+    fitted,
+    parse_network,
+)
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -49,23 +50,6 @@ def test_sides_are_halved_until_they_are_short(shape, layers, features):
     count = sum(isinstance(each, nn.Conv1d | nn.Conv2d) for each in network.modules())
     assert (count, network.head.in_features) == (layers, features)
     assert network(draw(2, *shape)).shape == (2, 3)
-
-
-@pytest.mark.parametrize("shape", [(3, 12, 12), (2, 20)])
-def test_every_parameter_has_a_curvature_rule(shape):
-    network = compact(shape, 3, width=2)
-    names = KFAC(network).parameter_names
-    assert set(names) == {name for name, _ in network.named_parameters()}
-    inputs = draw(6, *shape)
-    found = KFAC(network).batch(inputs, Copies(2), Categorical())
-    assert set(found.roots) == set(names)
-
-
-def test_the_mean_colour_alone_can_decide():
-    """Two sets of flat pictures: nothing but the mean colour differs, and outputs differ."""
-    network = compact((3, 16, 16), 2, centre=[0.5] * 3, spread=0.25)
-    flat = torch.full((1, 3, 16, 16), 0.5)
-    assert not torch.allclose(network(flat), network(flat + 0.2))
 
 
 def test_statistics_are_numpy_s():

@@ -10,18 +10,10 @@ from network_cases import LIKELIHOODS, assert_equal, library_blocks, relative_di
 from oracles.dense_ggn import dense_ggn_blocks
 from oracles.dense_kfac import dense_kfac
 from torch import Tensor, nn
+from user_networks import numbers, seeded
 
 from isotropy.checks import CallerError
-from isotropy.networks.pathways.convolution import ConvolutionPathway
-from isotropy.networks.pathways.pathway import LayerShape
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape
 
 
 def new(shape: LayerShape, kernel: int = 3) -> ConvolutionPathway:
@@ -62,31 +54,6 @@ def test_outputs_are_those_of_the_definition(kernel: int, size: tuple[int, int])
         assert_equal(pathway(maps), expected, "outputs")
 
 
-@pytest.mark.parametrize(("kernel", "size"), SIZES)
-def test_equivariant_to_every_shift(kernel: int, size: tuple[int, int]) -> None:
-    pathway, maps = new(LayerShape((2, *size), (3, *size)), kernel), numbers(2, 2, *size)
-    before = pathway(maps)
-    for shift in ((down, right) for down in range(size[0]) for right in range(size[1])):
-        moved = pathway(maps.roll(shift, (2, 3)))
-        assert_equal(moved, before.roll(shift, (2, 3)), f"shift by {shift}", tolerance=1e-12)
-
-
-def test_with_padding_by_zeros_it_is_not() -> None:
-    shape = LayerShape((2, 4, 4), (3, 4, 4))
-    pathway = ConvolutionPathway(shape, nn.Conv2d(2, 3, 3, padding=1).double())
-    maps = numbers(2, 2, 4, 4)
-    moved = pathway(maps.roll((1, 1), (2, 3)))
-    assert relative_difference(moved, pathway(maps).roll((1, 1), (2, 3))) > 0.05
-
-
-def test_new_pathways_wait_for_down_sampling() -> None:
-    same, halved = (LayerShape((2, 4, 4), (3, size, size)) for size in (4, 2))
-    assert new(same).reaches_target
-    waiting = new(halved)
-    assert not waiting.reaches_target
-    assert waiting(numbers(1, 2, 4, 4)).shape == (1, 3, 4, 4)
-
-
 CONVOLUTIONS = {
     "same": ({"padding": 1}, (6, 8, 6), True),
     "padding same": ({"kernel_size": (2, 4), "padding": "same"}, (6, 8, 6), True),
@@ -114,6 +81,10 @@ def test_any_convolution(name: str) -> None:
     assert found.shape[1:] == (target if reaches else (6, 8, 6))
     plain = pathway.plain()
     assert type(plain) is nn.Conv2d
+    constants, takes = numbers(6, seed=1), convolution.bias is not None
+    assert pathway.absorb_(constants) is takes
+    assert_equal(pathway(maps), found + takes * constants[:, None, None], "constants", 1e-12)
+    assert pathway.absorb_(-constants) is takes
     pathway.scale_(0.5)
     assert_equal(pathway(maps), found / 2, "scaled")
     assert torch.equal(plain(maps), found)  # a copy
@@ -122,28 +93,6 @@ def test_any_convolution(name: str) -> None:
     assert not bool(after.any())
     (gradient,) = torch.autograd.grad(after.sum(), convolution.weight)
     assert float(gradient.abs().max()) > 0
-
-
-@pytest.mark.filterwarnings("ignore:Using padding='same'")
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_constants_go_to_the_bias_if_there_is_one(name: str) -> None:
-    settings, target, _ = CONVOLUTIONS[name]
-    convolution = nn.Conv2d(4, 6, **{"kernel_size": 3, **settings}).double()  # type: ignore[arg-type]
-    pathway = ConvolutionPathway(LayerShape((4, 8, 6), target), convolution)
-    maps, constants = numbers(2, 4, 8, 6), numbers(6, seed=1)
-    before, weight = pathway(maps).detach(), convolution.weight.detach().clone()
-    takes = name != "without bias"
-    assert pathway.absorb_(constants) is takes
-    assert torch.equal(convolution.weight, weight)
-    assert_equal(pathway(maps), before + takes * constants[:, None, None], "outputs", 1e-12)
-
-
-def test_contract() -> None:
-    pathway = ConvolutionPathway.new(LayerShape((2, 4, 4), (3, 2, 2)))
-    assert pathway.kind == "conv"
-    assert pathway.weights == ("convolution.weight",)
-    assert set(dict(pathway.named_parameters())) == {"convolution.weight", "convolution.bias"}
-    assert sum(parameter.numel() for parameter in pathway.parameters()) == 3 * 2 * 9 + 3
 
 
 def test_initial_weights() -> None:
@@ -159,22 +108,6 @@ def test_initial_weights() -> None:
     reference = nn.Conv2d(8, 30, 3)
     nn.init.kaiming_uniform_(reference.weight, nonlinearity="relu")
     assert float(weight.var()) == pytest.approx(float(reference.weight.detach().var()), rel=0.1)
-
-
-def test_on_the_meta_device_nothing_is_allocated() -> None:
-    with torch.device("meta"):
-        pathway = ConvolutionPathway.new(LayerShape((80, 32, 32), (80, 32, 32)))
-    assert all(parameter.is_meta for parameter in pathway.parameters())
-
-
-@pytest.mark.parametrize(
-    ("kernel", "size", "words"),
-    [(2, 4, "odd"), (0, 4, "odd"), (-1, 4, "odd"), (5, 1, "at most 3 on maps of 1×1")],
-)
-def test_kernels_that_are_refused(kernel: int, size: int, words: str) -> None:
-    shape = LayerShape((2, size, size), (3, size, size))
-    with pytest.raises(CallerError, match=words):
-        ConvolutionPathway.new(shape, kernel)
 
 
 class OwnConvolution(nn.Conv2d):

@@ -11,21 +11,16 @@ import torch
 from equivariant_cases import CASES, TOLERANCE, bound, elements, random_inputs
 from oracles.emlp_oracle import equivariance_error
 from torch import Tensor, nn
+from user_networks import seeded
 
 from isotropy.bases.maps import map_basis
 from isotropy.checks import CallerError
-from isotropy.networks.equivariant import assembled as assembled_map
 from isotropy.networks.equivariant import linear as equivariant_linear
-from isotropy.networks.equivariant.assembled import AssembledMap
 from isotropy.networks.equivariant.isotypic import IsotypicMap
-from isotropy.networks.equivariant.linear import EquivariantLinear
+from isotropy.networks.equivariant.linear import AssembledMap, EquivariantLinear
 from isotropy.symmetry.groups.catalogue import SO, SU, O, S, Z
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Scalar, T, V
-
-
-def seeded(number: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(number)
 
 
 def layer_of(name: str) -> EquivariantLinear:
@@ -44,21 +39,6 @@ def test_it_is_equivariant_and_not_constant(name, dtype):
         source = layer.source.element(element).to(dtype)
         target = layer.target.element(element).to(dtype)
         assert equivariance_error(layer, source, target, inputs) < TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_dense_layer_of_the_same_size_is_not(name):
-    layer = layer_of(name)
-    group = layer.source.group
-    if group.name == "Trivial(3)":
-        pytest.skip("everything commutes with the identity")
-    plain = nn.Linear(layer.source.size, layer.target.size).double()
-    inputs = random_inputs(20, layer.source.size)
-    errors = [
-        equivariance_error(plain, layer.source.element(g), layer.target.element(g), inputs)
-        for g in elements(group)
-    ]
-    assert max(errors) > 1e-3
 
 
 def weight_of(layer: EquivariantLinear, coefficients: Tensor) -> Tensor:
@@ -146,7 +126,7 @@ def test_weights_read_off_by_indices_are_the_same(monkeypatch):
     monkeypatch.setattr(equivariant_linear, "splitting", lambda *_: None)
     source, target = (2 * V + V * V)(S(4)), (V + 2 * (V * V))(S(4))
     products = EquivariantLinear(source, target, generator=seeded()).double()
-    monkeypatch.setattr(assembled_map, "READ_OFF_FROM", 1)
+    monkeypatch.setattr(equivariant_linear, "READ_OFF_FROM", 1)
     read_off = EquivariantLinear(source, target, generator=seeded()).double()
     assert not any("index" in name for name, _ in products.map.named_buffers())
     assert any("index" in name for name, _ in read_off.map.named_buffers())
@@ -183,13 +163,6 @@ def test_gradients_and_second_gradients():
     assert torch.autograd.gradgradcheck(outputs, arguments)
 
 
-def test_several_sets_of_coefficients_at_once():
-    layer = layer_of("SO(3)").double()
-    many = random_inputs(4, layer.coefficients.numel())
-    found = torch.func.vmap(partial(weight_of, layer))(many)
-    assert torch.allclose(found[2], weight_of(layer, many[2]), atol=1e-14)
-
-
 def test_only_coefficients_are_saved_and_they_are_enough():
     first, second = layer_of("S(4)"), layer_of("S(4)")
     second.reset_parameters(seeded(5))
@@ -223,14 +196,6 @@ def test_every_kind_starts_with_the_same_variance(split, monkeypatch):
     for part in outputs.split([60, 60, 63], 1):
         assert part.std().item() == pytest.approx(0.8, rel=0.1)
     assert layer.bias.std() < 0.2
-
-
-def test_the_same_generator_draws_the_same_layer():
-    first, second, third = (
-        EquivariantLinear(V(SO(3)), (V + V * V)(SO(3)), generator=seeded(seed)).coefficients
-        for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, second) and not torch.equal(first, third)
 
 
 def test_it_is_one_graph():

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from user_networks import draw
 
 from isotropy.checks import CallerError
-from isotropy.networks.averaging.augmentations import Augmentation, UniformRanges
-from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.augmentations import Augmentation, CorrelatedRanges, UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture, NoRanges, augmentation_over
-from isotropy.networks.export.transforms import augmentation_from_law, export_model
+from isotropy.networks.export.laws import augmentation_from_law
+from isotropy.networks.export.program import export_model
 from isotropy.networks.zoo.backbones import cnn, mlp
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
@@ -34,10 +35,6 @@ from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences
 
 IMAGES = (3, 8, 8)
-
-
-def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def learned(augmentation: Augmentation, seed: int = 1) -> Augmentation:
@@ -112,13 +109,6 @@ def test_law_through_json_moves_data_alike(make, shape) -> None:
     weights, expected = (a.copies(noise.shape[1]).weights for a in (rebuilt, original))
     assert (weights is None) == (expected is None)
     assert weights is None or torch.equal(weights, expected)
-
-
-def test_single_precision_is_exact_too() -> None:
-    original = learned(CorrelatedRanges(affine()))
-    rebuilt = augmentation_from_law(json.loads(json.dumps(original.law())), IMAGES)
-    assert rebuilt.factor.dtype == torch.float32
-    assert torch.equal(rebuilt.factor, original.factor)
 
 
 def test_ranges_at_their_bound_are_not_rounded() -> None:

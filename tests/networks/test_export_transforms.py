@@ -15,14 +15,13 @@ import pytest
 import scipy.linalg
 import torch
 from torch.utils.data import DataLoader, Dataset
+from user_networks import draw, seeded
 
 from isotropy.checks import CallerError
-from isotropy.networks.averaging.augmentations import Augmentation, UniformRanges
-from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.augmentations import Augmentation, CorrelatedRanges, UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture, NoRanges, augmentation_over
-from isotropy.networks.export.laws import SingleDraws, element_matrix
-from isotropy.networks.export.transforms import as_kornia, as_torchvision
+from isotropy.networks.export.laws import SingleDraws, as_kornia, as_torchvision, element_matrix
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.finite import (
     Element,
@@ -39,14 +38,6 @@ from isotropy.symmetry.actions.intensity import intensity
 
 CHANNELS, HEIGHT, WIDTH = SHAPE = (3, 9, 12)
 SQUARE = (3, 9, 9)
-
-
-def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def six(**options: Any) -> UniformRanges:
@@ -372,10 +363,6 @@ class TestTorchvision:
         transform = as_torchvision(six())
         data = draw(1, *SHAPE)
         assert torch.equal(replayed(transform, data[0]), replayed(transform, data)[0])
-
-    def test_images_of_a_batch_have_draws_of_their_own(self) -> None:
-        moved = replayed(as_torchvision(six()), draw(1, *SHAPE).expand(5, -1, -1, -1))
-        assert len({tuple(image.flatten().tolist()) for image in moved}) == 5
 
     def test_matrix_is_in_pixels_of_the_image(self) -> None:
         transform = as_torchvision(six())

@@ -1,11 +1,13 @@
 """FC and F-FC: outputs by their definition, initial variance, blocks by the formula and exact ones.
 
-Oracles: `pathway_oracle` (Eq. 5 by loops, App. C.1 by explicit vectors) and `dense_ggn`.
+Oracles: `pathway_oracle` (Eq. 5 by loops, App. C.1 by explicit vectors) and `dense_ggn`. Products
+by channel, which both halves of F-FC are: values, orders in memory, derivatives, and vmap.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from typing import TypeVar
 
@@ -16,10 +18,15 @@ from oracles.dense_ggn import dense_ggn_blocks, gaussian_curvature
 from oracles.dense_kfac import dense_kfac
 from oracles.pathway_oracle import dense_factored_kfac, factored_forward
 from torch import Tensor, nn
+from user_networks import numbers, seeded
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.networks.pathways.fully_connected import FactoredPathway, FullyConnectedPathway
+from isotropy.networks.pathways.fully_connected import (
+    FactoredPathway,
+    FullyConnectedPathway,
+    products_by_channel,
+)
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
 
 KINDS: dict[str, type[FactoredPathway] | type[FullyConnectedPathway]] = {
@@ -35,14 +42,6 @@ SHAPES = {
 }
 CLASSES = 3
 Module = TypeVar("Module", bound=nn.Module)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def drawn(module: Module) -> Module:
@@ -111,14 +110,6 @@ def test_a_factored_pathway_is_a_fully_connected_one(name: str) -> None:
     assert_equal(factored(maps), whole(maps), "outputs")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_not_equivariant_to_shifts(kind: str) -> None:
-    shape = LayerShape((2, 4, 4), (3, 4, 4))
-    pathway, maps = drawn(KINDS[kind](shape)), numbers(2, 2, 4, 4)
-    shifted = pathway(maps.roll((1, 2), (2, 3)))
-    assert relative_difference(shifted, pathway(maps).roll((1, 2), (2, 3))) > 0.1
-
-
 # --- parameters ----------------------------------------------------------------------------------
 
 
@@ -131,30 +122,6 @@ def test_numbers_of_parameters(name: str) -> None:
         "fc": d * p * q * (c * x * y + 1),
         "ffc": (d * c * x * y + d) + (p * q * d * c + p * q),
     }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_contract(kind: str) -> None:
-    """Kind, named weights, and that outputs have the layer's size."""
-    pathway = KINDS[kind](SHAPES["stride"])
-    assert pathway.kind == kind
-    assert pathway.reaches_target
-    names = dict(pathway.named_parameters())
-    assert set(pathway.weights) == {name for name in names if name.endswith("weight")}
-    assert "3×4×2 → 2×2×1" in repr(pathway)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_initial_weights_come_from_the_generator_alone(kind: str) -> None:
-    shape = SHAPES["plain"]
-    before = torch.get_rng_state()
-    first, second = (KINDS[kind](shape, generator=seeded(5)) for _ in range(2))
-    assert torch.equal(torch.get_rng_state(), before)
-    for (name, one), two in zip(first.named_parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, two)
-        assert bool((one == 0).all()) == name.endswith("bias")
-    other = KINDS[kind](shape, generator=seeded(6))
-    assert not torch.equal(next(first.parameters()), next(other.parameters()))
 
 
 def test_initial_bounds() -> None:
@@ -179,45 +146,11 @@ def test_initial_outputs_have_the_variance_of_the_inputs() -> None:
         assert float(pathway(maps).var()) == pytest.approx(1, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_on_the_meta_device_nothing_is_allocated(kind: str) -> None:
-    with torch.device("meta"):
-        pathway = KINDS[kind](LayerShape((80, 32, 32), (80, 32, 32)))
-    assert all(parameter.is_meta for parameter in pathway.parameters())
-
-
-@pytest.mark.parametrize("factor", [0.0, 0.5, -2.0])
-@pytest.mark.parametrize("kind", KINDS)
-def test_scale(kind: str, factor: float) -> None:
-    shape = SHAPES["plain"]
-    pathway, maps = drawn(KINDS[kind](shape)), inputs_for(shape)
-    before = pathway(maps).detach()
-    pathway.scale_(factor)
-    after = pathway(maps)
-    assert_equal(after, factor * before, "outputs")
-    gradients = torch.autograd.grad(
-        after, list(pathway.parameters()), numbers(*after.shape), materialize_grads=True
-    )
-    assert any(float(gradient.abs().max()) > 0 for gradient in gradients)
-
-
 def test_scaling_leaves_the_first_factor() -> None:
     pathway = FactoredPathway(SHAPES["plain"])
     before = copy.deepcopy(pathway.readout.state_dict())
     pathway.scale_(0.25)
     assert all(torch.equal(before[n], t) for n, t in pathway.readout.state_dict().items())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_plain_is_a_copy_with_the_same_outputs(kind: str) -> None:
-    shape = SHAPES["stride"]
-    pathway, maps = drawn(KINDS[kind](shape)), inputs_for(shape)
-    plain = pathway.plain()
-    expected = pathway(maps).detach()
-    pathway.scale_(0.0)
-    assert torch.equal(plain(maps), expected)
-    if kind == "fc":
-        assert all(type(module).__module__.startswith("torch.nn") for module in plain.modules())
 
 
 # --- curvature -----------------------------------------------------------------------------------
@@ -338,22 +271,6 @@ def test_exact_for_any_examples_where_gradients_are_the_same(name: str, half: st
     assert_equal(found[f"0.{half}.weight"][0], dense[f"0.{half}.weight"], half)
 
 
-@pytest.mark.parametrize("create_graph", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_directions_at_once_do_not_matter(kind: str, create_graph: bool) -> None:
-    shape, likelihood = SHAPES["plain"], LIKELIHOODS["categorical"].build()
-    network = network_of(KINDS[kind](shape))
-    rows = inputs_for(shape, 2, 2).requires_grad_(create_graph)
-    one, many = (
-        library_blocks(
-            network, rows, 2, likelihood, directions_at_once=count, create_graph=create_graph
-        )
-        for count in (1, 100)
-    )
-    for name, block in one.items():
-        assert_equal(many[name], block, name)
-
-
 @pytest.mark.parametrize("directions", [1, 100])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_through_the_blocks(kind: str, directions: int) -> None:
@@ -380,11 +297,96 @@ def test_gradient_through_the_blocks(kind: str, directions: int) -> None:
     assert_equal(gradient, autograd, "gradient", tolerance=1e-8)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_single_precision(kind: str) -> None:
-    shape = SHAPES["stride"]
-    pathway, maps = drawn(KINDS[kind](shape)), inputs_for(shape)
-    expected = pathway(maps)
-    found = pathway.float()(maps.float())
-    assert found.dtype == torch.float32
-    assert_equal(found, expected.float(), "outputs")
+BATCH, CHANNELS, INNER, OUTER, DIRECTIONS = 5, 3, 4, 2, 6
+
+
+def expected(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Channel by channel."""
+    return torch.stack([rows[:, g] @ matrices[g] for g in range(len(matrices))], 1)
+
+
+# Rows and matrices as they lie in memory, first axis outermost, and how they are read.
+ROWS = {
+    "pixels last": lambda: numbers(BATCH, CHANNELS, INNER),
+    "batch last": lambda: numbers(CHANNELS, INNER, BATCH).permute(2, 0, 1),
+    "channels last": lambda: numbers(BATCH, INNER, CHANNELS).mT,
+}
+MATRICES = {
+    "as it is": lambda: numbers(CHANNELS, INNER, OUTER, seed=1),
+    "transposed": lambda: numbers(CHANNELS, OUTER, INNER, seed=1).mT,
+}
+CASES = list(itertools.product(ROWS, MATRICES, (False, True)))
+
+
+@pytest.mark.parametrize(("rows", "matrices", "batch_last"), CASES)
+def test_values(rows: str, matrices: str, batch_last: bool) -> None:
+    x, weight = ROWS[rows](), MATRICES[matrices]()
+    found = products_by_channel(x, weight, batch_last=batch_last)
+    assert_equal(found, expected(x, weight), "products")
+    assert found.stride(0 if batch_last else 2) == 1
+
+
+@pytest.mark.parametrize(("rows", "matrices", "batch_last"), CASES)
+def test_derivatives(rows: str, matrices: str, batch_last: bool) -> None:
+    """First and second, backward and forward."""
+    x, weight = ROWS[rows]().requires_grad_(), MATRICES[matrices]().requires_grad_()
+
+    def product(x: Tensor, weight: Tensor) -> Tensor:
+        return products_by_channel(x, weight, batch_last=batch_last)
+
+    assert torch.autograd.gradcheck(product, (x, weight), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(product, (x, weight))
+
+
+@pytest.mark.parametrize("batch_last", [False, True])
+def test_the_gradient_of_a_weight_lies_in_memory_as_the_weight(batch_last: bool) -> None:
+    for weight in (numbers(CHANNELS, INNER, OUTER), numbers(CHANNELS, OUTER, INNER)):
+        weight.requires_grad_()
+        matrices = weight if weight.shape[1] == INNER else weight.mT
+        found = products_by_channel(ROWS["pixels last"](), matrices, batch_last=batch_last)
+        (gradient,) = torch.autograd.grad(found.square().sum(), weight)
+        assert gradient.stride() == weight.stride()
+
+
+@pytest.mark.parametrize("batch_last", [False, True])
+@pytest.mark.parametrize("dims", [(0, None), (2, None), (None, 0), (None, 1), (0, 0), (3, 2)])
+def test_vmap(dims: tuple[int | None, int | None], batch_last: bool) -> None:
+    of_rows, of_matrices = dims
+    x = numbers(BATCH, CHANNELS, INNER) if of_rows is None else numbers(
+        DIRECTIONS, BATCH, CHANNELS, INNER)  # fmt: skip
+    weight = numbers(CHANNELS, INNER, OUTER) if of_matrices is None else numbers(
+        DIRECTIONS, CHANNELS, INNER, OUTER)  # fmt: skip
+    singles = [
+        expected(x if of_rows is None else x[d], weight if of_matrices is None else weight[d])
+        for d in range(DIRECTIONS)
+    ]
+    found = torch.func.vmap(
+        lambda x, weight: products_by_channel(x, weight, batch_last=batch_last), in_dims=dims
+    )(
+        x if of_rows is None else x.movedim(0, of_rows),
+        weight if of_matrices is None else weight.movedim(0, of_matrices),
+    )
+    assert_equal(found, torch.stack(singles), "products")
+
+
+@pytest.mark.parametrize("batch_last", [False, True])
+def test_many_directions_of_back_propagation(batch_last: bool) -> None:
+    """As KFAC asks for them, and differentiable once more."""
+    x = numbers(BATCH, CHANNELS, INNER).requires_grad_()
+    weight = numbers(CHANNELS, INNER, OUTER, seed=1).requires_grad_()
+    output = products_by_channel(x, weight, batch_last=batch_last)
+    cotangents = numbers(DIRECTIONS, BATCH, CHANNELS, OUTER, seed=2)
+
+    def pulled(cotangent: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(
+            output, (x, weight), cotangent, retain_graph=True, create_graph=True
+        )
+
+    of_rows, of_weight = torch.func.vmap(pulled)(cotangents)
+    for direction, cotangent in enumerate(cotangents):
+        by_rows, by_weight = pulled(cotangent)
+        assert_equal(of_rows[direction], by_rows, "by rows")
+        assert_equal(of_weight[direction], by_weight, "by matrices")
+    (again,) = torch.autograd.grad(of_rows.square().sum(), weight)
+    once = sum(pulled(cotangent)[0].square().sum() for cotangent in cotangents)
+    assert_equal(again, torch.autograd.grad(once, weight)[0], "second derivative")

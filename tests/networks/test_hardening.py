@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from user_networks import disturb, images, layers_of, model_of, seeded, size_of
 
 from isotropy.checks import CallerError
-from isotropy.networks.pathways.convolution import ConvolutionPathway
 from isotropy.networks.pathways.fully_connected import FactoredPathway
-from isotropy.networks.pathways.harden import harden, kept_pathways
-from isotropy.networks.pathways.pathway import LayerShape
-from isotropy.networks.pathways.relax import relax, relaxed_cnn
+from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape
+from isotropy.networks.pathways.relax import harden, kept_pathways, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
 from isotropy.networks.pathways.small_layers import BiasMap, PolyphaseDownsampling
 
@@ -189,13 +187,6 @@ def test_every_kind_of_pathway_can_be_what_goes(kind, shape):
     inputs = images(4, 6)
     assert (hardened(inputs) - without(layer, {kind}, inputs)).abs().max() < 1e-12
     assert (hardened(inputs) - layer(inputs)).abs().max() > 1e-3
-
-
-def test_plain_layers_are_those_of_torch():
-    shape = LayerShape((4, 6, 6), (8, 3, 3))
-    layer = RelaxedLayer.new(("fc", "conv"), shape)
-    hardened = harden(layer, {"": {"fc": 1.0, "conv": 0.0}})
-    assert [type(m) for m in hardened] == [nn.Flatten, nn.Linear, nn.Unflatten]
 
 
 def test_several_that_wait_still_share_their_choice():

@@ -8,9 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from network_cases import assert_equal, library_blocks
 from torch import Tensor
+from user_networks import seeded
 
 from isotropy.checks import CallerError
+from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
 from isotropy.networks.pathways.relaxed_layer import (
     FREE,
@@ -28,10 +31,10 @@ from isotropy.symmetry.groups.point_groups import PointGroup
 SAME = LayerShape((4, 6, 6), (8, 6, 6))
 HALVED = LayerShape((4, 6, 6), (8, 3, 3))
 OPTIONS = PathwayOptions(group=PointGroup.of("C(4)"))
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+LEARNED_BASIS = replace(OPTIONS, learns_lengthscale=True, learns_anchors=True)
+every_basis = pytest.mark.parametrize(
+    "options", [OPTIONS, LEARNED_BASIS], ids=["fixed", "learned basis"]
+)
 
 
 def maps_of(shape: LayerShape, batch: int = 5) -> Tensor:
@@ -60,9 +63,13 @@ def test_every_name_gives_a_pathway_of_its_kind(kind, shape):
     pathway = pathway_named(kind, shape, OPTIONS, generator=seeded()).double()
     assert pathway.kind == ("gconv" if kind in GROUP_CONVOLUTIONS else kind)
     outputs = pathway(maps_of(shape))
+    assert pathway.reaches_target == (shape is SAME or kind in FREE)
     size = shape.target if pathway.reaches_target else (shape.target[0], *shape.source[1:])
     assert outputs.shape == (5, *size)
     assert outputs.std() > 0.01
+    assert f"4×6×6 → {'×'.join(map(str, shape.target))}" in repr(pathway)
+    with torch.device("meta"):
+        assert all(each.is_meta for each in pathway_named(kind, shape, OPTIONS).parameters())
     names = dict(pathway.named_parameters())
     assert set(pathway.weights) <= set(names)
     # What counts is all but biases; without a learned basis there is nothing else.
@@ -98,13 +105,65 @@ def test_every_pathway_scales_and_learns_from_zero(kind):
     assert any(p.grad is not None and p.grad.any() for p in pathway.parameters())
 
 
+@every_basis
 @pytest.mark.parametrize("kind", PATHWAYS)
-def test_every_pathway_has_plain_layers_with_the_same_outputs(kind):
-    pathway = pathway_named(kind, HALVED, OPTIONS, generator=seeded()).double()
+def test_every_pathway_has_plain_layers_with_the_same_outputs(kind, options):
+    pathway = filled_pathway(kind, HALVED, options)
     plain, maps = pathway.plain(), maps_of(HALVED)
     assert torch.allclose(plain(maps), pathway(maps), rtol=1e-12, atol=1e-12)
     own = {parameter.data_ptr() for parameter in pathway.parameters()}
     assert not own & {parameter.data_ptr() for parameter in plain.parameters()}
+    if kind not in ("ffc", "sfc"):
+        assert all(type(module).__module__.startswith("torch.nn") for module in plain.modules())
+
+
+@every_basis
+@pytest.mark.parametrize("kind", PATHWAYS)
+def test_every_pathway_is_saved_and_rounded(kind, options):
+    pathway, maps = filled_pathway(kind, SAME, options), maps_of(SAME)
+    other = pathway_named(kind, SAME, options, generator=seeded(1)).double()
+    assert not torch.allclose(other(maps), pathway(maps), rtol=0.1)
+    other.load_state_dict(pathway.state_dict())
+    expected = pathway(maps).detach()
+    assert torch.equal(other(maps), expected)
+    rounded = other.float()(maps.float())
+    assert rounded.dtype == torch.float32
+    assert torch.allclose(rounded.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", PATHWAYS)
+def test_every_pass_can_be_mapped_over_maps_and_weights(kind):
+    pathway, maps = filled_pathway(kind, SAME), maps_of(SAME, 6).unflatten(0, (3, 2))
+    together = torch.func.vmap(pathway)(maps)
+    assert torch.allclose(together, torch.stack([pathway(each) for each in maps]), atol=1e-12)
+    parameters = {n: torch.stack([p, 2 * p]).detach() for n, p in pathway.named_parameters()}
+
+    def outputs(values):
+        return torch.func.functional_call(pathway, values, (maps[0],))
+
+    together = torch.func.vmap(outputs)(parameters)
+    singly = [outputs({n: p[each] for n, p in parameters.items()}) for each in range(2)]
+    assert torch.allclose(together, torch.stack(singly), rtol=1e-10, atol=1e-10)
+
+
+@every_basis
+@pytest.mark.parametrize("kind", PATHWAYS)
+def test_curvature_of_all_directions_together_or_one_by_one(kind, options):
+    """With a graph to the inputs, and in a network that down-samples."""
+    layer = RelaxedLayer(HALVED, {kind: filled_pathway(kind, HALVED, options)})
+    head = torch.nn.Linear(72, 3).double()
+    network = torch.nn.Sequential(layer, torch.nn.Tanh(), torch.nn.Flatten(), head)
+    rows = maps_of(HALVED, 2).mul(0.1).requires_grad_()
+    one, many = (
+        library_blocks(network, rows, 1, Categorical(), directions_at_once=count, create_graph=True)
+        for count in (1, 3)
+    )
+    left_out = {name for name, _ in network.named_parameters()} - set(one)
+    assert all(name.endswith("anchors") for name in left_out)
+    for name, block in one.items():
+        assert_equal(many[name], block, name)
+    (gradient,) = torch.autograd.grad(sum(block.sum() for block in many.values()), rows)
+    assert gradient.isfinite().all() and gradient.abs().max() > 0
 
 
 @pytest.mark.parametrize("kind", PATHWAYS)
@@ -142,7 +201,6 @@ def test_a_pathway_that_is_a_constant_can_be_stood_in_for(kind):
         assert torch.allclose(layer(maps), before, rtol=1e-12, atol=1e-12)
 
 
-LEARNED_BASIS = replace(OPTIONS, learns_lengthscale=True, learns_anchors=True)
 SHAPING = {
     f"{part}.{name}": kind
     for kind, parts in {"sfc": ("readout", "spread"), "sconv": ("convolution",)}.items()
@@ -194,7 +252,7 @@ def test_a_constant_is_that_of_its_biases():
     assert (by_hand - by_hand.mean((1, 2), keepdim=True)).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("options", [OPTIONS, LEARNED_BASIS], ids=["fixed", "learned basis"])
+@every_basis
 @pytest.mark.parametrize("kind", PATHWAYS)
 def test_every_pathway_can_be_set_to_zero_for_good(kind, options):
     """All but what shapes filters is zero, and while it is no shape brings anything back."""
@@ -242,6 +300,17 @@ def test_symmetries_are_ranked(kind):
 def test_a_group_convolution_needs_a_group():
     with pytest.raises(CallerError, match="needs a group"):
         pathway_named("gconv", SAME)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"), [(2, "odd"), (0, "odd"), (-1, "odd"), (5, "at most 3 on maps of 1×1")]
+)
+@pytest.mark.parametrize("kind", ["conv", "sconv", "gconv"])
+def test_kernels_that_are_refused(kind, kernel, words):
+    size = 1 if kernel == 5 else 4
+    shape = LayerShape((4, size, size), (8, size, size))
+    with pytest.raises(CallerError, match=words):
+        pathway_named(kind, shape, replace(OPTIONS, kernel=kernel))
 
 
 def test_unknown_pathways_are_refused():

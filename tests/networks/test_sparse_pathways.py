@@ -10,11 +10,12 @@ from network_cases import assert_equal, library_blocks, relative_difference
 from oracles import filter_basis_oracle as oracle
 from oracles.dense_ggn import dense_ggn_blocks, gaussian_curvature, softmax_curvature
 from torch import Tensor, nn
+from user_networks import seeded
 
-from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.likelihoods import Categorical, Gaussian
+from isotropy.networks.pathways.filter_basis import BasisOptions
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
 from isotropy.networks.pathways.sparse import (
     SparseConvolutionPathway,
@@ -26,7 +27,7 @@ SHAPE = LayerShape((2, 4, 4), (3, 4, 4))
 KINDS = [SparseConvolutionPathway, SparseFactoredPathway]
 CLASSES = 3
 FORMS = ("convolution", "readout", "spread")
-LEARNED = {"learns_lengthscale": True, "learns_anchors": True}
+LEARNED = {"basis": BasisOptions(learns_lengthscale=True, learns_anchors=True)}
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +35,6 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def drawn(kind: type[Pathway], shape: LayerShape = SHAPE, seed: int = 0, **options) -> Pathway:
@@ -121,12 +118,6 @@ def shift_error(pathway: Pathway) -> float:
         for down, right in [(1, 0), (0, 1), (2, 3)]
     ]
     return max(found)
-
-
-def test_sparse_convolutions_commute_with_shifts_and_factored_ones_do_not():
-    assert shift_error(drawn(SparseConvolutionPathway)) < 1e-12
-    assert shift_error(drawn(SparseConvolutionPathway, **LEARNED)) < 1e-12
-    assert shift_error(drawn(SparseFactoredPathway)) > 0.1
 
 
 def spread_over_places(outputs: Tensor) -> float:
@@ -285,15 +276,6 @@ def test_uses_of_a_layer_are_positions(kind: type[Pathway]):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_directions_may_be_taken_together(kind: type[Pathway]):
-    network, rows = network_of(drawn(kind, **LEARNED)), maps_of(SHAPE)
-    single = library_blocks(network, rows, 1, Categorical(), directions_at_once=1)
-    together = library_blocks(network, rows, 1, Categorical(), directions_at_once=CLASSES)
-    for name, block in single.items():
-        assert_equal(together[name], block, name)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_log_determinants_can_be_differentiated_by_inputs(kind: type[Pathway]):
     """As autograd through the formula written out does it; weights are constants."""
     network = network_of(drawn(kind, **LEARNED))
@@ -330,44 +312,6 @@ def test_every_parameter_has_a_gradient(kind: type[Pathway]):
         assert parameter.grad.abs().max() > 0, name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_outputs_can_be_scaled_and_learn_from_zero(kind: type[Pathway]):
-    made, maps = drawn(kind), maps_of(SHAPE)
-    before = made(maps).detach()
-    made.scale_(0.5)
-    assert_equal(made(maps), before / 2, "half")
-    made.scale_(0.0)
-    outputs = made(maps)
-    assert outputs.abs().max() == 0
-    (outputs - 1).square().sum().backward()
-    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in made.parameters())
-
-
-@pytest.mark.parametrize("options", [{}, LEARNED], ids=["fixed", "learned"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_convolution_takes_constants_and_factors_do_not(kind: type[Pathway], options):
-    """The bias of the first factor is spread by the second, differently at every place."""
-    made, maps = drawn(kind, **options), maps_of(SHAPE)
-    constants = torch.randn(3, generator=seeded(9))
-    before, saved = made(maps).detach(), copy.deepcopy(made.state_dict())
-    takes = kind is SparseConvolutionPathway
-    assert made.absorb_(constants) is takes
-    assert_equal(made(maps), before + takes * constants[:, None, None], "outputs", 1e-12)
-    moved = {name for name, each in made.state_dict().items() if not torch.equal(each, saved[name])}
-    assert moved == ({"convolution.bias"} if takes else set())
-
-
-def test_a_plain_sparse_convolution_is_an_ordinary_one():
-    made, maps = drawn(SparseConvolutionPathway, **LEARNED), maps_of(SHAPE)
-    plain = made.plain()
-    assert type(plain) is nn.Conv2d
-    assert plain.weight.requires_grad
-    assert_equal(plain(maps), made(maps), "outputs")
-    with torch.no_grad():
-        plain.weight.zero_()
-    assert made(maps).std() > 0
-
-
 def test_a_plain_factored_pathway_has_a_basis_that_is_fixed():
     made, maps = drawn(SparseFactoredPathway, **LEARNED), maps_of(SHAPE)
     plain = made.plain()
@@ -378,39 +322,6 @@ def test_a_plain_factored_pathway_has_a_basis_that_is_fixed():
     assert made.readout.learns_lengthscale
     plain.scale_(0.0)
     assert made(maps).std() > 0
-
-
-@pytest.mark.parametrize("options", [{}, LEARNED], ids=["fixed", "learned"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_pathway_is_restored(kind: type[Pathway], options):
-    saved, other = drawn(kind, **options), drawn(kind, seed=1, **options)
-    maps = maps_of(SHAPE)
-    assert relative_difference(other(maps), saved(maps)) > 0.1
-    other.load_state_dict(saved.state_dict())
-    assert torch.equal(other(maps), saved(maps))
-
-
-@pytest.mark.parametrize("options", [{}, LEARNED], ids=["fixed", "learned"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_single_precision_rounds_and_no_more(kind: type[Pathway], options):
-    shape = LayerShape((2, 8, 8), (3, 8, 8))
-    made, maps = drawn(kind, shape, **options), maps_of(shape)
-    expected = made(maps).detach()
-    found = made.float()(maps.float())
-    assert found.dtype == torch.float32
-    assert_equal(found.double(), expected, "outputs", 1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_draws_come_from_the_generator_alone(kind: type[Pathway]):
-    before = torch.get_rng_state()
-    first, again, other = (kind(SHAPE, generator=seeded(seed)) for seed in (0, 0, 1))
-    assert torch.equal(before, torch.get_rng_state())
-    for (name, one), two, three in zip(
-        first.named_parameters(), again.parameters(), other.parameters(), strict=True
-    ):
-        assert torch.equal(one, two)
-        assert name.endswith("bias") or not torch.equal(one, three)
 
 
 def test_initial_filters_keep_their_share_of_the_variance():
@@ -425,49 +336,11 @@ def test_initial_filters_keep_their_share_of_the_variance():
 
 # -- sizes ---------------------------------------------------------------------------------
 
-WIDTHS = (1, 2, 2, 4, 4, 8, 8, 16)
-SIZES = (32, 32, 16, 16, 8, 8, 4, 2, 1)
-
-
-def table_6(kind: type[Pathway], alpha: int = 10, channels: int = 3) -> int:
-    """Parameters of the architecture of Table 6 with these stages, and its two last layers."""
-    widths = [channels, *(alpha * width for width in WIDTHS)]
-    total = 0
-    for stage in range(8):
-        before, after = SIZES[stage], SIZES[stage + 1]
-        shape = LayerShape((widths[stage], before, before), (widths[stage + 1], after, after))
-        with torch.device("meta"):
-            total += sum(p.numel() for p in kind(shape).parameters())
-    return total + (16 * alpha + 1) * 64 * alpha + (64 * alpha + 1) * 10
-
-
-def test_sizes_of_the_architecture_are_the_published_ones():
-    assert table_6(SparseFactoredPathway) == 831_820
-    assert round(table_6(SparseConvolutionPathway) / 1e6, 1) == 0.2
-
 
 def test_lengthscales_and_anchors_add_one_and_two_each():
     bare, full = (SparseConvolutionPathway(SHAPE, **given) for given in ({}, LEARNED))
     counts = [sum(p.numel() for p in made.parameters()) for made in (bare, full)]
     assert counts == [3 * 2 * 5 + 3, 3 * 2 * 5 + 3 + 1 + 2 * 5]
-
-
-@pytest.mark.parametrize("sparsity", [0.0, -1.0, 1.2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sparsity_out_of_range_is_refused_by_pathways(kind: type[Pathway], sparsity: float):
-    with pytest.raises(CallerError, match="above 0 and at most 1"):
-        kind(SHAPE, sparsity=sparsity)
-
-
-@pytest.mark.parametrize(("kernel", "reason"), [(2, "odd"), (0, "odd"), (11, "at most 9")])
-def test_kernels_that_do_not_fit_are_refused(kernel: int, reason: str):
-    with pytest.raises(CallerError, match=reason):
-        SparseConvolutionPathway(SHAPE, kernel=kernel)
-
-
-def test_sizes_that_do_not_divide_are_refused():
-    with pytest.raises(CallerError, match="divides"):
-        SparseConvolutionPathway(LayerShape((2, 4, 4), (3, 3, 3)))
 
 
 def test_what_is_learned_can_be_read():

@@ -1,4 +1,4 @@
-"""Networks as users write them, for relaxing and hardening."""
+"""Networks as users write them, for building, relaxing and hardening; and random numbers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from isotropy.networks.pathways.relaxed_layer import RelaxedLayer
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers in float64."""
+    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Uniform numbers from 0 to 1."""
+    return torch.rand(shape, generator=seeded(seed), dtype=dtype)
 
 
 def images(channels: int = 3, size: int = 12, batch: int = 4) -> Tensor:

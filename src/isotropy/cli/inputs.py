@@ -23,8 +23,13 @@ from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.machine import check_factor_memory, factor_memory
 from isotropy.evidence.priors import STRUCTURES
 from isotropy.networks.zoo.backbones import BACKBONES
-from isotropy.networks.zoo.default_network import AUTO, default_network, fitted
-from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
+from isotropy.networks.zoo.specification import (
+    AUTO,
+    NetworkSpecification,
+    default_network,
+    fitted,
+    parse_network,
+)
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction

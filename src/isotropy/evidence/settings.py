@@ -54,6 +54,7 @@ from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
 from isotropy.evidence.priors import STRUCTURES, PriorStructure
 from isotropy.kernels.compiled import pays
 from isotropy.likelihoods import LIKELIHOODS
+from isotropy.networks.averaging.invariant_model import TEST_SAMPLES
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS
 
 Objective = Literal[
@@ -161,9 +162,6 @@ NOISY_TRAVEL = 3 * TRAVEL
 
 BOUND_FITS = 10
 """Epochs between passes over all data for the precisions, with a bound."""
-
-TEST_SAMPLES = 16
-"""Copies of a prediction: spread evenly, they predict as well as 31 that are drawn."""
 
 SEARCH_EXAMPLES = 1500
 """Trials take so many examples at most."""

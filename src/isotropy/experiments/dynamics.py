@@ -19,7 +19,7 @@ from isotropy.experiments.dynamics_fitting import DynamicsSettings, fit_dynamics
 from isotropy.experiments.pendulum import DURATION, STATE, PendulumData, pendulum_data
 from isotropy.experiments.series import Series, SeriesJob, read_table
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
-from isotropy.networks.zoo.small_networks import HamiltonianNetwork, NeuralODE
+from isotropy.networks.zoo.backbones import HamiltonianNetwork, NeuralODE
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.representations import Scalar
 

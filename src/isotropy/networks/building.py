@@ -8,13 +8,17 @@ Strided layers keep one polyphase component where every s-th pixel is not a symm
 Which convolution lifts, and which features of a linear layer are maps, is seen in one run of the
 network in which the outputs of first convolutions are NaN: what depends on maps is NaN. The result
 is measured under every element of the group.
+
+`rebuilt` makes a built network of any kind again, with new weights, from what `isotropy.build`
+writes into config.json: how it was built, the words of the network that was given, and the group,
+the law or the representations.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,20 +26,27 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
-from isotropy.curvature.recording import evaluation_mode
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import uniform_over
+from isotropy.networks.equivariant.emlp import EMLP
 from isotropy.networks.equivariant.point_group_layers import (
+    Downsampled,
     GroupHead,
     GroupPooling,
     PerChannel,
     PointGroupConv2d,
-    SymmetricPooling,
     draw_like,
     groups_of,
     narrowed,
     polyphase_factor,
 )
-from isotropy.networks.pathways.relax import replaced
+from isotropy.networks.export.laws import augmentation_from_law
+from isotropy.networks.pathways.relax import observed, replaced
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.language import parse_representation
 from isotropy.symmetry.groups.point_groups import PointGroup
+from isotropy.symmetry.groups.representations import Representation
 
 Width = Literal["same parameters", "same channels"]
 WIDTHS: tuple[Width, ...] = ("same parameters", "same channels")
@@ -99,9 +110,27 @@ def group_network(
             f"group {group}: expected {square} (channels, height, width), got {tuple(shape)}"
         )
     copied = copy.deepcopy(model)
+    layers = _layers(group, _traced(copied, shape))
+    shares = [1.0] if width == "same channels" else _shares(copied, group, layers)
+    for share in shares[:-1]:
+        try:
+            return _built(model, group, shape, share, generator)
+        except CallerError:  # maps no longer add up, or there is more than that
+            continue
+    return _built(model, group, shape, shares[-1], generator)
+
+
+def _built(
+    model: nn.Module,
+    group: PointGroup,
+    shape: Sequence[int],
+    share: float,
+    generator: torch.Generator | None,
+) -> GroupNetwork:
+    """The copy with this share of the channels for each element."""
+    copied = copy.deepcopy(model)
     calls = _traced(copied, shape)
     layers = _layers(group, calls)
-    share = 1.0 if width == "same channels" else _share(copied, group, layers)
     made = {each.module: each.made(group, share, generator) for each in layers}
     for old, new in made.items():
         new.train(old.training)
@@ -134,35 +163,6 @@ def _kind(value: Tensor) -> str:
     return IMAGE if value.ndim == 4 else INVARIANT
 
 
-def _run(
-    model: nn.Module, names: Iterable[str], images: Tensor, seen: Callable[..., Tensor | None]
-) -> Tensor:
-    """Outputs in evaluation mode; seen(name, module, input, output) may give another output."""
-    last = "the model"
-
-    def hook_of(name: str) -> Callable[..., Tensor | None]:
-        def hook(module: nn.Module, into: tuple[Any, ...], out: Any) -> Tensor | None:
-            nonlocal last
-            last = f"layer {name or 'itself'}"
-            if not into or not isinstance(into[0], Tensor) or not isinstance(out, Tensor):
-                return None
-            return seen(name, module, into[0], out)
-
-        return hook
-
-    handles = [model.get_submodule(n).register_forward_hook(hook_of(n)) for n in names]
-    try:
-        with evaluation_mode(model), torch.no_grad():
-            return model(images)
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise CallerError(
-            f"the network cannot be run on images {tuple(images.shape)}, after {last}: {error}"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _own(module: nn.Module) -> list[nn.Parameter]:
     return list(module.parameters(recurse=False))
 
@@ -189,7 +189,7 @@ def _traced(model: nn.Module, shape: Sequence[int]) -> list[_Call]:
         return changed
 
     leaves = [n for n, m in model.named_modules() if not [*m.children()] or _own(m)]
-    outputs = _run(model, leaves, _images(model, shape, 2), seen)
+    outputs = observed(model, leaves, _images(model, shape, 2), seen)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:
         came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise CallerError(f"network: expected outputs (batch, outputs), got {came}")
@@ -250,10 +250,10 @@ class _Layer:
         """What takes its place."""
         module = self.module
         if isinstance(module, nn.Conv2d):
-            channels, lifts = self.channels(share), self.lifts
-            found = PointGroupConv2d(group, module, channels, lifts=lifts, factor=self.factor)
+            found = PointGroupConv2d(group, module, self.channels(share), lifts=self.lifts)
             draw_like(found, module, generator)
-            return nn.Sequential(found, GroupPooling(group)) if self.pools else found
+            made = found if self.factor == 1 else Downsampled(found, self.factor)
+            return nn.Sequential(made, GroupPooling(group)) if self.pools else made
         if isinstance(module, nn.Linear):
             channels_of_maps, height, width, before = self.size
             linear = copy.deepcopy(module)
@@ -263,7 +263,7 @@ class _Layer:
             draw_like(linear, module, generator)
             return GroupHead(linear, group, (_few(channels_of_maps, share), height, width), before)
         if isinstance(module, nn.MaxPool2d | nn.AvgPool2d):
-            return SymmetricPooling(module, self.factor)
+            return Downsampled(copy.deepcopy(module), self.factor)
         return PerChannel(narrowed(module, lambda channels: _few(channels, share)), group.order)
 
 
@@ -271,11 +271,11 @@ def _few(channels: int, share: float) -> int:
     return max(1, round(share * channels))
 
 
-def _share(model: nn.Module, group: PointGroup, layers: Sequence[_Layer]) -> float:
-    """The share of channels with which there are about as many parameters as there were.
+def _shares(model: nn.Module, group: PointGroup, layers: Sequence[_Layer]) -> list[float]:
+    """Shares of channels with which there are about as many parameters as there were.
 
     Shares that make whole numbers of all channels are better, since sums of channels are then
-    divided as their parts are; others are taken where these are too far off.
+    divided as their parts are; another is tried first where these are too far off.
     """
     plain = sum(each.numel() for each in model.parameters())
     kept = plain - sum(each.numel() for layer in layers for each in _own(layer.module))
@@ -286,8 +286,10 @@ def _share(model: nn.Module, group: PointGroup, layers: Sequence[_Layer]) -> flo
         count = kept + sum(layer.count(group, share) for layer in layers)
         return abs(math.log(count / plain))
 
-    best = min((part / unit for part in range(1, unit + 1)), key=off)
-    return best if off(best) < ROUNDING else min((part / 200 for part in range(1, 201)), key=off)
+    whole_share = min((part / unit for part in range(1, unit + 1)), key=off)
+    if off(whole_share) < ROUNDING:
+        return [whole_share]
+    return [min((part / 200 for part in range(1, 201)), key=off), whole_share]
 
 
 def _layers(group: PointGroup, calls: Sequence[_Call]) -> list[_Layer]:
@@ -387,7 +389,7 @@ def _measured(
     for element in range(group.order):
         seen: list[tuple[Tensor, Tensor]] = []
         moved = group.act(images, element)
-        outputs = _run(trial, names, moved, lambda _, __, *pair, seen=seen: seen.append(pair))
+        outputs = observed(trial, names, moved, lambda _, __, *pair, seen=seen: seen.append(pair))
         runs.append([*seen, (moved, outputs)])
     first = runs[0][-1][1]
     if not float((first - first.mean(0)).norm()) > LEAST_VARIATION * float(first.norm()):
@@ -448,3 +450,37 @@ def _culprit(
         if breaks(out, own[1], moved[1]):
             return f"layer {name}"
     return "what the forward code does after its last layer"
+
+
+# --- again, from the settings of a run folder ---------------------------------------------------
+
+
+def rebuilt(config: Mapping[str, Any], network: nn.Module | None = None) -> nn.Module:
+    """The model of these settings.
+
+    network: one like that which was given then, where it has no words of its own; an EMLP like the
+             one built, where layers are equivariant
+    """
+    how, where = config["how"], "config.json"
+    if how == "equivariant layers":
+        return _equivariant(config) if network is None else copy.deepcopy(network)
+    if network is None:
+        specification = NetworkSpecification.from_dict(config.get("network"), where=where)
+        network = specification.build(config["shape"], config["outputs"])
+    law, shape, model = config["law"], config["shape"], copy.deepcopy(network)
+    matrices: Any = tuple(tuple(map(tuple, each)) for each in config["matrices"] or ())
+    group = PointGroup(str(config["group"]), matrices)
+    if how == "group convolutions":
+        model = group_network(network, group, shape, width=config["width"]).model
+    if law is not None:
+        return InvariantModel(model, augmentation_from_law(law, shape), config["samples"])
+    if how == "average":
+        return InvariantModel(model, uniform_over([group.as_action()]))
+    return model
+
+
+def _equivariant(config: Mapping[str, Any]) -> EMLP:
+    source, target = (parse_representation(config[each]) for each in ("source", "target"))
+    assert isinstance(source, Representation) and isinstance(target, Representation)
+    channels, group = config["channels"], group_named(config["group"])
+    return EMLP(source, target, group, channels=channels, layers=len(channels))

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.networks.averaging.augmentations import Augmentation
-from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture, augmentation_over, uniform_over
 from isotropy.networks.building import (
     LARGEST_ERROR,
@@ -353,7 +353,7 @@ def _from_learned(
             exact=False,
             sentence=f"{made.sentence} The rest that was learned ({joined(amounts)}) is an average "
             "over transformed copies, which is not exact.",
-            details={**made.details, "law": outer.law(), "samples": 31},
+            details={**made.details, "law": outer.law(), "samples": TEST_SAMPLES},
         )
     return replace(made, details={**made.details, "symmetries": learned.found})
 

@@ -31,8 +31,12 @@ from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective
 from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
-from isotropy.networks.averaging.augmentations import COPIES_SEED, Augmentation, Symmetry
-from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.augmentations import (
+    COPIES_SEED,
+    Augmentation,
+    CorrelatedRanges,
+    Symmetry,
+)
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.networks.zoo.specification import NetworkSpecification

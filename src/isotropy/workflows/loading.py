@@ -14,9 +14,9 @@ from isotropy.checks import CallerError
 from isotropy.evidence.settings import TEST_SAMPLES, LearnConfig
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.networks.building import rebuilt
 from isotropy.networks.pathways.relax import relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
-from isotropy.networks.rebuilding import rebuilt
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import CHECKPOINT, CONFIG, load_module, load_tensors, read_json
 from isotropy.symmetry.actions.catalogue import actions_named

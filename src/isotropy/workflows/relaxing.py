@@ -32,8 +32,7 @@ from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer
 from isotropy.evidence.scoring import plain_scores
 from isotropy.likelihoods import likelihood_named
-from isotropy.networks.pathways.harden import harden
-from isotropy.networks.pathways.relax import relax, relaxed_cnn
+from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import check_unused, make_folder, record_head, save_trainer

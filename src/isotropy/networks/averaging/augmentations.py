@@ -1,19 +1,27 @@
 """Distributions over group elements whose amount can be learned.
 
 An `Augmentation` draws noise, turns it and its own parameters into transformed copies of data, and
-says with which weights outputs are averaged over the copies. The first of them is `UniformRanges`,
-independent uniform ranges over the generators of an Action:
+says with which weights outputs are averaged over the copies. `Ranges` over the generators of an
+Action have uniform noise ε_j ~ U[−1, 1], independent per example, sample and generator:
 
-    coordinates  a_k = η_k ε_k,   ε_k ~ U[−1, 1] independent per example, sample and generator
+    UniformRanges      a_k = η_k ε_k      generator k ranges over [−|η_k|, |η_k|]
+    CorrelatedRanges   a = L ε            Cov(a) = L Lᵀ / 3
 
-so generator k ranges over [−|η_k|, |η_k|], in the action's own coordinates; only |η_k| means
-anything, and η = 0 is exactly the identity. Because ε is symmetric, every objective averaged
-over it is even in η_k and has no slope at 0. Learning therefore starts at a small value
-(`START`), from which it leaves also in float64 and with antithetic noise.
+in the action's own coordinates; η = 0 is exactly the identity, and only |η_k| means anything.
+Because ε is symmetric, every objective averaged over it is even in η_k and has no slope at 0.
+Learning therefore starts at a small value (`START`), from which it leaves also in float64 and with
+antithetic noise. A rotation's range is bounded by its period and any range by the caller's caps.
+The bound is put on the parameter after each step (`project`), not inside the forward pass, where it
+would cut off the gradient.
 
-A rotation's range is bounded by its period and any range by the caller's caps. The bound is put
-on the parameter after each step (`project`), not inside the forward pass, where it would
-cut off the gradient. `correlated` has ranges with a covariance, `mixtures` finite groups.
+A common factor of two generators (content that grows by the same factor along x and y) is one
+column of L with two equal entries, which independent ranges can only wrap in a square; Immer et al.
+(2022), Section 5.4, name this as their limitation. Many L have one covariance, and parallel columns
+would add up to a noise that is no longer uniform. After every step L is therefore brought to its
+principal axes, orthogonal columns with the same L Lᵀ (`principal_axes`); what remains free is the
+order and the signs of columns. What is reported does not depend on these: the half-width
+Σ_j |L_kj| of each generator, which is the largest coordinate that occurs, and the correlations of
+L Lᵀ. `mixtures` has finite groups.
 """
 
 from __future__ import annotations
@@ -28,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError, check_choice
+from isotropy.checks import CallerError, check_choice, shape_text
 from isotropy.curvature.copies import Copies
 from isotropy.kernels.fused import is_capturing
 from isotropy.symmetry.actions.action import Action, Composition
@@ -37,6 +45,10 @@ COPIES_SEED = 0
 """Scrambles the points that predictions are averaged over."""
 START = 0.05
 """Half-width every learnable range starts from, in coordinates (radians, half widths, logs)."""
+
+
+ALIKE = 0.95
+"""Neighbouring lengths of axes with at least this quotient count as equal."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +150,11 @@ class Ranges(Augmentation):
     def reach(self) -> Tensor:
         """The largest coordinate that occurs, (generators,), not negative."""
 
+    def noise_factors(self) -> Tensor:
+        """What noise is multiplied by in independent ranges, (generators,): the reach, or with a
+        sign. With these signs the same noise gives the same copies; the distribution has none."""
+        return self.reach()
+
     @property
     def is_identity(self) -> bool:
         return not bool(self.reach().detach().any())
@@ -187,6 +204,16 @@ class Ranges(Augmentation):
             found.append(Symmetry(generator.name, "range", -reach, reach, generator.unit))
         return found
 
+    def law(self) -> dict[str, Any]:
+        return {
+            "kind": "independent",
+            "law": "content moves by exp(Σ a_k G_k), a_k uniform on [low, high], independent",
+            "generators": generator_records(self.action),
+            "actions": action_records(self.action),
+            "half_widths": self.reach().detach().tolist(),
+            "noise_factors": self.noise_factors().detach().tolist(),
+        }
+
 
 class UniformRanges(Ranges):
     """Independent uniform ranges over the generators of an action.
@@ -206,16 +233,7 @@ class UniformRanges(Ranges):
     ) -> None:
         super().__init__()
         self.action = action
-        given = start if isinstance(start, Mapping) else {}
-        for name in (*given, *(caps or {})):
-            check_choice(name, action.names, what="generator")
-        widths = [
-            generator.from_units(given.get(generator.name, 0.0))
-            if isinstance(start, Mapping)
-            else start
-            for generator in action.generators
-        ]
-        self.half_widths = nn.Parameter(torch.tensor(widths, dtype=dtype))
+        self.half_widths = nn.Parameter(torch.tensor(start_widths(action, start), dtype=dtype))
         self.register_buffer("bounds", range_bounds(action, caps or {}).to(dtype))
         counts = torch.tensor([generator.multiplicity for generator in action.generators])
         self.register_buffer("counts", counts, persistent=False)
@@ -239,16 +257,157 @@ class UniformRanges(Ranges):
     def reach(self) -> Tensor:
         return self.half_widths.abs()
 
+    def noise_factors(self) -> Tensor:
+        return self.half_widths
+
+
+class CorrelatedRanges(Ranges):
+    """Correlated uniform ranges over the generators of an action.
+
+    factor: the learnable matrix L (generators, generators), in coordinates.
+    start:  a number for the diagonal, half-widths by name in reported units, or L itself.
+    caps:   largest half-width by generator name, in reported units.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        *,
+        start: float | Mapping[str, float] | Tensor = START,
+        caps: Mapping[str, float] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        repeated = [g.name for g in action.generators if g.multiplicity > 1]
+        if repeated:
+            raise CallerError(
+                f"correlated ranges: {repeated[0]!r} stands for many equal coordinates and has no "
+                "single correlation; use independent ranges for it"
+            )
+        self.action = action
+        self.factor = nn.Parameter(self._start(start).to(dtype))
+        self.register_buffer("bounds", range_bounds(action, caps or {}).to(dtype))
+        self._keep_bounds()
+
+    bounds: Tensor
+
+    def _start(self, start: float | Mapping[str, float] | Tensor) -> Tensor:
+        size = len(self.action.generators)
+        if isinstance(start, Tensor):
+            if start.shape != (size, size):
+                raise CallerError(
+                    f"start: expected (generators, generators) = ({size}, {size}), got "
+                    f"{shape_text(start)}"
+                )
+            return start.detach().clone()
+        return torch.diag(torch.tensor(start_widths(self.action, start), dtype=torch.float64))
+
+    @property
+    def half_widths(self) -> Tensor:
+        """Σ_j |L_kj| (generators,), in coordinates."""
+        return self.factor.abs().sum(1)
+
+    @torch.no_grad()
+    def correlations(self) -> Tensor:
+        """Correlation matrix of the coordinates; zero where a range is exactly zero."""
+        covariance = (self.factor @ self.factor.mT).double()
+        deviation = covariance.diagonal().sqrt()
+        scale = torch.where(deviation > 0, 1 / deviation, 0.0)
+        return scale[:, None] * covariance * scale
+
+    def learnable(self) -> list[nn.Parameter]:
+        return [self.factor]
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Orthogonal columns with the same covariance, and half-widths within their bounds."""
+        self.factor.copy_(principal_axes(self.factor))
+        self._keep_bounds()
+
+    @torch.no_grad()
+    def _keep_bounds(self) -> None:
+        self.factor.mul_((self.bounds / self.half_widths).clamp(max=1.0).nan_to_num(1.0)[:, None])
+
+    def coordinates(self, noise: Tensor) -> Tensor:
+        return noise @ self.factor.mT
+
+    def reach(self) -> Tensor:
+        return self.half_widths
+
     def law(self) -> dict[str, Any]:
         return {
-            "kind": "independent",
-            "law": "content moves by exp(Σ a_k G_k), a_k uniform on [low, high], independent",
+            "kind": "correlated",
+            "law": "content moves by exp(Σ a_k G_k), a = L ε, ε_j uniform on [−1, 1], independent",
             "generators": generator_records(self.action),
             "actions": action_records(self.action),
-            "half_widths": self.half_widths.detach().abs().tolist(),
-            # With these signs the same noise gives the same copies; the distribution has none.
-            "noise_factors": self.half_widths.detach().tolist(),
+            "factor": self.factor.detach().tolist(),
+            "correlations": self.correlations().tolist(),
         }
+
+
+def principal_axes(factor: Tensor) -> Tensor:
+    """L with orthogonal columns and the same L Lᵀ, as near to L as can be.
+
+    Of all matrices with one covariance this is the one in which every direction has a noise of its
+    own: parallel columns would add up to something that is no longer uniform. Axes of (nearly)
+    equal length may be turned among themselves at will; they are left as L has them.
+    """
+    left, values, right = torch.linalg.svd(factor.double())  # L = U S Vᵀ
+    axes = left * values
+    columns = _matching(right)
+    result = torch.empty_like(axes)
+    start = 0
+    for end in range(1, len(values) + 1):
+        if end < len(values) and values[end] >= ALIKE * values[end - 1]:
+            continue
+        own = columns[start:end]
+        turn, _, back = torch.linalg.svd(right[start:end][:, own])
+        result[:, own] = axes[:, start:end] @ (turn @ back)
+        start = end
+    return result.to(factor.dtype)
+
+
+def _matching(right: Tensor) -> Tensor:
+    """For each axis the column of L that it makes up most, each column taken once."""
+    remaining = right.abs().clone()
+    columns = torch.zeros(len(right), dtype=torch.long, device=right.device)
+    for _ in range(len(right)):
+        axis, column = divmod(int(remaining.argmax()), len(right))
+        columns[axis] = column
+        remaining[axis, :] = -1
+        remaining[:, column] = -1
+    return columns
+
+
+def start_widths(action: Action, start: float | Mapping[str, float]) -> list[float]:
+    """Half-widths in coordinates: one number for all, or by name in reported units, others zero."""
+    if not isinstance(start, Mapping):
+        return [start] * len(action.generators)
+    for name in start:
+        check_choice(name, action.names, what="generator")
+    return [each.from_units(start.get(each.name, 0.0)) for each in action.generators]
+
+
+def range_bounds(action: Action, caps: Mapping[str, float], *, periodic: bool = True) -> Tensor:
+    """Largest half-width of each generator in coordinates: its period, or the caller's cap.
+
+    periodic: whether a period bounds a range
+    """
+    for name in caps:
+        check_choice(name, action.names, what="generator")
+    bounds = []
+    for generator in action.generators:
+        bound = generator.period if periodic and generator.period is not None else float("inf")
+        if generator.name in caps:
+            cap = caps[generator.name]
+            if not cap >= 0:
+                raise CallerError(
+                    f"cap for {generator.name!r}: expected a half-width of at least 0 "
+                    f"{generator.unit}, got {cap}"
+                )
+            bound = min(bound, generator.from_units(cap))
+        bounds.append(bound)
+    return torch.tensor(bounds, dtype=torch.float64)
 
 
 def uniform_noise(
@@ -334,23 +493,6 @@ def _shortest(points: int, first: int, second: int) -> int:
     return min(
         (along(first, step) ** 2 + along(second, step) ** 2 for step in range(1, points)), default=0
     )
-
-
-def range_bounds(action: Action, caps: Mapping[str, float]) -> Tensor:
-    """Largest half-width of each generator in coordinates: its period, or the caller's cap."""
-    bounds = []
-    for generator in action.generators:
-        bound = float("inf") if generator.period is None else generator.period
-        if generator.name in caps:
-            cap = caps[generator.name]
-            if not cap >= 0:
-                raise CallerError(
-                    f"cap for {generator.name!r}: expected a half-width of at least 0 "
-                    f"{generator.unit}, got {cap}"
-                )
-            bound = min(bound, generator.from_units(cap))
-        bounds.append(bound)
-    return torch.tensor(bounds, dtype=torch.float64)
 
 
 def generator_records(action: Action) -> list[dict[str, Any]]:

@@ -1,33 +1,27 @@
-"""Ranges as Augerino's authors parameterise them: a positive width for every generator.
+"""What others average over: Augerino's ranges, and the copies of a random transform as it comes.
+
+**Augerino** (Benton et al. 2020, Equation 9, and the authors' code) has a positive width for every
+generator,
 
     w_k = softplus(r_k),   a_k = c_k w_k u_k,   u_k ~ U[−½, ½]
 
-The width w is that of the whole interval, so generator k ranges over ±c_k w_k / 2 in the action's
-coordinates. The factor c is 0.1 for translations and 1 for all others: widths of one size then
-move content by distances of one size. The raw parameter r starts at zero, w = ln 2.
+so generator k ranges over ±c_k w_k / 2 in the action's coordinates. The factor c is 0.1 for
+translations and 1 for all others: widths of one size then move content by distances of one size.
+The raw parameter r starts at zero, w = ln 2. Two things differ from `UniformRanges`. A softplus is
+never zero, so the identity is approached and not reached; and r has a slope everywhere, so learning
+may start anywhere. A rotation is not bounded by its period, and is reported as wide as it is. What
+keeps widths from growing without end is that they are no longer rewarded once one of them reaches
+`LARGEST_WIDTH`.
 
-Two things differ from `UniformRanges`. A softplus is never zero, so the identity is approached and
-not reached; and r has a slope everywhere, so learning may start anywhere. A rotation is not bounded
-by its period, and is reported as wide as it is. What keeps widths from growing without end is that
-they are no longer rewarded once one of them reaches `LARGEST_WIDTH`.
-
-Benton et al. 2020 (Augerino), Equation 9, and the authors' code. Noise is (batch, samples,
-coordinates), uniform on [−1, 1] as everywhere here, u = ε / 2. Tested against the formula written
-out, and the law by its moments, in tests/networks/test_softplus_ranges.py.
-
-Copies made by a random transform as it comes: nothing is learned, and every copy is one draw.
-
-`Mixture` asks how probable a random transform should be; here it is applied to every copy. Each
-copy of each example draws by itself, from a seed that is its own noise:
+**Random copies** learn nothing: every copy is one draw. `Mixture` asks how probable a random
+transform should be; here it is applied to every copy. Each copy of each example draws by itself,
+from a seed that is its own noise, (batch, copies, 1):
 
     x_ns = T(x_n; ε_ns),     ε_ns ~ U[0, 1)
 
-so that the same noise gives the same copies, whatever else is in the batch. Noise is
-(batch, copies, 1), copies (batch, copies, …).
-
-`trivial_augment` is the one of torchvision that has no settings: one of fourteen operations with
-a random strength (Müller and Hutter 2021, TrivialAugment, wide). Tested in
-tests/networks/test_random_copies.py.
+so that the same noise gives the same copies, whatever else is in the batch. `trivial_augment` is
+the transform of torchvision that has no settings: one of fourteen operations with a random strength
+(Müller and Hutter 2021, TrivialAugment, wide).
 """
 
 from __future__ import annotations
@@ -39,13 +33,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotropy.checks import CallerError, check_choice, shape_text
+from isotropy.checks import CallerError, shape_text
 from isotropy.networks.averaging.augmentations import (
     Augmentation,
     Ranges,
     Symmetry,
-    action_records,
-    generator_records,
+    range_bounds,
+    start_widths,
 )
 from isotropy.networks.averaging.mixtures import NoRanges
 from isotropy.symmetry.actions.action import Action
@@ -92,25 +86,15 @@ class SoftplusRanges(Ranges):
     ) -> None:
         super().__init__()
         self.action = action
-        for name in (*(start or {}), *(caps or {})):
-            check_choice(name, action.names, what="generator")
         generators = action.generators
         scales = torch.tensor([factors.get(each.name, 1.0) for each in generators], dtype=dtype)
-        # From a reported half-width to the width of the whole interval.
-        units = torch.tensor([2 * each.from_units(1.0) for each in generators], dtype=dtype)
-        units = units / scales
         raw = torch.zeros(len(generators), dtype=dtype)
         if start is not None:
-            given = torch.tensor([start.get(name, 0.0) for name in action.names], dtype=dtype)
-            raw = _raw(given * units).clamp(min=SMALLEST_START)
-        for name, cap in (caps or {}).items():
-            if not cap >= 0:
-                raise CallerError(
-                    f"cap for {name!r}: expected a half-width of at least 0, got {cap}"
-                )
-        most = torch.tensor([(caps or {}).get(n, float("inf")) for n in action.names], dtype=dtype)
+            given = torch.tensor(start_widths(action, start), dtype=dtype)
+            raw = _raw(2 * given / scales).clamp(min=SMALLEST_START)
+        most = range_bounds(action, caps or {}, periodic=False).to(dtype)
         self.raw = nn.Parameter(raw)
-        self.register_buffer("bounds", _raw(most * units))
+        self.register_buffer("bounds", _raw(2 * most / scales))
         self.register_buffer("scales", scales, persistent=False)
         counts = torch.tensor([each.multiplicity for each in generators])
         self.register_buffer("counts", counts, persistent=False)
@@ -151,18 +135,6 @@ class SoftplusRanges(Ranges):
             reach = generator.in_units(half)
             found.append(Symmetry(generator.name, "range", -reach, reach, generator.unit))
         return found
-
-    def law(self) -> dict[str, Any]:
-        halves = self.reach().detach().tolist()
-        # The distribution is that of independent ranges; only the parameterisation differs.
-        return {
-            "kind": "independent",
-            "law": "content moves by exp(Σ a_k G_k), a_k uniform on [low, high], independent",
-            "generators": generator_records(self.action),
-            "actions": action_records(self.action),
-            "half_widths": halves,
-            "noise_factors": halves,
-        }
 
 
 def _raw(widths: Tensor) -> Tensor:

@@ -22,11 +22,14 @@ from torch import Tensor, nn
 from isotropy.checks import check_at_least
 from isotropy.networks.averaging.augmentations import COPIES_SEED, Augmentation, Symmetry
 
+TEST_SAMPLES = 16
+"""Copies of a prediction: spread evenly, they predict as well as 31 that are drawn."""
+
 
 class InvariantModel(nn.Module):
     """`network` averaged over `samples` copies transformed by `augmentation`.
 
-    >>> model = InvariantModel(network, UniformRanges(affine()), samples=31)
+    >>> model = InvariantModel(network, UniformRanges(affine()), samples=16)
     >>> logits = model.train()(images)                          # fresh noise each call
     >>> logits = model.eval()(images)                           # fixed copies
     >>> logits = model(images, noise=model.noise(len(images), generator=g))   # replayable
@@ -38,7 +41,7 @@ class InvariantModel(nn.Module):
         self,
         network: nn.Module,
         augmentation: Augmentation,
-        samples: int = 31,
+        samples: int = TEST_SAMPLES,
         *,
         seed: int = COPIES_SEED,
     ) -> None:

@@ -28,11 +28,11 @@ from isotropy.networks.averaging.augmentations import (
     COPIES_SEED,
     START,
     Augmentation,
+    CorrelatedRanges,
     Symmetry,
     UniformRanges,
     even_points,
 )
-from isotropy.networks.averaging.correlated import CorrelatedRanges
 from isotropy.symmetry.actions.action import Action, compose
 from isotropy.symmetry.actions.finite import FiniteAction
 

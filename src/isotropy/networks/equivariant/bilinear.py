@@ -38,7 +38,7 @@ further apart is reached in two steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -168,20 +168,14 @@ class EquivariantBilinear(OfParts):
             parts[0].new_zeros(()).expand(kind.copies, kind.size, batch)
             for kind in self.target_kinds
         ]
-        for (target, products), weight in zip(
-            self._products(parts).items(), self._weights(), strict=True
-        ):
-            kind = self.target_kinds[target]
-            mixed = (SCALE * weight) @ products.flatten(1)
-            found[target] = mixed.view(kind.copies, kind.size, batch)
+        for target, weight, products in self._mixtures(parts):
+            found[target] = ((SCALE * weight) @ products.flatten(1)).view(found[target].shape)
         return found
 
     def added(self, parts: Sequence[Tensor]) -> Parts:
         """x + y on parts, where source and target are one."""
         found = list(parts)
-        for (target, products), weight in zip(
-            self._products(parts).items(), self._weights(), strict=True
-        ):
+        for target, weight, products in self._mixtures(parts):
             own = parts[target].flatten(1)
             mixed = torch.addmm(own, weight, products.flatten(1), alpha=SCALE)
             found[target] = mixed.view(parts[target].shape)
@@ -191,14 +185,12 @@ class EquivariantBilinear(OfParts):
         pieces = self.coefficients.split([a * b for a, b in self._shapes])
         return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
 
-    def _products(self, parts: Sequence[Tensor]) -> dict[int, Tensor]:
-        """z (Σ pairs, C, batch) for each kind of the target."""
-        found = {}
+    def _mixtures(self, parts: Sequence[Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """For each kind of the target that is reached its number, w and z (Σ pairs, C, batch)."""
         objects = [_Objects(part) for part in parts]
-        for target, group in self._by_target.items():
+        for (target, group), weight in zip(self._by_target.items(), self._weights(), strict=True):
             products = [self._product(each, objects) for each in group]
-            found[target] = products[0] if len(products) == 1 else torch.cat(products)
-        return found
+            yield target, weight, products[0] if len(products) == 1 else torch.cat(products)
 
     def _product(self, each: Contraction, objects: Sequence[_Objects]) -> Tensor:
         """z (pairs, C, batch) of one contraction."""

@@ -1,44 +1,30 @@
-"""How many tensors of which rank a hidden layer holds.
+"""What equivariant layers hand each other, and how many tensors of which rank a hidden layer holds.
 
-With d = dim V and some channels left, take the largest rank r with (r + 1) dʳ ≤ what is left, and
-add d^(r−k) tensors of rank k for every k ≤ r: each rank gets dʳ channels (Finzi 2023, A.1). 256
-channels of a group on R³ are 70 T(0) + 23 T(1) + 7 T(2) + 2 T(3).
-
-Where V and its dual differ, tensors of rank r are shared out over T(k, r − k) as the binomial
-coefficients say. They do not differ where the group keeps a form (O(1,3), Sp): x ↦ B x makes one
-the other, T(k, r − k) is T(r), and one kind is cheaper than many. Even ranks come first, then odd
-ones: a group with −1 maps neither to the other, and layers leave out blocks that are zero.
-
-Products of vectors with a matrix of their own for each channel, without moving large maps.
-
-    y(n, g, m) = Σ_k x(n, g, k) W(g, k, m)        x (batch, channels, k)    W (channels, k, m)
-
-One matrix product a channel, which reads x where it lies if either the batch or k lies side by side
-in memory. In a factored layer (`fully_connected`) two of these follow each other, over the
-channels c of x(n, c, xy) and then over the channels c' of z(n, c', c). The first writes z with the
-batch last, in the order (c, c', n), which the second reads as it is; so it is with the gradient of
-z on the way back. Maps themselves keep their pixels last.
-
-Many directions of back-propagation at once (`torch.func.vmap`) are more rows, not more matrices.
-Oracle: the product of each channel by itself, and `gradcheck`.
-
-What equivariant layers hand each other: one tensor for each kind of product, the batch last.
+Layers hand each other one tensor for each kind of product, the batch last:
 
     public      (…, size of R)             copies one after another, as R is written
     parts       (copies, size, batch)      one for each kind of product in R, as `kinds` has them
 
-With the batch last, a matrix that mixes copies is one product with (copies, size · batch), one that
-acts on coordinates is a product for each copy, a gate is a factor (copies, 1, batch), and taking a
-few copies or coordinates takes whole rows: nothing is ever transposed but the first input and the
-last output.
+A matrix that mixes copies is then one product with (copies, size · batch), one that acts on
+coordinates is a product for each copy, a gate is a factor (copies, 1, batch), and taking a few
+copies or coordinates takes whole rows: nothing is transposed but the first input and the last
+output. Constants of a layer stay exact: they are rounded anew whenever it is moved or converted.
 
-Constants of a module that stay exact: rounded anew whenever it is moved or converted.
+Channels of a hidden layer are shared out over ranks. With d = dim V and some channels left, take
+the largest rank r with (r + 1) dʳ ≤ what is left, and add d^(r−k) tensors of rank k for every
+k ≤ r: each rank gets dʳ channels (Finzi 2023, A.1). 256 channels of a group on R³ are
+70 T(0) + 23 T(1) + 7 T(2) + 2 T(3). Where V and its dual differ, tensors of rank r are shared out
+over T(k, r − k) as the binomial coefficients say. They do not differ where the group keeps a form
+(O(1,3), Sp): x ↦ B x makes one the other, T(k, r − k) is T(r), and one kind is cheaper than many.
+Even ranks come first, then odd ones: a group with −1 maps neither to the other, and layers leave
+out blocks that are zero.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from math import comb
 from typing import Any, Self
 
@@ -55,14 +41,8 @@ LARGEST_RANK_ON_A_LINE = 3
 """On R¹ every tensor has one entry, and the rule above would not stop."""
 
 
-def uniform_representation(
-    channels: int, group: Group, *, generator: torch.Generator | None = None
-) -> Representation:
-    """`channels` channels shared out over scalars, vectors and tensors alike.
-
-    generator: tensors left over by the binomial coefficients are drawn with it; without one they
-               go where the largest fractions are
-    """
+def uniform_representation(channels: int, group: Group) -> Representation:
+    """`channels` channels shared out over scalars, vectors and tensors alike."""
     if channels < 1:
         raise CallerError(f"expected at least one channel, got {channels}")
     amounts = rank_amounts(channels, group.dimension)
@@ -71,7 +51,7 @@ def uniform_representation(
         if group.is_self_dual or keeps_form(group):
             found = found + T(rank)(group) * amounts[rank]
             continue
-        for q, share in enumerate(_binomial_shares(amounts[rank], rank, generator)):
+        for q, share in enumerate(_binomial_shares(amounts[rank], rank)):
             found = found + T(rank - q, q)(group) * share
     return found
 
@@ -97,93 +77,16 @@ def rank_amounts(channels: int, dimension: int) -> list[int]:
     return amounts
 
 
-def _binomial_shares(amount: int, rank: int, generator: torch.Generator | None) -> list[int]:
-    """`amount` shared out over T(rank, 0), …, T(0, rank)."""
-    coefficients = [comb(rank, q) for q in range(rank + 1)]
-    whole, left = divmod(amount, 2**rank)
-    shares = [whole * each for each in coefficients]
-    if generator is not None:
-        chances = torch.tensor(coefficients, dtype=torch.float64)
-        if left:
-            for q in torch.multinomial(chances, left, True, generator=generator).tolist():
-                shares[q] += 1
-        return shares
-    exact = [left * each / 2**rank for each in coefficients]
-    shares = [share + int(part) for share, part in zip(shares, exact, strict=True)]
+def _binomial_shares(amount: int, rank: int) -> list[int]:
+    """`amount` shared out over T(rank, 0), …, T(0, rank); what is left over goes where the largest
+    fractions are."""
+    exact = [Fraction(amount * comb(rank, q), 2**rank) for q in range(rank + 1)]
+    shares = [int(each) for each in exact]
     # The largest fractions first; among equals the balanced ones, then those with fewer duals.
-    order = sorted(range(rank + 1), key=lambda q: (int(exact[q]) - exact[q], abs(2 * q - rank), q))
+    order = sorted(range(rank + 1), key=lambda q: (shares[q] - exact[q], abs(2 * q - rank), q))
     for q in order[: amount - sum(shares)]:
         shares[q] += 1
     return shares
-
-
-def products_by_channel(rows: Tensor, matrices: Tensor, *, batch_last: bool) -> Tensor:
-    """(batch, channels, k), (channels, k, m) → (batch, channels, m).
-
-    batch_last: what lies side by side in memory, the batch of the result or its last axis; the
-    gradient of `rows` has it the other way round. Values are the same.
-    """
-    found: Tensor = _Products.apply(rows, matrices, batch_last)
-    return found
-
-
-class _Products(torch.autograd.Function):
-    @staticmethod
-    def forward(rows: Tensor, matrices: Tensor, batch_last: bool) -> Tensor:
-        if batch_last:
-            return torch.bmm(matrices.mT, rows.permute(1, 2, 0)).permute(2, 0, 1)
-        return torch.bmm(rows.transpose(0, 1), matrices).transpose(0, 1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
-        rows, matrices, ctx.batch_last = inputs
-        ctx.save_for_backward(rows, matrices)
-        ctx.save_for_forward(rows, matrices)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        rows, matrices = ctx.saved_tensors
-        of_rows = of_matrices = None
-        if ctx.needs_input_grad[0]:
-            of_rows = products_by_channel(gradient, matrices.mT, batch_last=not ctx.batch_last)
-        if ctx.needs_input_grad[1]:
-            # Transposed where `matrices` is a transposed parameter, which then has its own order.
-            if matrices.stride(-1) == 1:
-                of_matrices = torch.bmm(rows.permute(1, 2, 0), gradient.transpose(0, 1))
-            else:
-                of_matrices = torch.bmm(gradient.permute(1, 2, 0), rows.transpose(0, 1)).mT
-        return of_rows, of_matrices, None
-
-    @staticmethod
-    def jvp(
-        ctx: Any, rows_change: Tensor | None, matrices_change: Tensor | None, _: None
-    ) -> Tensor:
-        rows, matrices = ctx.saved_tensors
-        parts = []
-        if rows_change is not None:
-            parts.append(products_by_channel(rows_change, matrices, batch_last=ctx.batch_last))
-        if matrices_change is not None:
-            parts.append(products_by_channel(rows, matrices_change, batch_last=ctx.batch_last))
-        return sum(parts[1:], start=parts[0])
-
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[int | None, int | None, None],
-        rows: Tensor,
-        matrices: Tensor,
-        batch_last: bool,
-    ) -> tuple[Tensor, int]:
-        of_rows, of_matrices, _ = in_dims
-        if of_matrices is None:
-            assert of_rows is not None
-            folded = rows.movedim(of_rows, 0).flatten(0, 1)
-            found = products_by_channel(folded, matrices, batch_last=batch_last)
-            return found.unflatten(0, (info.batch_size, -1)), 0
-        matrices = matrices.movedim(of_matrices, 0)
-        if of_rows is not None:
-            rows = rows.movedim(of_rows, 0)
-        return torch.einsum("...ngk,...gkm->...ngm", rows, matrices), 0
 
 
 class ExactBuffers(nn.Module):

@@ -9,6 +9,14 @@ channels are shared out over scalars, vectors and tensors alike (`channels`).
     >>> network(torch.randn(500, 20)).shape
     torch.Size([500, 9])
 
+A function of single entries commutes with permutations of them and with nothing else. Any other
+object v_i is therefore scaled by a scalar of its own,
+
+    v_i ↦ v_i σ(s_i)      scalars and permuted entries: x ↦ x σ(x)
+
+with σ the logistic function. `gated(R)` is one scalar s_i for each such object, and then R: so that
+where R begins with its scalars, as hidden layers do, all scalars lie together.
+
 Initial weights are scaled layer by layer, on normal inputs, so that every irreducible part varies
 as much in the last layer as in the first: outputs have a standard deviation of 0.05 at any depth.
 
@@ -17,16 +25,6 @@ larger ones (`larger_symmetry`); where they do not, `notes` and a `LargerSymmetr
 
 Complex groups go through their real form: given SU(2), source and target are bound to the same
 group on R⁴, where V is the real parts of C² and then its imaginary parts. T(2) is V ⊗ V of R⁴.
-
-Nonlinearities that commute with a group.
-
-A function of single entries commutes with permutations of them and with nothing else. Any other
-object v_i is scaled by a scalar of its own,
-
-    v_i ↦ v_i σ(s_i)      scalars and permuted entries: x ↦ x σ(x)      (Finzi 2023, 2.6)
-
-with σ the logistic function. `gated(R)` is one scalar s_i for each such object, and then R: so that
-where R begins with its scalars, as hidden layers do, all scalars lie together.
 """
 
 from __future__ import annotations
@@ -169,35 +167,32 @@ class EMLP(OfParts):
         """Scale the layers so that what each hands on varies as much, for normal inputs."""
         own = torch.Generator().manual_seed(0)
         parts = self.parts(torch.randn(EXAMPLES, self.in_features, generator=own))
-        for block in self.blocks:
-            assert isinstance(block, EquivariantBlock)
+        for block in self._blocks():
             spread = TELLING_SPREAD if block.bilinear.tells else BILINEAR_SPREAD
             parts = block.rescale_(parts, spread * min(1, FEW_LAYERS / len(self.blocks)))
         self.head.rescale_(parts, OUTPUT_SPREAD)
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
-        for block in self.blocks:
-            assert isinstance(block, EquivariantBlock)
+        for block in self._blocks():
             parts = block.of_parts(parts)
         return self.head.of_parts(parts)
+
+    def _blocks(self) -> list[EquivariantBlock]:
+        return [block for block in self.blocks if isinstance(block, EquivariantBlock)]
 
     def export(self) -> nn.Sequential:
         """The same network of plain layers: `nn.Linear`, contractions and gates, without bases.
 
         A copy: later training of either leaves the other as it is.
         """
-        return nn.Sequential(
-            *(block.export() for block in self.blocks if isinstance(block, EquivariantBlock)),
-            self.head.export(),
-        )
+        return nn.Sequential(*(block.export() for block in self._blocks()), self.head.export())
 
     def plain_state(self) -> dict[str, Tensor]:
         """Parameters of `export()` as functions of the coefficients, by name."""
-        layers = [*self.blocks, self.head]
+        layers: list[EquivariantBlock | EquivariantLinear] = [*self._blocks(), self.head]
         return {
             f"{number}.{name}": tensor
             for number, layer in enumerate(layers)
-            if isinstance(layer, EquivariantBlock | EquivariantLinear)
             for name, tensor in layer.plain_state().items()
         }
 

@@ -8,14 +8,21 @@ know of the group. Every layer here takes the place of a plain one and is made l
     PointGroupConv2d   y(c', h) = Σ_c (h·θ)(c', c) ⋆ f(c) + b(c')               if it lifts images
                        y(c', h) = Σ_k Σ_c (h·θ_k)(c', c) ⋆ f(c, h k) + b(c')    otherwise
     PerChannel         a norm: statistics and scales over elements and pixels together
-    SymmetricPooling   pooling, of which one polyphase component stays
+    Downsampled        a layer at every pixel, of which one polyphase component stays
     GroupPooling       z(c, x) = 1/|H| Σ_h f(c, h, h x)
     GroupHead          W z + b, of flattened maps
 
-with (h·θ)(v) = θ(h⁻¹v) (Cohen and Welling 2016, Eq. 10 and 11). `group_pathways` has the circular
-ones of relaxed layers, elements slow, with curvature rules. Under g the terms of GroupPooling
-change places: z is invariant pixel by pixel, and a head may tell positions apart. Tests are in
-tests/networks/test_building.py, with the sums written out.
+with (h·θ)(v) = θ(h⁻¹v) (Cohen and Welling 2016, Eq. 10 and 11). Under g the terms of GroupPooling
+change places: z is invariant pixel by pixel, and a head may tell positions apart.
+`pathways.group_convolution` has the circular convolutions of relaxed layers, elements slow.
+
+Curvature. A filter is shared by |H| elements and T positions. At h and x its inputs are the patch
+at x with its pixels and elements moved by h⁻¹, a(h, x) = [f(c, h k, x + h u)]_{k,c,u}, and
+
+    A = Σ_n Σ_{h,x} a aᵀ       G = 1/(|H|T) Σ_n Σ_d Σ_{h,x} ĝ ĝᵀ       block (1/N) G ⊗ A
+
+for each of its groups of channels. Biases have exact blocks; norms and heads have the rules of the
+layers inside. Tests write the sums and the blocks out.
 """
 
 from __future__ import annotations
@@ -30,6 +37,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError
+from isotropy.curvature.blocks import KroneckerRoots, Roots
+from isotropy.curvature.layer_rules import LayerRule, Use, bias_roots, register_rule
 from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
 from isotropy.symmetry.groups.point_groups import PointGroup
 
@@ -41,37 +50,31 @@ class PointGroupConv2d(nn.Module):
 
     like:     the plain convolution: kernel, padding, stride, dilation, groups
     channels: C and C', for each element
-    factor:   keep one polyphase component of so many pixels a side, in place of the stride; inputs
-              choose it where they are maps of the same size, so that a shortcut beside this layer
-              keeps the same one
     """
 
+    products: Tensor
     quotients: Tensor
 
     def __init__(
-        self,
-        group: PointGroup,
-        like: nn.Conv2d,
-        channels: tuple[int, int],
-        *,
-        lifts: bool,
-        factor: int = 1,
+        self, group: PointGroup, like: nn.Conv2d, channels: tuple[int, int], *, lifts: bool
     ) -> None:
         super().__init__()
         into, out = channels
         self.group, self.lifts = group, lifts
         self.groups = groups_of(like, into, out)
         self.padding, self.padding_mode = padding_of(like), like.padding_mode
-        self.stride = like.stride if factor == 1 else (1, 1)
+        self.stride: tuple[int, ...] = like.stride
         self.dilation = like.dilation
-        self.downsampling = PolyphaseDownsampling(factor, norm="l2") if factor > 1 else None
         elements = () if lifts else (group.order,)
         sizes = (out, *elements, into // self.groups, *like.kernel_size)
         self.weight = nn.Parameter(like.weight.new_empty(sizes))
         self.bias = None if like.bias is None else nn.Parameter(like.bias.new_empty(out))
-        # Row h: the places of the k = h⁻¹h' for every h'.
-        quotients = group.product[group.inverse].to(like.weight.device)
-        self.register_buffer("quotients", quotients, persistent=False)
+        # Row h: the places of h k for every k, and those of the k = h⁻¹h' for every h'.
+        for name, places in (
+            ("products", group.product),
+            ("quotients", group.product[group.inverse]),
+        ):
+            self.register_buffer(name, places.to(like.weight.device), persistent=False)
 
     def filters(self) -> Tensor:
         """Filters of a plain convolution, (C'·|H|, C/groups or C/groups·|H|, n, m)."""
@@ -83,20 +86,60 @@ class PointGroupConv2d(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order)
-        (high, wide), padded = self.padding, maps
+        padding = self.padding
         if self.padding_mode != "zeros":
-            padded = functional.pad(maps, (wide, wide, high, high), mode=self.padding_mode)
-            high, wide = 0, 0
-        found = functional.conv2d(
-            padded, self.filters(), bias, self.stride, (high, wide), self.dilation, self.groups
+            maps, padding = self._padded(maps), (0, 0)
+        return functional.conv2d(
+            maps, self.filters(), bias, self.stride, padding, self.dilation, self.groups
         )
-        if self.downsampling is None:
-            return found
-        alike = not self.lifts and maps.shape[2:] == found.shape[2:]
-        return self.downsampling(found, by=maps if alike else found)
+
+    def patches(self, maps: Tensor) -> Tensor:
+        """a(h, x), what a filter meets: (batch, groups, |H|, T, inputs), as `weight[0].flatten()`.
+
+        inputs: [|H| ·] C/groups · n · m
+        """
+        windows = self._padded(maps)
+        for axis, (stride, dilation) in enumerate(zip(self.stride, self.dilation, strict=True), 2):
+            reach = dilation * (self.weight.shape[axis - 4] - 1) + 1
+            windows = windows.unfold(axis, reach, stride)[..., ::dilation]
+        elements = 1 if self.lifts else self.group.order
+        # (batch, groups, C/groups, elements, X, Y, n, m), the positions in front of the elements
+        parts = windows.unflatten(1, (self.groups, -1, elements)).permute(0, 1, 4, 5, 3, 2, 6, 7)
+        moved = [
+            self.group.act(parts if self.lifts else parts.index_select(4, self.products[h]), back)
+            for h, back in enumerate(self.group.inverse.tolist())
+        ]
+        return torch.stack(moved, 2).flatten(5).flatten(3, 4)
+
+    def _padded(self, maps: Tensor) -> Tensor:
+        high, wide = self.padding
+        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+        return functional.pad(maps, (wide, wide, high, high), mode=mode)
 
     def extra_repr(self) -> str:
         return f"{self.group}, {tuple(self.weight.shape)}, lifts={self.lifts}"
+
+
+class PointGroupConvRule(LayerRule):
+    """`PointGroupConv2d`: one block for each group of channels, shared over h and positions."""
+
+    parameters = ("weight", "bias")
+
+    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        """Gradients are (directions, batch, C'·|H|, X, Y)."""
+        assert isinstance(module, PointGroupConv2d)
+        order, groups = module.group.order, module.groups
+        into = [module.patches(use.inputs).transpose(0, 1).flatten(1, 3) for use in uses]
+        back = [use.gradient.flatten(3).unflatten(2, (groups, -1, order)) for use in uses]
+        positions = sum(part[0, 0, 0, 0].numel() for part in back)
+        rows = [part.permute(2, 0, 1, 4, 5, 3).flatten(1, 4) for part in back]
+        weight = KroneckerRoots(torch.cat(into, 1), torch.cat(rows, 1) / math.sqrt(positions))
+        if module.bias is None:
+            return {"weight": weight}
+        return {"weight": weight, "bias": bias_roots([b.sum((4, 5)).flatten(2) for b in back])}
+
+
+register_rule(PointGroupConv2d, PointGroupConvRule())
 
 
 class PerChannel(nn.Module):
@@ -111,18 +154,27 @@ class PerChannel(nn.Module):
         return rows.unflatten(2, (self.order, -1)).flatten(1, 2)
 
 
-class SymmetricPooling(nn.Module):
-    """Pooling at every pixel, of which one polyphase component stays, chosen by the inputs."""
+class Downsampled(nn.Module):
+    """A convolution or pooling at every pixel, of which one polyphase component stays.
 
-    def __init__(self, pooling: nn.MaxPool2d | nn.AvgPool2d, factor: int) -> None:
+    layer:  its stride becomes one
+    factor: the pixels a side that one is kept of, in place of the stride
+
+    Inputs choose the component where they are maps of the same size, so that a shortcut beside this
+    layer keeps the same one; else outputs do.
+    """
+
+    def __init__(self, layer: PointGroupConv2d | nn.MaxPool2d | nn.AvgPool2d, factor: int) -> None:
         super().__init__()
-        self.pooling = copy.deepcopy(pooling)
-        self.pooling.stride = 1
+        self.layer: nn.Module = layer
+        layer.stride = (1, 1)
+        self.sees_images = isinstance(layer, PointGroupConv2d) and layer.lifts
         self.downsampling = PolyphaseDownsampling(factor, norm="l2")
 
     def forward(self, maps: Tensor) -> Tensor:
-        found = self.pooling(maps)
-        return self.downsampling(found, by=maps if maps.shape == found.shape else found)
+        found = self.layer(maps)
+        alike = not self.sees_images and maps.shape[2:] == found.shape[2:]
+        return self.downsampling(found, by=maps if alike else found)
 
 
 class GroupPooling(nn.Module):

@@ -4,7 +4,7 @@
 that of `laws`: from input to output pixels, (0, 0) the centre of the upper left one.
 Images are moved by our own warp, exactly as in training; what goes along is moved by the matrix.
 
-This file imports kornia and is imported by `export.as_kornia` alone.
+This file imports kornia and is imported by `laws.as_kornia` alone.
 """
 
 from __future__ import annotations

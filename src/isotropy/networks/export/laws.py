@@ -1,13 +1,13 @@
-"""A learned augmentation from its JSON, without the network it was learned with.
+"""What was learned, taken elsewhere: a law from its JSON, and one drawn element per image.
 
-    augmentation = augmentation_from_law(json.loads(path.read_text()), shape=(1, 28, 28))
+    augmentation_from_law(json, shape)   the augmentation of a saved run, without its network
+    as_torchvision(augmentation)         a v2 transform, for datasets and DataLoaders
+    as_kornia(augmentation)              an augmentation of kornia's: masks, boxes, keypoints too
 
 `Augmentation.law()` is the distribution in numbers and names: which generators share one
 exponential and in what order they act, the factors of the noise, the probabilities of finite
 elements. Names become Actions through the catalogue; generators of the affine group carry their
 matrix and need no name. Under the same noise what is rebuilt moves data exactly as the original.
-
-One drawn element per image: a learned augmentation in the form other libraries work with.
 
 A model averages over several copies of an image, and over all elements of a finite group at once.
 A transform in a data pipeline makes one copy, with an element drawn from the same law:
@@ -24,6 +24,10 @@ Everything that is drawn is one row of numbers per image, (batch, numbers), whic
 Matrices are 3×3 and move *content*, in pixels: p_out = M p_in, with (0, 0) the centre of the upper
 left pixel, x to the right and y down. With centre c and unit u (half a width in pixels, see
 `warp`) the element exp(A) = (L, t) has M = [L, c + u t − L c].
+
+Images should be what the network was trained on: where data were standardised, put the transform
+behind the standardisation, because zeros are what comes in at the edges and grey levels are in the
+data's own unit. torchvision and kornia are optional and imported when asked for.
 """
 
 from __future__ import annotations
@@ -32,14 +36,18 @@ import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_axes, check_choice, check_finite, shape_text
-from isotropy.networks.averaging.augmentations import Augmentation, UniformRanges, generator_records
-from isotropy.networks.averaging.correlated import CorrelatedRanges
+from isotropy.networks.averaging.augmentations import (
+    Augmentation,
+    CorrelatedRanges,
+    UniformRanges,
+    generator_records,
+)
 from isotropy.networks.averaging.mixtures import Mixture, NoRanges
 from isotropy.symmetry.actions.action import Action, Composition, compose
 from isotropy.symmetry.actions.catalogue import actions_named
@@ -48,6 +56,11 @@ from isotropy.symmetry.actions.images import GENERATORS, AffineAction, AffineGen
 from isotropy.symmetry.actions.intensity import IntensityAction
 from isotropy.symmetry.actions.sequences import sequences
 from isotropy.symmetry.actions.warp import half_extent
+
+if TYPE_CHECKING:
+    from isotropy.networks.export.kornia_transforms import LearnedAugmentation
+    from isotropy.networks.export.torchvision_transforms import LearnedTransform
+
 
 SCHEMA = 1
 """The version of augmentation.json that is written and read."""
@@ -254,6 +267,9 @@ def _numbers(values: Any, shape: tuple[int, ...], what: str) -> Tensor:
     return numbers
 
 
+# --- one element per image ----------------------------------------------------------------------
+
+
 class SingleDraws:
     """One element of a learned law for each image of a batch.
 
@@ -452,3 +468,49 @@ def _check_not_random(action: FiniteAction) -> None:
             f"{action.name}: expected elements that are the same each time, got one that draws by "
             "itself and has no matrix; as_torchvision needs no matrices"
         )
+
+
+# --- other libraries ----------------------------------------------------------------------------
+
+
+def as_torchvision(augmentation: Augmentation) -> LearnedTransform:
+    """A transform for torchvision.transforms.v2 that draws one element per image.
+
+    >>> transform = as_torchvision(result.model.augmentation)
+    >>> image, label = transform(image, label)
+
+    Tensors (channels, height, width), batches of them with independent draws, tv_tensors.Image and
+    PIL pictures. Draws come from torch's global generator; `transform.noise` and `transform.move`
+    replay them, `transform.matrix` gives them as 3×3 matrices in pixels. The law is copied as it is
+    now. Raises CallerError where torchvision is not installed.
+    """
+    try:
+        from isotropy.networks.export.torchvision_transforms import LearnedTransform
+    except (ImportError, RuntimeError) as error:  # a torchvision built for another torch
+        raise _not_importable("torchvision", "vision", error) from error
+    return LearnedTransform(augmentation)
+
+
+def as_kornia(
+    augmentation: Augmentation, *, same_on_batch: bool = False, keepdim: bool = False
+) -> LearnedAugmentation:
+    """An augmentation for kornia, alone or in an AugmentationSequential.
+
+    >>> both = AugmentationSequential(as_kornia(augmentation), data_keys=["input", "keypoints"])
+
+    Images move as in training; `transform_matrix` is the homography of the drawn element, flips and
+    quarter turns included, and moves masks, boxes and keypoints along. Raises CallerError where
+    kornia is not installed, and for a law with a part that has no such matrix.
+    """
+    try:
+        from isotropy.networks.export.kornia_transforms import LearnedAugmentation
+    except (ImportError, RuntimeError) as error:  # a torchvision built for another torch
+        raise _not_importable("kornia", "kornia", error) from error
+    return LearnedAugmentation(augmentation, same_on_batch=same_on_batch, keepdim=keepdim)
+
+
+def _not_importable(library: str, extra: str, error: Exception) -> CallerError:
+    return CallerError(
+        f"as_{library}: expected {library} to be installed and to suit this torch, got: {error}; "
+        f"install it with pip install 'isotropy[{extra}]'"
+    )

@@ -76,12 +76,9 @@ def export_model(
     batch = Dim("batch")
     with torch.enable_grad():
         if noise_as_input:
-            given = noise.repeat(2, 1, 1)
-            program = torch.export.export(
-                _NoiseGiven(frozen),
-                (inputs, given),
-                dynamic_shapes={"inputs": {0: batch}, "noise": {0: batch}},
-            )
+            shapes = {"inputs": {0: batch}, "noise": {0: batch}}
+            given = (inputs, noise.repeat(2, 1, 1))
+            program = torch.export.export(frozen, given, dynamic_shapes=shapes)
         else:
             program = torch.export.export(
                 _NoiseFixed(frozen, noise), (inputs,), dynamic_shapes={"inputs": {0: batch}}
@@ -91,15 +88,6 @@ def export_model(
     if file is not None:
         _save(program, file)
     return program
-
-
-class _NoiseGiven(nn.Module):
-    def __init__(self, model: InvariantModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: Tensor, noise: Tensor) -> Tensor:
-        return self.model(inputs, noise)
 
 
 class _NoiseFixed(nn.Module):

@@ -4,7 +4,7 @@ torchvision's own RandomAffine draws an angle, a shift, a factor and a shear and
 a fixed order, about ranges of its own; it cannot draw exp(Σ a_k G_k). So this is a transform of its
 own class that draws exactly the learned law (`laws`), one element per image.
 
-This file imports torchvision and is imported by `export.as_torchvision` alone.
+This file imports torchvision and is imported by `laws.as_torchvision` alone.
 """
 
 from __future__ import annotations

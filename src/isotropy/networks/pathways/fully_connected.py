@@ -20,6 +20,17 @@ A = Σ_n Σ_c a_c a_cᵀ, of size (CXY)², has one block a channel and is never 
     θ1   A_c' = Σ_n z(c') z(c')ᵀ    (C, C)       G = (1/C') Σ_n Σ_d Σ_c' g_c' g_c'ᵀ    (X'Y', X'Y')
 
 with g_c' = ∂/∂y(c', ·); blocks are (1/N) G ⊗ A_c. Biases have their exact blocks.
+
+Both halves are products of vectors with a matrix of their own for each channel,
+
+    y(n, g, m) = Σ_k x(n, g, k) W(g, k, m)        x (batch, channels, k)    W (channels, k, m)
+
+and no large map is moved for them. One matrix product a channel reads x where it lies if either the
+batch or k lies side by side in memory. The first half writes z with the batch last, in the order
+(c, c', n), which the second reads as it is; so it is with the gradient of z on the way back. Maps
+themselves keep their pixels last. Many directions of back-propagation at once (`torch.func.vmap`)
+are more rows, not more matrices.
+
 Maps are (batch, C, X, Y). Oracle: tests/oracles/pathway_oracle.py.
 """
 
@@ -28,13 +39,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.curvature.blocks import KroneckerRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, bias_roots, register_rule
-from isotropy.networks.equivariant.channels import products_by_channel
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
 
 
@@ -46,6 +57,7 @@ class FullyConnectedPathway(Pathway):
 
     kind = "fc"
     weights = ("linear.weight",)
+    scaled = ("linear.weight", "linear.bias")
     reaches_target = True
 
     def __init__(self, shape: LayerShape, *, generator: torch.Generator | None = None) -> None:
@@ -61,12 +73,6 @@ class FullyConnectedPathway(Pathway):
 
     def forward(self, maps: Tensor) -> Tensor:
         return self.linear(maps.flatten(1)).unflatten(1, self.shape.target)
-
-    def scale_(self, factor: float) -> None:
-        """Multiply weight and bias by `factor`."""
-        with torch.no_grad():
-            self.linear.weight.mul_(factor)
-            self.linear.bias.mul_(factor)
 
     def plain(self) -> nn.Sequential:
         """Flatten, Linear, Unflatten."""
@@ -114,6 +120,75 @@ def spread(values: Tensor, weight: Tensor) -> Tensor:
     return products_by_channel(values, weight, batch_last=False)
 
 
+def products_by_channel(rows: Tensor, matrices: Tensor, *, batch_last: bool) -> Tensor:
+    """(batch, channels, k), (channels, k, m) → (batch, channels, m).
+
+    batch_last: what lies side by side in memory, the batch of the result or its last axis; the
+    gradient of `rows` has it the other way round. Values are the same.
+    """
+    found: Tensor = _Products.apply(rows, matrices, batch_last)
+    return found
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    def forward(rows: Tensor, matrices: Tensor, batch_last: bool) -> Tensor:
+        if batch_last:
+            return torch.bmm(matrices.mT, rows.permute(1, 2, 0)).permute(2, 0, 1)
+        return torch.bmm(rows.transpose(0, 1), matrices).transpose(0, 1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+        rows, matrices, ctx.batch_last = inputs
+        ctx.save_for_backward(rows, matrices)
+        ctx.save_for_forward(rows, matrices)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        rows, matrices = ctx.saved_tensors
+        of_rows = of_matrices = None
+        if ctx.needs_input_grad[0]:
+            of_rows = products_by_channel(gradient, matrices.mT, batch_last=not ctx.batch_last)
+        if ctx.needs_input_grad[1]:
+            # Transposed where `matrices` is a transposed parameter, which then has its own order.
+            if matrices.stride(-1) == 1:
+                of_matrices = torch.bmm(rows.permute(1, 2, 0), gradient.transpose(0, 1))
+            else:
+                of_matrices = torch.bmm(gradient.permute(1, 2, 0), rows.transpose(0, 1)).mT
+        return of_rows, of_matrices, None
+
+    @staticmethod
+    def jvp(
+        ctx: Any, rows_change: Tensor | None, matrices_change: Tensor | None, _: None
+    ) -> Tensor:
+        rows, matrices = ctx.saved_tensors
+        parts = []
+        if rows_change is not None:
+            parts.append(products_by_channel(rows_change, matrices, batch_last=ctx.batch_last))
+        if matrices_change is not None:
+            parts.append(products_by_channel(rows, matrices_change, batch_last=ctx.batch_last))
+        return sum(parts[1:], start=parts[0])
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, int | None, None],
+        rows: Tensor,
+        matrices: Tensor,
+        batch_last: bool,
+    ) -> tuple[Tensor, int]:
+        of_rows, of_matrices, _ = in_dims
+        if of_matrices is None:
+            assert of_rows is not None
+            folded = rows.movedim(of_rows, 0).flatten(0, 1)
+            found = products_by_channel(folded, matrices, batch_last=batch_last)
+            return found.unflatten(0, (info.batch_size, -1)), 0
+        matrices = matrices.movedim(of_matrices, 0)
+        if of_rows is not None:
+            rows = rows.movedim(of_rows, 0)
+        return torch.einsum("...ngk,...gkm->...ngm", rows, matrices), 0
+
+
 class FactoredPathway(Pathway):
     """The fully connected map in two factors: `readout` (θ2, b2), then `spread` (θ1, b1).
 
@@ -123,6 +198,7 @@ class FactoredPathway(Pathway):
 
     kind = "ffc"
     weights = ("readout.weight", "spread.weight")
+    scaled = ("spread.weight", "spread.bias")  # the first half keeps its size
     reaches_target = True
 
     def __init__(self, shape: LayerShape, *, generator: torch.Generator | None = None) -> None:
@@ -140,12 +216,6 @@ class FactoredPathway(Pathway):
 
     def forward(self, maps: Tensor) -> Tensor:
         return self.spread(self.readout(maps)).unflatten(2, self.shape.target[1:])
-
-    def scale_(self, factor: float) -> None:
-        """Multiply weight and bias of the second half by `factor`; the first keeps its size."""
-        with torch.no_grad():
-            self.spread.weight.mul_(factor)
-            self.spread.bias.mul_(factor)
 
     def plain(self) -> FactoredPathway:
         """A copy: these two products are ordinary layers already."""

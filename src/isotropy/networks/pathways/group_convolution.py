@@ -41,7 +41,12 @@ from torch.nn import functional
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.blocks import KroneckerRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, bias_roots, register_rule
-from isotropy.networks.pathways.pathway import LayerShape, Pathway
+from isotropy.networks.pathways.pathway import (
+    LayerShape,
+    Pathway,
+    check_kernel,
+    circular_convolution,
+)
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.point_groups import PointGroup
 
@@ -136,8 +141,8 @@ class GroupConvolution(nn.Module):
         """The same as an ordinary convolution, with every filter written out. A copy."""
         bias = self.bias.repeat(self.group.order)
         if self.mixes:
-            return _plain(self.dense_filters(), bias)
-        return _plain(self.filters(), bias, self.group.order * self.blocks)
+            return circular_convolution(self.dense_filters(), bias)
+        return circular_convolution(self.filters(), bias, self.group.order * self.blocks)
 
     def extra_repr(self) -> str:
         into, out = self.channels
@@ -241,6 +246,7 @@ class GroupConvolutionPathway(Pathway):
             else:
                 nn.init.kaiming_uniform_(step.weight, nonlinearity="relu", generator=generator)
         self.weights = tuple(f"steps.{name}.weight" for name in self.steps)
+        self.scaled = tuple(f"steps.{[*self.steps][-1]}.{each}" for each in ("weight", "bias"))
         self.reaches_target = shape.stride == 1
 
     def members(self) -> tuple[GroupConvolution, ...]:
@@ -251,13 +257,6 @@ class GroupConvolutionPathway(Pathway):
         for step in self.members():
             maps = step(maps)
         return maps
-
-    @torch.no_grad()
-    def scale_(self, factor: float) -> None:
-        """Multiply all outputs by `factor`: the last convolution's weight and bias."""
-        last = self.members()[-1]
-        last.weight.mul_(factor)
-        last.bias.mul_(factor)
 
     @torch.no_grad()
     def absorb_(self, means: Tensor) -> bool:
@@ -298,38 +297,17 @@ def _steps(
     }
 
 
-def _plain(weight: Tensor, bias: Tensor, groups: int = 1) -> nn.Conv2d:
-    """An ordinary circular convolution with copies of these."""
-    out, into, kernel, _ = weight.shape
-    found = nn.Conv2d(
-        groups * into,
-        out,
-        kernel,
-        padding=kernel // 2,
-        padding_mode="circular",
-        groups=groups,
-        device="meta",
-    )
-    found.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
-    found.bias = nn.Parameter(bias.detach().clone())
-    return found
-
-
 def _composed(first: GroupConvolution, second: GroupConvolution) -> nn.Conv2d:
     """Two convolutions of one pixel in a row as one."""
     inner, outer = (each.dense_filters()[:, :, 0, 0] for each in (first, second))
     order = first.group.order
     bias = outer @ first.bias.repeat(order) + second.bias.repeat(order)
-    return _plain((outer @ inner)[:, :, None, None], bias)
+    return circular_convolution((outer @ inner)[:, :, None, None], bias)
 
 
 def _check(shape: LayerShape, group: PointGroup, kernel: int) -> None:
     """Raise where the group, the filters and the maps do not fit together."""
-    if kernel < 1 or kernel % 2 == 0:
-        raise CallerError(
-            f"kernel of a group convolution: expected an odd number, got {kernel}; a filter of an "
-            "even size has no pixel about which it turns, take one more or less"
-        )
+    check_kernel(kernel, shape)
     for what, (channels, height, width) in (("source", shape.source), ("target", shape.target)):
         if channels % group.order or channels < 1:
             below = channels // group.order * group.order
@@ -345,9 +323,3 @@ def _check(shape: LayerShape, group: PointGroup, kernel: int) -> None:
                 f"exchange the axes, got {height}×{width}; cut or resize the images, or choose "
                 "D(2) or one of its subgroups"
             )
-    _, height, width = shape.source
-    if kernel // 2 > min(height, width):
-        raise CallerError(
-            f"group convolution: expected maps of at least {kernel // 2} pixels a side for filters "
-            f"of {kernel}×{kernel}, got {height}×{width}; take smaller filters"
-        )

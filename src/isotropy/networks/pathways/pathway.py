@@ -3,18 +3,25 @@
     y = Σ_p pathway_p(x)        x (batch, C, X, Y)        y (batch, C', X', Y')
 
 (van der Ouderaa, Immer and van der Wilk 2023, Eq. 4 and 11.) A layer is the sum of its pathways
-(`pathways.RelaxedLayer`): a convolution, which is equivariant to translations, and others that are
-not or to something else. Each has a Gaussian prior; where its variance is zero so is the pathway,
-and what is left has its symmetry exactly (Eq. 8). Each kind of pathway lies in a file with the
-curvature rules of its parameters: `fully_connected`, `convolution`,
-`sparse`, `group_convolution`.
+(`relaxed_layer.RelaxedLayer`). Each has a Gaussian prior; where its variance is zero so is the
+pathway, and what is left has its symmetry exactly (Eq. 8). Kinds of pathways lie in files with the
+curvature rules of their parameters: `fully_connected`, `sparse`, `group_convolution`, and here the
+convolution, the same filters at every place, equivariant to translations,
+
+    y(c', x') = Σ_c Σ_t θ(c', c, t) x(c, x' + t) + b(c')                                    (Eq. 3)
+
+whose parameters are those of an nn.Conv2d. New ones have stride one and maps continued
+periodically: they commute exactly with circular shifts, and where the layer has a stride it keeps
+one polyphase component of what they return. One taken from an existing network is as it was there.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -57,11 +64,13 @@ class Pathway(nn.Module):
                     layer keeps one polyphase component of them
     weights:        names of the parameters whose curvature says how much the pathway is used; all
                     but biases and what shapes filters
+    scaled:         names of the parameters in which the outputs are linear, all together
     shaping:        names of the parameters that shape filters and do not scale them
     """
 
     kind: ClassVar[str]
     weights: Sequence[str]
+    scaled: Sequence[str]
     shaping: Sequence[str] = ()
     reaches_target: bool
 
@@ -69,10 +78,13 @@ class Pathway(nn.Module):
         super().__init__()
         self.shape = shape
 
+    @torch.no_grad()
     def scale_(self, factor: float) -> None:
-        """Multiply all outputs by `factor`, by changing parameters. Zero leaves a pathway that
-        gives zeros and can still learn: some parameter has a gradient."""
-        raise NotImplementedError
+        """Multiply all outputs by `factor`, by changing `scaled`. Zero leaves a pathway that gives
+        zeros and can still learn: some parameter has a gradient."""
+        for name, parameter in self.named_parameters():
+            if name in self.scaled:
+                parameter.mul_(factor)
 
     @torch.no_grad()
     def zero_(self) -> None:
@@ -102,3 +114,124 @@ class Pathway(nn.Module):
     def extra_repr(self) -> str:
         before, after = ("×".join(map(str, s)) for s in (self.shape.source, self.shape.target))
         return f"{before} → {after}"
+
+
+class ConvolutionPathway(Pathway):
+    """A convolution, `convolution`, as a pathway.
+
+    shape:       what the layer maps between
+    convolution: an nn.Conv2d (any stride, padding, dilation, groups), whose outputs have the size
+                 of the layer's outputs, or that of its inputs and are down-sampled by the layer
+
+    Raises CallerError for another type, other channels or other sizes.
+    """
+
+    kind = "conv"
+    weights = ("convolution.weight",)
+    scaled = ("convolution.weight", "convolution.bias")
+
+    def __init__(self, shape: LayerShape, convolution: nn.Conv2d) -> None:
+        super().__init__(shape)
+        if type(convolution) is not nn.Conv2d:
+            raise CallerError(
+                f"a convolutional pathway: expected an nn.Conv2d, got "
+                f"{type(convolution).__name__}; put its weights into an nn.Conv2d"
+            )
+        found = _output_size(convolution, shape.source)
+        waiting = (shape.target[0], *shape.source[1:])
+        if found not in (shape.target, waiting):
+            raise CallerError(
+                f"a convolutional pathway from {_text(shape.source)}: expected outputs "
+                f"{_text(shape.target)}, or {_text(waiting)} to be down-sampled, got "
+                f"{_text(found)} from {convolution}"
+            )
+        self.reaches_target = found == shape.target
+        if not self.reaches_target:
+            _ = shape.stride  # refuses sizes that down-sampling cannot reach
+        self.convolution = convolution
+
+    @classmethod
+    def new(
+        cls, shape: LayerShape, kernel: int = 3, generator: torch.Generator | None = None
+    ) -> Self:
+        """A new one: stride one, periodic maps, filters kernel × kernel.
+
+        generator: draws the filters, uniform within ±√(6/(C·kernel²)) (He et al. 2015: outputs
+                   behind a ReLU keep their variance); the bias starts at zero.
+
+        Raises CallerError if the kernel is even, or larger than the maps allow.
+        """
+        check_kernel(kernel, shape)
+        inputs, outputs = shape.source[0], shape.target[0]
+        bound = math.sqrt(6 / (inputs * kernel**2))
+        filters = torch.empty(outputs, inputs, kernel, kernel)
+        filters.uniform_(-bound, bound, generator=generator)
+        return cls(shape, circular_convolution(filters, torch.zeros(outputs)))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.convolution(maps)
+
+    def absorb_(self, means: Tensor) -> bool:
+        """Add to the bias, if there is one."""
+        if self.convolution.bias is None:
+            return False
+        with torch.no_grad():
+            self.convolution.bias.add_(means)
+        return True
+
+    def plain(self) -> nn.Conv2d:
+        """A copy of the nn.Conv2d, without the layer's down-sampling."""
+        return copy.deepcopy(self.convolution)
+
+
+def check_kernel(kernel: int, shape: LayerShape) -> None:
+    """Raise CallerError if filters have no centre, or reach further than one period of the maps."""
+    _, height, width = shape.source
+    if kernel < 1 or kernel % 2 == 0:
+        raise CallerError(
+            f"kernel: expected an odd number, for filters that have a centre, got {kernel}; take "
+            "one more or less"
+        )
+    if kernel // 2 > min(height, width):
+        raise CallerError(
+            f"kernel: expected one of at most {2 * min(height, width) + 1} on maps of "
+            f"{height}×{width}, which are continued by no more than one period, got {kernel}"
+        )
+
+
+def circular_convolution(filters: Tensor, bias: Tensor, groups: int = 1) -> nn.Conv2d:
+    """An nn.Conv2d on periodic maps with copies of these; it draws no weights of its own."""
+    outputs, inputs, kernel, _ = filters.shape
+    found = nn.Conv2d(
+        groups * inputs,
+        outputs,
+        kernel,
+        padding=kernel // 2,
+        padding_mode="circular",
+        groups=groups,
+        device="meta",
+    )
+    found.weight = nn.Parameter(filters.detach().clone(memory_format=torch.contiguous_format))
+    found.bias = nn.Parameter(bias.detach().clone())
+    return found
+
+
+def _output_size(convolution: nn.Conv2d, source: MapSize) -> MapSize:
+    """Channels, height and width of what `convolution` makes of maps of this size."""
+    if source[0] != convolution.in_channels:
+        raise CallerError(
+            f"a convolutional pathway from {_text(source)}: expected a convolution of "
+            f"{source[0]} channels, got {convolution}"
+        )
+    # Two entries an axis, last axis first, as torch resolved them ("same" and "valid" too).
+    padding = convolution._reversed_padding_repeated_twice
+    sizes = []
+    for axis, size in enumerate(source[1:]):
+        before, after = padding[2 - 2 * axis], padding[3 - 2 * axis]
+        reach = convolution.dilation[axis] * (convolution.kernel_size[axis] - 1) + 1
+        sizes.append((size + before + after - reach) // convolution.stride[axis] + 1)
+    return (convolution.out_channels, sizes[0], sizes[1])
+
+
+def _text(size: MapSize) -> str:
+    return "×".join(map(str, size))

@@ -1,27 +1,27 @@
-"""From an ordinary network to one of relaxed layers.
+"""From an ordinary network to one of relaxed layers, and back.
 
     relax    a convolution  W ⋆ x  becomes  W ⋆ x + Σ_p pathway_p(x),  pathways zero at first
+    harden   a sum of pathways becomes those whose share is at least `below`, as plain layers
 
 (van der Ouderaa, Immer and van der Wilk 2023, Eq. 4.) Relaxing changes no output: the convolution
-stays what it was, with its weights, stride and padding, and what is added can learn. The way back
-is `harden`. A copy is returned. Maps are (batch, C, X, Y).
+stays what it was, with its weights, stride and padding, and what is added can learn. After learning
+each pathway has a share, how much it contributes to what the layer makes of its inputs. What the
+pathways that hardening takes out made of inputs is gone; what they add whatever the inputs are
+stays, in biases and a `BiasMap`. Both return a copy.
 
-The convolutional network of eight stages in which every layer is a sum of pathways.
+`relaxed_cnn` is the paper's network of eight stages in which every layer is a sum of pathways:
 
     stage     1    2    3    4    5    6    7    8      α width; ReLU after each
     channels  α    2α   2α   4α   4α   8α   8α   16α
     halves    –    yes  –    yes  –    yes  yes  yes    X → X/32
 
-then `hidden`, 16α → 64α with ReLU, and `head`, 64α → outputs (van der Ouderaa, Immer and van der
-Wilk 2023, Table 6, whose rows 3, 5 and 8 are misprinted). No normalisation layers. With the
-convolution alone every stage is equivariant to circular shifts, and the logits are invariant.
-
-With a group convolution over H images are lifted, f(h, c, x) = image(c, x), all stages have |H|
-times the channels, group-major, and `pool` takes the maximum over h before the hidden layer: with
-that pathway alone logits are invariant to H too. Other pathways take (h, c) as ordinary channels.
-
-Images are (batch, C, X, Y) with X and Y multiples of 32. Above 32 some pixels are left after stage
-8, and `pool` takes the maximum over them too. Tested in tests/networks/test_relaxed_cnn.py.
+then `hidden`, 16α → 64α with ReLU, and `head`, 64α → outputs (Table 6, whose rows 3, 5 and 8 are
+misprinted). No normalisation layers. With the convolution alone every stage is equivariant to
+circular shifts, and the logits are invariant. With a group convolution over H images are lifted,
+f(h, c, x) = image(c, x), all stages have |H| times the channels, group-major, and `pool` takes the
+maximum over h before the hidden layer: with that pathway alone logits are invariant to H too. Other
+pathways take (h, c) as ordinary channels. Images are (batch, C, X, Y) with X and Y multiples of 32;
+above 32 some pixels are left after stage 8, and `pool` takes the maximum over them too.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ import copy
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
-from isotropy.networks.pathways.convolution import ConvolutionPathway
-from isotropy.networks.pathways.pathway import LayerShape, MapSize, Pathway
+from isotropy.curvature.recording import evaluation_mode
+from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape, MapSize, Pathway
 from isotropy.networks.pathways.relaxed_layer import (
     PathwayOptions,
     RelaxedLayer,
     check_kinds,
+    check_shares,
     options_for,
     pathway_named,
 )
+from isotropy.networks.pathways.small_layers import BiasMap
 from isotropy.networks.zoo.image_networks import image_shape
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.point_groups import PointGroup
@@ -118,29 +121,45 @@ def _sizes_seen(model: nn.Module, example: Tensor | Sequence[int]) -> dict[str, 
     }
     seen: dict[str, set[LayerShape]] = {name: set() for name in convolutions}
 
-    def hook_of(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(_: nn.Module, maps: tuple[Tensor, ...], output: Tensor) -> None:
-            if maps and maps[0].ndim == 4:
-                seen[name].add(LayerShape(_map_size(maps[0]), _map_size(output)))
+    def note(name: str, _: nn.Module, maps: Tensor, output: Tensor) -> None:
+        if maps.ndim == 4:
+            seen[name].add(LayerShape(_map_size(maps), _map_size(output)))
+
+    observed(model, convolutions, inputs, note)
+    return seen
+
+
+def observed(
+    model: nn.Module, names: Iterable[str], inputs: Tensor, seen: Callable[..., Tensor | None]
+) -> Tensor:
+    """Outputs in evaluation mode; seen(name, module, input, output) may give another output.
+
+    Raises CallerError, naming the last layer that was called, if the model cannot be run.
+    """
+    last = ""
+
+    def hook_of(name: str) -> Callable[..., Tensor | None]:
+        def hook(module: nn.Module, into: tuple[Any, ...], out: Any) -> Tensor | None:
+            nonlocal last
+            last = f", after layer {name or 'itself'}"
+            if not into or not isinstance(into[0], Tensor) or not isinstance(out, Tensor):
+                return None
+            return seen(name, module, into[0], out)
 
         return hook
 
-    handles = [each.register_forward_hook(hook_of(name)) for name, each in convolutions.items()]
-    modes = {module: module.training for module in model.modules()}
+    handles = [model.get_submodule(n).register_forward_hook(hook_of(n)) for n in names]
     try:
-        model.eval()
-        with torch.no_grad():
-            model(inputs)
-    except RuntimeError as error:
+        with evaluation_mode(model), torch.no_grad():
+            found: Tensor = model(inputs)
+            return found
+    except (RuntimeError, ValueError, IndexError) as error:
         raise CallerError(
-            f"example: the model cannot be run on inputs {shape_text(inputs)}: {error}"
+            f"example: the model cannot be run on inputs {shape_text(inputs)}{last}: {error}"
         ) from error
     finally:
         for handle in handles:
             handle.remove()
-        for module, training in modes.items():
-            module.training = training
-    return seen
 
 
 def _batch(model: nn.Module, example: Tensor | Sequence[int]) -> Tensor:
@@ -231,7 +250,8 @@ def _check_memory(
     model: nn.Module, chosen: Mapping[str, LayerShape], pathways: Sequence[str]
 ) -> None:
     sizes = {
-        (name, kind): _largest_count(kind, shape) * _weight(model, name).element_size()
+        (name, kind): _largest_count(kind, shape)
+        * model.get_parameter(f"{name}.weight".removeprefix(".")).element_size()
         for name, shape in chosen.items()
         for kind in pathways
     }
@@ -243,12 +263,6 @@ def _check_memory(
             f"{LARGEST_BYTES / 1e9:.0f} GB; use ffc or sfc in place of fc, name fewer layers with "
             "layers=, or take smaller images"
         )
-
-
-def _weight(model: nn.Module, name: str) -> Tensor:
-    weight = model.get_submodule(name).weight
-    assert isinstance(weight, Tensor)
-    return weight
 
 
 def _largest_count(kind: str, shape: LayerShape) -> int:
@@ -295,6 +309,8 @@ def replaced(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> n
             model.set_submodule(name, replacements[module])
     return replacements.get(model, model)
 
+
+# --- the network of the paper -------------------------------------------------------------------
 
 STAGES: tuple[tuple[int, int], ...] = (
     (1, 1),
@@ -400,3 +416,108 @@ def _linear(before: int, after: int, generator: torch.Generator | None) -> nn.Li
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+# --- back to plain layers -----------------------------------------------------------------------
+
+
+def harden(
+    model: nn.Module,
+    contributions: Mapping[str, Mapping[str, float]] | None = None,
+    *,
+    below: float = 0.01,
+) -> nn.Module:
+    """A copy of `model` without the pathways that are switched off.
+
+    contributions: how much each pathway makes of the inputs, by name of the layer; if None what
+               learning left in the layers (`RelaxedLayer.contributions`)
+    below:     pathways with less are taken out; the largest of a layer always stays
+
+    A pathway is judged by what it does, not by its relative effective number of parameters: that
+    is by the parameter, and small for a large pathway whose few used directions matter.
+
+    A layer of one pathway that is left becomes plain layers: an nn.Conv2d, with polyphase
+    down-sampling where the layer has a stride, or Flatten, Linear and Unflatten. Filters of group
+    convolutions and of sparse pathways are written out, so that these have more numbers than
+    before, and training them further does not keep their form. The two factors of ffc stay as they
+    are. Several pathways stay a RelaxedLayer. Constants of what was taken out stay as a BiasMap.
+
+    Raises CallerError where there are no relaxed layers, or no shares.
+    """
+    copied = copy.deepcopy(model)
+    found = {name: m for name, m in copied.named_modules() if isinstance(m, RelaxedLayer)}
+    if not found:
+        raise CallerError(
+            "expected a model with relaxed layers, got none; isotropy.relax(model) makes them"
+        )
+    if not 0 <= below <= 1:
+        raise CallerError(f"below: expected a share between 0 and 1, got {below:g}")
+    for name in contributions or {}:
+        check_choice(name, found, what="relaxed layer")
+    replacements: dict[nn.Module, nn.Module] = {}
+    for name, layer in found.items():
+        shares = layer.contributions if contributions is None else contributions.get(name)
+        if shares is None:
+            raise CallerError(
+                f"layer {name or '(the model itself)'}: nothing says which pathways are used; "
+                "learn first (isotropy relax, isotropy.learn_layers), or pass contributions="
+            )
+        check_shares(shares, layer.pathways, what=f"contributions of {name or 'the model'}")
+        replacements[layer] = _hardened(layer, shares, kept_pathways(shares, below))
+    return replaced(copied, replacements)
+
+
+def kept_pathways(shares: Mapping[str, float], below: float = 0.01) -> list[str]:
+    """The pathways of a layer with a share of at least `below`; the largest if there are none."""
+    kept = [kind for kind, share in shares.items() if share >= below]
+    return kept or [max(shares, key=lambda kind: shares[kind])]
+
+
+def _hardened(layer: RelaxedLayer, shares: Mapping[str, float], kept: Sequence[str]) -> nn.Module:
+    """What stays of `layer`: the pathways kept, and what the others add whatever the inputs are."""
+    members = {kind: each for kind, each in layer.members().items() if kind in kept}
+    gone = [each for kind, each in layer.members().items() if kind not in kept]
+    waiting = [each.constant() for each in gone if not each.reaches_target]
+    reaching = [each.constant() for each in gone if each.reaches_target]
+    waits = [each for each in members.values() if not each.reaches_target]
+    if waiting and (len(members) > 1 or not waits):
+        assert layer.downsampling is not None
+        reaching.append(layer.downsampling(_left_of(_total(waiting), waits)[None])[0])
+        waiting = []
+    if len(members) == 1:
+        (pathway,) = members.values()
+        parts: list[nn.Module | None] = [pathway.plain(), _bias_map(waiting)]
+        parts.append(layer.downsampling if waits else None)
+    else:
+        parts = [_smaller(layer, shares, members)]
+    parts.append(_bias_map(reaching))
+    found = [part for part in parts if part is not None]
+    made = found[0] if len(found) == 1 else nn.Sequential(*found)
+    return made.train(layer.training)
+
+
+def _left_of(constant: Tensor, takers: Sequence[Pathway]) -> Tensor:
+    """Put a constant, the same at all pixels, into biases of these; what none of them can take."""
+    for each in takers:
+        before = each.constant()
+        each.absorb_(constant.mean((1, 2)))
+        constant = constant - (each.constant() - before)
+    return constant
+
+
+def _smaller(
+    layer: RelaxedLayer, shares: Mapping[str, float], members: Mapping[str, Pathway]
+) -> RelaxedLayer:
+    """A layer of these pathways."""
+    smaller = RelaxedLayer(layer.shape, members).to(layer.shares.device)
+    total = math.hypot(*(shares[kind] for kind in members)) or 1.0
+    smaller.contributions = {kind: shares[kind] / total for kind in members}
+    return smaller
+
+
+def _bias_map(constants: Sequence[Tensor]) -> BiasMap | None:
+    return BiasMap.of(_total(constants)) if constants else None
+
+
+def _total(constants: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(constants)).sum(0)

@@ -1,13 +1,13 @@
 """A layer that is the sum of pathways, and pathways by name.
 
     name              pathway                                             file
-    fc                fully connected, every pixel with every other       fully_connected_pathways
-    ffc               the same in two factors (Eq. 5)                     fully_connected_pathways
-    sfc               the same with factors in a basis (Eq. 7)            sparse_pathways
-    conv              convolution                                         convolutional_pathways
-    sconv             convolution by filters in a basis (Eq. 6)           sparse_pathways
-    gconv             group convolution, pointwise in the group (F.3)     group_pathways
-    gconv-full, gconv-separable, gconv-depthwise   the other forms of F.3 group_pathways
+    fc                fully connected, every pixel with every other       fully_connected
+    ffc               the same in two factors (Eq. 5)                     fully_connected
+    sfc               the same with factors in a basis (Eq. 7)            sparse
+    conv              convolution                                         pathway
+    sconv             convolution by filters in a basis (Eq. 6)           sparse
+    gconv             group convolution, pointwise in the group (F.3)     group_convolution
+    gconv-full, gconv-separable, gconv-depthwise   the other forms of F.3 group_convolution
 
 (van der Ouderaa, Immer and van der Wilk 2023.) Outputs are added, as in Eq. 4; the published code
 takes their mean, which is the same with priors of another scale. In new layers the pathways with a
@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice, shape_text
-from isotropy.networks.pathways.convolution import ConvolutionPathway
+from isotropy.networks.pathways.filter_basis import BasisOptions
 from isotropy.networks.pathways.fully_connected import FactoredPathway, FullyConnectedPathway
 from isotropy.networks.pathways.group_convolution import GroupConvolutionPathway
-from isotropy.networks.pathways.pathway import LayerShape, Pathway
+from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape, Pathway
 from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
 from isotropy.networks.pathways.sparse import SparseConvolutionPathway, SparseFactoredPathway
 from isotropy.symmetry.groups.group import Group
@@ -55,6 +55,11 @@ class PathwayOptions:
     learns_anchors: bool = False
     free_start: float = 0.0
 
+    @property
+    def basis(self) -> BasisOptions:
+        """Of sparse pathways."""
+        return BasisOptions(self.sparsity, self.learns_lengthscale, self.learns_anchors)
+
 
 UNKNOWN = -1.0
 """In place of a share that was not learned."""
@@ -62,33 +67,17 @@ UNKNOWN = -1.0
 Maker = Callable[[LayerShape, PathwayOptions, "torch.Generator | None"], Pathway]
 
 
-def _group(options: PathwayOptions) -> PointGroup:
-    if options.group is None:
-        raise CallerError("a group convolution needs a group; pass one, such as C(4)")
-    return options.group
-
-
-def _sparse(kind: type[SparseConvolutionPathway] | type[SparseFactoredPathway]) -> Maker:
+def _grouped(form: str) -> Maker:
     def make(
         shape: LayerShape, options: PathwayOptions, generator: torch.Generator | None
     ) -> Pathway:
-        extra = {"kernel": options.kernel} if kind is SparseConvolutionPathway else {}
-        return kind(
-            shape,
-            sparsity=options.sparsity,
-            learns_lengthscale=options.learns_lengthscale,
-            learns_anchors=options.learns_anchors,
-            generator=generator,
-            **extra,
+        if options.group is None:
+            raise CallerError("a group convolution needs a group; pass one, such as C(4)")
+        return GroupConvolutionPathway(
+            shape, options.group, form=form, kernel=options.kernel, generator=generator
         )
 
     return make
-
-
-def _grouped(form: str) -> Maker:
-    return lambda shape, options, generator: GroupConvolutionPathway(
-        shape, _group(options), form=form, kernel=options.kernel, generator=generator
-    )
 
 
 FREE = ("fc", "ffc", "sfc")
@@ -114,11 +103,15 @@ DEFAULT_GROUP = "C(4)"
 PATHWAYS: dict[str, Maker] = {
     "fc": lambda shape, _, generator: FullyConnectedPathway(shape, generator=generator),
     "ffc": lambda shape, _, generator: FactoredPathway(shape, generator=generator),
-    "sfc": _sparse(SparseFactoredPathway),
+    "sfc": lambda shape, options, generator: SparseFactoredPathway(
+        shape, options.basis, generator=generator
+    ),
     "conv": lambda shape, options, generator: ConvolutionPathway.new(
         shape, kernel=options.kernel, generator=generator
     ),
-    "sconv": _sparse(SparseConvolutionPathway),
+    "sconv": lambda shape, options, generator: SparseConvolutionPathway(
+        shape, options.basis, kernel=options.kernel, generator=generator
+    ),
     **{kind: _grouped(form) for kind, form in GROUP_CONVOLUTIONS.items()},
 }
 

@@ -1,14 +1,7 @@
-"""A bias of its own for every channel and pixel: what is left of a pathway that hears nothing.
+"""Layers without weights that pathways need: fewer pixels, and a bias for every channel and pixel.
 
-    y(c, x) = x(c, x) + b(c, x)          (batch, C, X, Y) → the same
-
-Pathways are affine. One whose weights are gone can still add a constant, and where that differs
-from place to place it tells later layers where things are. Hardening keeps it as this layer, with
-C·X·Y numbers; or C, if the constant is the same everywhere. Its curvature rule is beside it.
-
-Polyphase down-sampling: fewer pixels without losing equivariance to single-pixel shifts.
-
-A map splits into f² components, one for each place in a cell of f × f pixels; of these the one with
+**Polyphase down-sampling** has fewer pixels without losing equivariance to single-pixel shifts. A
+map splits into f² components, one for each place in a cell of f × f pixels; of these the one with
 the largest value stays,
 
     v_r(x, y) = v(f x + r₁, f y + r₂)        kept: r = argmax_r max_{c,x,y} |v_r(c, x, y)|
@@ -19,7 +12,14 @@ Dokmanić 2021; van der Ouderaa, Immer and van der Wilk 2023, F.2, with the l∞
 made for each example alone, over all of its channels; the published code makes one choice for a
 whole batch, by the largest signed value. With the l2 norm, Σ v_r² in place of max |v_r| (Chaman and
 Dokmanić's own choice), components do not tie where values repeat, as they do after an overlapping
-maximum or a saturated activation. Axes: maps (batch, channels, height, width).
+maximum or a saturated activation.
+
+**A bias map**, y(c, x) = x(c, x) + b(c, x), is what is left of a pathway that hears nothing.
+Pathways are affine. One whose weights are gone can still add a constant, and where that differs
+from place to place it tells later layers where things are. Hardening keeps it as this layer, with
+C·X·Y numbers; or C, if the constant is the same everywhere. Its curvature rule is beside it.
+
+Axes: maps (batch, channels, height, width).
 """
 
 from __future__ import annotations

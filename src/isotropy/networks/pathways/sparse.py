@@ -45,12 +45,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotropy.checks import CallerError
 from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, bias_roots, register_rule
 from isotropy.networks.pathways.filter_basis import BasisOptions, FilterBasis
-from isotropy.networks.pathways.fully_connected import read_out, spread
-from isotropy.networks.pathways.pathway import LayerShape, Pathway
+from isotropy.networks.pathways.fully_connected import (
+    read_out,
+    read_out_rows,
+    shared_rows,
+    spread,
+)
+from isotropy.networks.pathways.pathway import (
+    LayerShape,
+    Pathway,
+    check_kernel,
+    circular_convolution,
+)
 
 
 class SparseLayer(FilterBasis):
@@ -156,8 +165,8 @@ class SparseSpread(SparseLayer):
 class SparseConvolutionPathway(Pathway):
     """A convolution by filters in a basis, `convolution` (Eq. 6).
 
+    basis:     options of the basis
     kernel:    height and width of filters, odd
-    sparsity, learns_lengthscale, learns_anchors: see `BasisOptions`
     generator: draws anchors and filters, uniform within ±√(6/(C·kernel²)) before they are fitted
 
     Raises CallerError for an even kernel, one that is too large, or a sparsity out of (0, 1].
@@ -165,38 +174,31 @@ class SparseConvolutionPathway(Pathway):
 
     kind = "sconv"
     weights = ("convolution.values",)
+    scaled = ("convolution.values", "convolution.bias")
     shaping = ("convolution.anchors", "convolution.lengthscale")
 
     def __init__(
         self,
         shape: LayerShape,
+        basis: BasisOptions | None = None,
         *,
         kernel: int = 3,
-        sparsity: float = 0.5,
-        learns_lengthscale: bool = False,
-        learns_anchors: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape)
-        (inputs, *size), outputs = shape.source, shape.target[0]
-        _check_kernel(kernel, min(size))
+        inputs, outputs = shape.source[0], shape.target[0]
+        check_kernel(kernel, shape)
         self.reaches_target = shape.stride == 1
         self.convolution = SparseConvolution(
             (kernel, kernel),
             (outputs, inputs),
             math.sqrt(6 / (inputs * kernel**2)),
-            BasisOptions(sparsity, learns_lengthscale, learns_anchors),
+            basis,
             generator=generator,
         )
 
     def forward(self, maps: Tensor) -> Tensor:
         return self.convolution(maps)
-
-    def scale_(self, factor: float) -> None:
-        """Multiply values and bias by `factor`."""
-        with torch.no_grad():
-            self.convolution.values.mul_(factor)
-            self.convolution.bias.mul_(factor)
 
     def absorb_(self, means: Tensor) -> bool:
         """Add to the bias."""
@@ -206,21 +208,14 @@ class SparseConvolutionPathway(Pathway):
 
     def plain(self) -> nn.Conv2d:
         """An nn.Conv2d with these filters, without the layer's down-sampling."""
-        filters = self.convolution.filters().detach().unflatten(-1, self.convolution.size)
-        outputs, inputs, kernel, _ = filters.shape
-        made = nn.utils.skip_init(
-            nn.Conv2d, inputs, outputs, kernel, padding=kernel // 2, padding_mode="circular"
-        ).to(filters)
-        with torch.no_grad():
-            made.weight.copy_(filters)
-            made.bias.copy_(self.convolution.bias)
-        return made
+        filters = self.convolution.filters().unflatten(-1, self.convolution.size)
+        return circular_convolution(filters, self.convolution.bias)
 
 
 class SparseFactoredPathway(Pathway):
     """The fully connected map in two factors in bases: `readout`, then `spread` (Eq. 7).
 
-    sparsity, learns_lengthscale, learns_anchors: see `BasisOptions`; of both factors
+    basis:     options of the bases of both factors
     generator: draws anchors and filters, uniform within ±√(3/(XY)) and ±√(3/C) before they are
                fitted
 
@@ -229,6 +224,7 @@ class SparseFactoredPathway(Pathway):
 
     kind = "sfc"
     weights = ("readout.values", "spread.values")
+    scaled = ("spread.values",)  # the first half keeps its size
     shaping = (
         "readout.anchors", "readout.lengthscale", "spread.anchors", "spread.lengthscale",
     )  # fmt: skip
@@ -237,33 +233,22 @@ class SparseFactoredPathway(Pathway):
     def __init__(
         self,
         shape: LayerShape,
+        basis: BasisOptions | None = None,
         *,
-        sparsity: float = 0.5,
-        learns_lengthscale: bool = False,
-        learns_anchors: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape)
         (inputs, height, width), (outputs, rows, columns) = shape.source, shape.target
-        options = BasisOptions(sparsity, learns_lengthscale, learns_anchors)
+        bound = math.sqrt(3 / (height * width))
         self.readout = SparseReadOut(
-            (height, width),
-            (inputs, outputs),
-            math.sqrt(3 / (height * width)),
-            options,
-            generator=generator,
+            (height, width), (inputs, outputs), bound, basis, generator=generator
         )
         self.spread = SparseSpread(
-            (rows, columns), (outputs, inputs), math.sqrt(3 / inputs), options, generator=generator
+            (rows, columns), (outputs, inputs), math.sqrt(3 / inputs), basis, generator=generator
         )
 
     def forward(self, maps: Tensor) -> Tensor:
         return self.spread(self.readout(maps)).unflatten(2, self.shape.target[1:])
-
-    def scale_(self, factor: float) -> None:
-        """Multiply values of the second half by `factor`; the first keeps its size."""
-        with torch.no_grad():
-            self.spread.values.mul_(factor)
 
     def plain(self) -> SparseFactoredPathway:
         """A copy whose anchors and lengthscales are constants: it has fewer parameters than its
@@ -322,7 +307,7 @@ class SparseConvolutionRule(SparseRule):
         assert isinstance(module, SparseConvolution)
         into = [module.projected(use.inputs, functions).flatten(0, 1) for use in uses]
         back = [use.gradient.flatten(3).mT for use in uses]
-        return KroneckerRoots(inputs=torch.cat(into)[None], outputs=_shared(back))
+        return KroneckerRoots(inputs=torch.cat(into)[None], outputs=shared_rows(back))
 
     def of_bias(self, uses: Sequence[Use]) -> DenseRoots:
         return bias_roots([use.gradient.flatten(3).sum(3) for use in uses])
@@ -335,8 +320,8 @@ class SparseReadOutRule(SparseRule):
         self, module: SparseLayer, functions: Tensor, uses: Sequence[Use]
     ) -> KroneckerRoots:
         return KroneckerRoots(
-            inputs=_by_channel([use.inputs.flatten(2) @ functions.mT for use in uses]),
-            outputs=_shared([use.gradient.mT for use in uses]),
+            inputs=read_out_rows([use.inputs.flatten(2) @ functions.mT for use in uses]),
+            outputs=shared_rows([use.gradient.mT for use in uses]),
         )
 
     def of_bias(self, uses: Sequence[Use]) -> DenseRoots:
@@ -354,34 +339,8 @@ class SparseSpreadRule(SparseRule):
         self, module: SparseLayer, functions: Tensor, uses: Sequence[Use]
     ) -> KroneckerRoots:
         return KroneckerRoots(
-            inputs=_shared([use.gradient @ functions.mT for use in uses]),
-            outputs=_by_channel([use.inputs for use in uses]),
-        )
-
-
-def _by_channel(parts: Sequence[Tensor]) -> Tensor:
-    """Roots of one factor a channel: (batch, channels, features) a use → (channels, rows, …)."""
-    return torch.cat(list(parts)).transpose(0, 1)
-
-
-def _shared(parts: Sequence[Tensor]) -> Tensor:
-    """Root of one factor for all positions, divided by the root of their number.
-
-    (directions, batch, positions, features) a use → (1, rows, features)
-    """
-    joined = torch.cat(list(parts), 2)
-    return joined.flatten(0, 2)[None] / math.sqrt(joined.shape[2])
-
-
-def _check_kernel(kernel: int, smallest: int) -> None:
-    if kernel < 1 or kernel % 2 == 0:
-        raise CallerError(
-            f"kernel: expected an odd number, for filters that have a centre, got {kernel}"
-        )
-    if kernel // 2 > smallest:
-        raise CallerError(
-            f"kernel: expected one of at most {2 * smallest + 1} on maps of which one side is "
-            f"{smallest}, for they are continued by no more than one period, got {kernel}"
+            inputs=shared_rows([use.gradient @ functions.mT for use in uses]),
+            outputs=read_out_rows([use.inputs for use in uses]),
         )
 
 

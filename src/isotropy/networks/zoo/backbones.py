@@ -1,15 +1,31 @@
-"""The networks of the invariance-learning paper (Immer et al. 2022), without normalisation layers.
+"""Networks by name: those of the invariance-learning paper, for clouds of points, and for motions.
 
     mlp      784–1000–10, tanh                                   795,010 parameters
     cnn      a LeNet: three convolutions, two linear layers, tanh   60,170 parameters
     resnet   Fixup ResNet of depth 8, widths 16, 32, 64             74,827 parameters on 32×32×3
+    circular convolutions that go round the borders, so that translations are built in
+    clouds   counts points in places, then one hidden layer
 
-and, by the same kind of name, `clouds` for clouds of points (`small_networks`), `compact` for
-pictures and sequences (`compact`), and the networks of `image_networks`: `convnet`,
-`convnet-blur`, `vit`, `mixer`.
+The first three are those of Immer et al. 2022, without normalisation layers. `image_networks` has
+`compact`, `convnet`, `convnet-blur`, `vit` and `mixer`. Each factory takes the shape of one input
+and the number of outputs, so that a run folder can rebuild its network from a name and arguments.
 
-Each factory takes the shape of one input and the number of outputs, so that a run folder can
-rebuild its network from a name and JSON arguments.
+Clouds (batch, points, dimensions) are counted softly about a regular grid of places c,
+
+    n_c(x) = Σ_p exp( −‖x_p − c‖² / 2w² )       w = 0.7 of the grid's step
+
+so that counts, and everything behind them, are smooth in the points' coordinates and ranges over
+motions of clouds can be learned through them. A sum over points is the same in every order; a
+network that takes the points as one long row would have to learn each order by itself.
+
+A network of a state (batch, 2m) = (x, p) says how it moves, directly or by an energy:
+
+    neural ODE        dz/dt = f(z)                                     f: state → state
+    Hamiltonian       dx/dt = ∂H/∂p,  dp/dt = −∂H/∂x                   H: state → scalar
+
+If f is equivariant, or H invariant, so is the motion; what a continuous symmetry of H conserves is
+then conserved by the motion that was learned (Noether; Finzi 2023, 2.7.2; Chen et al. 2018;
+Greydanus et al. 2019). `experiments.dynamics` follows states in time.
 """
 
 from __future__ import annotations
@@ -20,15 +36,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad
 from torch.nn import functional
 
-from isotropy.checks import CallerError, check_choice
+from isotropy.checks import CallerError, check_at_least, check_axes, check_choice, shape_text
 from isotropy.curvature.blocks import DenseRoots, Roots
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
-from isotropy.networks.zoo.compact import compact
-from isotropy.networks.zoo.image_networks import blurred_convnet, convnet, image_shape, mixer, vit
-from isotropy.networks.zoo.small_networks import cloud_network
+from isotropy.networks.zoo.image_networks import (
+    blurred_convnet,
+    compact,
+    convnet,
+    image_shape,
+    mixer,
+    vit,
+)
+
+CELLS = 14
+REACH = 2.2
+WIDTH = 0.7
+"""Of a cell's bump, in steps of the grid: neighbours overlap, and no place falls between them."""
+FAINTEST = -40.0
+"""Exponent at which a bump ends, e^−40: smaller numbers, and their products, are no normal numbers
+in single precision, and products of matrices become twenty times slower by them."""
 
 
 def mlp(shape: Sequence[int], outputs: int, *, hidden: int = 1000) -> nn.Module:
@@ -118,7 +148,14 @@ class Scale(nn.Module):
 
 
 class _ScalarRule(LayerRule):
-    """The exact 1×1 block of a scalar: its gradient, summed over samples and positions."""
+    """The exact 1×1 block of a scalar: its gradient, summed over samples and positions.
+
+    derivative: of the loss by the scalar, from inputs and gradients, before it is summed
+    """
+
+    def __init__(self, name: str, derivative: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.parameters = (name,)
+        self.derivative = derivative
 
     def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
         return inputs.new_zeros(())  # the gradient alone says everything
@@ -129,30 +166,13 @@ class _ScalarRule(LayerRule):
         per_row = self.derivative(inputs, gradient).flatten(2).sum(2)
         return per_row.unflatten(1, (-1, copies.count)).sum(2)
 
-    def derivative(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        raise NotImplementedError
-
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
         total = sum((use.gradient for use in uses[1:]), start=uses[0].gradient)
         return {self.parameters[0]: DenseRoots(total.reshape(-1, 1))}
 
 
-class _BiasRule(_ScalarRule):
-    parameters = ("bias",)
-
-    def derivative(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        return gradient
-
-
-class _ScaleRule(_ScalarRule):
-    parameters = ("scale",)
-
-    def derivative(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        return gradient * inputs
-
-
-register_rule(Bias, _BiasRule())
-register_rule(Scale, _ScaleRule())
+register_rule(Bias, _ScalarRule("bias", lambda _, gradient: gradient))
+register_rule(Scale, _ScalarRule("scale", lambda inputs, gradient: gradient * inputs))
 
 
 class _FixupBlock(nn.Module):
@@ -170,7 +190,8 @@ class _FixupBlock(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.scale = Scale()
         self.bias_after = Bias()
-        self.stride = stride
+        # One of stride² pixels: a module, so that `isotropy.build` can choose it by symmetry.
+        self.subsampling = nn.AvgPool2d(1, stride) if stride > 1 else None
         deviation = math.sqrt(2 / (outputs * 9) / blocks)
         nn.init.normal_(self.conv1.weight, std=deviation)
         nn.init.zeros_(self.conv2.weight)
@@ -178,8 +199,8 @@ class _FixupBlock(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         biased = self.bias_before(inputs)
         shortcut = inputs
-        if self.stride > 1:
-            shortcut = biased[:, :, :: self.stride, :: self.stride]
+        if self.subsampling is not None:
+            shortcut = self.subsampling(biased)
             shortcut = torch.cat([shortcut, torch.zeros_like(shortcut)], 1)
         middle = self.bias_between(functional.relu(self.bias_middle(self.conv1(biased))))
         return functional.relu(self.bias_after(self.scale(self.conv2(middle))) + shortcut)
@@ -224,6 +245,74 @@ def resnet(shape: Sequence[int], outputs: int, *, width: int = 16, depth: int = 
     return FixupResNet(image_shape(shape)[0], outputs, width=width, depth=depth)
 
 
+class SoftCounts(nn.Module):
+    """Clouds (batch, points, dimensions) → how many points lie about each cell (batch, cells).
+
+    dimensions: columns of a cloud, 1 to 3
+    cells:      cells along each axis, from −reach to reach
+    width:      of a cell's Gaussian bump, in steps from one cell to the next
+    """
+
+    def __init__(
+        self,
+        dimensions: int = 2,
+        *,
+        cells: int = CELLS,
+        reach: float = REACH,
+        width: float = WIDTH,
+    ) -> None:
+        super().__init__()
+        if dimensions not in (1, 2, 3):
+            raise CallerError(f"dimensions: expected 1, 2 or 3, got {dimensions}")
+        check_at_least(cells, 2, what="cells along an axis")
+        if not (reach > 0 and width > 0):
+            raise CallerError(f"reach and width: expected above 0, got {reach} and {width}")
+        self.dimensions = dimensions
+        self.cells = cells
+        self.width = width * 2 * reach / (cells - 1)
+        self.register_buffer("places", torch.linspace(-reach, reach, cells), persistent=False)
+
+    places: Tensor
+
+    @property
+    def features(self) -> int:
+        """The number of cells in all."""
+        return int(self.cells**self.dimensions)
+
+    def forward(self, clouds: Tensor) -> Tensor:
+        """Counts (batch, cells) of clouds (batch, points, dimensions)."""
+        axes = ("batch", "points", "dimensions")
+        check_axes(clouds, axes, what="clouds", advice="one cloud is x[None]")
+        if clouds.shape[2] != self.dimensions:
+            raise CallerError(
+                f"clouds: expected (batch, points, {self.dimensions}), got {shape_text(clouds)}; "
+                "dimensions= says how many columns there are"
+            )
+        offset = (clouds[..., None] - self.places.to(clouds)) / self.width
+        # Along each axis (batch, points, cells); a cell in the plane has the product of two.
+        first, *others = (-offset.square() / 2).clamp(min=FAINTEST).exp().unbind(2)
+        if not others:
+            return first.sum(1)
+        last = others.pop()
+        for bumps in others:
+            first = (first[..., None] * bumps[..., None, :]).flatten(2)
+        return (first.mT @ last).flatten(1)
+
+
+def cloud_network(
+    shape: Sequence[int], outputs: int, *, hidden: int = 50, cells: int = CELLS
+) -> nn.Module:
+    """Soft counts, then one hidden tanh layer, on clouds of shape (points, dimensions)."""
+    if len(shape) != 2:
+        raise CallerError(
+            f"model clouds: expected clouds (points, dimensions), got inputs of {tuple(shape)}"
+        )
+    counts = SoftCounts(shape[1], cells=cells)
+    return nn.Sequential(
+        counts, nn.Linear(counts.features, hidden), nn.Tanh(), nn.Linear(hidden, outputs)
+    )
+
+
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
@@ -242,3 +331,36 @@ def backbone(name: str, shape: Sequence[int], outputs: int, **arguments: Any) ->
     """A network by name, for inputs of `shape` (without the batch axis)."""
     factory = BACKBONES[check_choice(name, BACKBONES, what="model")]
     return factory(shape, outputs, **arguments)
+
+
+class NeuralODE(nn.Module):
+    """d/dt of states (batch, 2m) as the network gives it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.network(states)
+
+
+class HamiltonianNetwork(nn.Module):
+    """d/dt of states (batch, 2m) from an energy; the network's output is (batch, 1)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def energy(self, states: Tensor) -> Tensor:
+        """H (batch) of states (batch, 2m)."""
+        return self.network(states)[..., 0]
+
+    def forward(self, states: Tensor) -> Tensor:
+        if states.shape[-1] % 2:
+            raise CallerError(
+                f"a Hamiltonian network: expected states (batch, 2m) of places and momenta, got "
+                f"{states.shape[-1]} numbers"
+            )
+        slopes = grad(lambda given: self.energy(given).sum())(states)
+        by_place, by_momentum = slopes.chunk(2, -1)
+        return torch.cat([by_momentum, -by_place], -1)

@@ -1,10 +1,21 @@
 """Networks named in words, so that a run folder can rebuild its own without pickle.
 
-mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width)
-FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
-                     factory(); the file's hash is kept and must not change
-timm:NAME            a model of the timm library (an optional extra), random weights
-timm:NAME:pretrained the same with the weights and the classes it was trained with
+    mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width)
+    FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
+                         factory(); the file's hash is kept and must not change
+    timm:NAME            a model of the timm library (an optional extra), random weights
+    timm:NAME:pretrained the same with the weights and the classes it was trained with
+
+Where nobody named one, `default_network` follows from the shape of the data:
+
+    images with one channel and at most 32 pixels a side      mlp:200
+    other images                                              compact:8   (strided convolutions)
+    sequences (channels, length)                              compact:8   (1-D convolutions)
+    clouds of points                                          clouds
+    tables, and everything else                               mlp:200
+
+An MLP's input factor has (channels · height · width)² entries: fine for digits, 90 GB for a
+photograph of 224 pixels. Sequences and clouds are told apart as the catalogue of Actions does.
 """
 
 from __future__ import annotations
@@ -14,25 +25,20 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.networks.zoo.backbones import BACKBONES, backbone
+from isotropy.networks.zoo.image_networks import data_statistics
+from isotropy.symmetry.actions.catalogue import are_clouds
 
-_WIDTH_ARGUMENT = {
-    "mlp": "hidden",
-    "circular": "width",
-    "compact": "width",
-    "resnet": "width",
-    "convnet": "width",
-    "convnet-blur": "width",
-    "vit": "width",
-    "mixer": "width",
-}
+_WIDTH_ARGUMENT = {"mlp": "hidden"} | dict.fromkeys(
+    ("circular", "compact", "resnet", "convnet", "convnet-blur", "vit", "mixer"), "width"
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class NetworkSpecification:
         if self.kind == "timm":
             return _build_from_timm(self.name, shape, outputs)
         if self.kind == "built":
-            from isotropy.networks.rebuilding import rebuilt
+            from isotropy.networks.building import rebuilt
 
             return rebuilt(self.arguments)
         raise CallerError(
@@ -193,16 +199,70 @@ def _build_from_timm(written: str, shape: Sequence[int], outputs: int) -> nn.Mod
         ) from error
     if name not in timm.list_models():
         raise CallerError(f"unknown timm model {name!r}")
-    network: nn.Module
-    if not trained:
-        network = timm.create_model(name, num_classes=outputs, in_chans=shape[0])
-        return network
+    # Trained, it has the head it was trained with, whatever the data's classes are.
+    settings = {"pretrained": True} if trained else {"num_classes": outputs, "in_chans": shape[0]}
     try:
-        # With the head it was trained with, whatever the data's classes are.
-        network = timm.create_model(name, pretrained=True)
+        network: nn.Module = timm.create_model(name, **settings)
     except Exception as error:
+        if not trained:
+            raise
         raise CallerError(
             f"timm model {name!r}: its trained weights could not be had ({error}); without "
             f"{TRAINED} it is built with random weights"
         ) from error
     return network
+
+
+# --- where nobody named one ---------------------------------------------------------------------
+
+AUTO = "auto"
+SMALL_PICTURE = 32
+"""Grey pictures of at most this many pixels a side are left to the MLP."""
+
+_MLP = NetworkSpecification("backbone", "mlp", {"hidden": 200})
+_COMPACT = NetworkSpecification("backbone", "compact", {"width": 8})
+
+
+@dataclass(frozen=True)
+class NetworkChoice:
+    """A network and the sentence that says why it was chosen."""
+
+    specification: NetworkSpecification
+    reason: str
+
+
+def default_network(inputs: Tensor, names: Sequence[str] = ()) -> NetworkChoice:
+    """The network for training inputs (examples, …).
+
+    names: of the generators, by which some sequences are known from clouds of points
+    """
+    shape = tuple(inputs.shape[1:])
+    if len(shape) == 3:
+        channels, height, width = shape
+        size = f"pictures of {height}×{width} pixels and {channels} channel" + "s" * (channels > 1)
+        if channels == 1 and max(height, width) <= SMALL_PICTURE:
+            return _chosen(_MLP, f"{size}: small and grey, which one hidden layer can do")
+        specification = fitted(_COMPACT, inputs)
+        return _chosen(specification, f"{size}: convolutions, whose curvature stays small")
+    if len(shape) == 2 and are_clouds(names, shape):
+        clouds = NetworkSpecification("backbone", "clouds")
+        return _chosen(clouds, f"clouds of {shape[0]} points: the order of points does not matter")
+    if len(shape) == 2:
+        specification = fitted(_COMPACT, inputs)
+        return _chosen(
+            specification, f"sequences of length {shape[1]}: convolutions along the sequence"
+        )
+    numbers = " × ".join(map(str, shape))
+    return _chosen(_MLP, f"{numbers} numbers an example: no neighbours to make use of")
+
+
+def fitted(specification: NetworkSpecification, inputs: Tensor) -> NetworkSpecification:
+    """The specification with the statistics of the data, where its network takes them."""
+    if specification.kind != "backbone" or specification.name != "compact" or inputs.ndim < 3:
+        return specification
+    arguments = {"width": 8, **specification.arguments, **data_statistics(inputs)}
+    return replace(specification, arguments=arguments)
+
+
+def _chosen(specification: NetworkSpecification, why: str) -> NetworkChoice:
+    return NetworkChoice(specification, f"model {specification.text} chosen for {why}")
