@@ -345,8 +345,8 @@ def _listed(values: Sequence[int] | set[int]) -> str:
 
 
 IN_SHORT = {
-    "toy/digit": "Digits in quadrants, the digit",
-    "toy/digit-quadrant": "Digits in quadrants, the digit and where it is",
+    "toy/digit": "Digits in quadrants, labelled by digit",
+    "toy/digit-quadrant": "Digits in quadrants, labelled by digit and quadrant",
     "cifar10/original": "CIFAR-10 without augmentation",
 }
 
