@@ -63,7 +63,7 @@ def drawn() -> Figure:
             if image is None:
                 continue
             axes = figure.add_subplot(grid[row, column])
-            axes.imshow(image[0], cmap="gray_r", interpolation="none")
+            axes.imshow(image[0].numpy(), cmap="gray_r", interpolation="none")
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_color("#d8dde3")
             if column == 0:
