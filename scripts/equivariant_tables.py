@@ -151,10 +151,10 @@ def made_with(records: Sequence[Record]) -> str:
     seeds = sorted({each["seed"] for each in records})
     devices = sorted({device_text(each) for each in records})
     seconds = sum(each["seconds"] for each in records)
-    told = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one start"
+    told = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one seed"
     return (
-        f"{len(records)} records, {told}, {' and '.join(devices)}, {seconds:.0f} s in all "
-        "if rows are added up."
+        f"{len(records)} records, {told}, {' and '.join(devices)}, {seconds:.0f} s in all, "
+        "summed over rows."
     )
 
 
