@@ -44,6 +44,7 @@ bench: ## the benchmarks, into results/bench and the tables of the docs
 	@$(SETUP) bench
 	$(RUN) benchmarks --out results/bench $(ARGS)
 	.venv/bin/python scripts/results_table.py
+	.venv/bin/python scripts/results_page.py
 	.venv/bin/python scripts/speed_table.py
 
 clean: ## remove .venv, caches and builds; what you learned, in runs, stays

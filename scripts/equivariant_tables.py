@@ -151,10 +151,10 @@ def made_with(records: Sequence[Record]) -> str:
     seeds = sorted({each["seed"] for each in records})
     devices = sorted({device_text(each) for each in records})
     seconds = sum(each["seconds"] for each in records)
-    told = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one start"
+    told = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one seed"
     return (
-        f"{len(records)} records, {told}, {' and '.join(devices)}, {seconds:.0f} s in all "
-        "if rows are added up."
+        f"{len(records)} records, {told}, {' and '.join(devices)}, {seconds:.0f} s in all, "
+        "summed over rows."
     )
 
 
@@ -207,15 +207,13 @@ def in_short(results: Path) -> list[str]:
         if {"O(2)", "MLP"} <= set(rollouts.get(kind, {}))
     ]
     if pairs:
-        said.append(
-            f"A double spring pendulum followed for 30 s, relative error: {'; '.join(pairs)}."
-        )
+        said.append(f"Double spring pendulum, relative error over 30 s: {'; '.join(pairs)}.")
     for path in sorted((results / "bench").glob("equivariant_networks-*.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
         ratios = [each["ratio"] for each in report["networks"].values()]
         said.append(
-            f"A step of an equivariant network: {min(ratios):.1f} to {max(ratios):.1f} times that "
-            f"of a plain one of equal width ({device_text(report)})."
+            f"Forward and backward pass of an equivariant network: {min(ratios):.1f} to "
+            f"{max(ratios):.1f} times that of a plain one of equal width ({device_text(report)})."
         )
     return said
 

@@ -84,8 +84,8 @@ def _determined(rows: Rows, pair: Sequence[str]) -> str:
         if not all(found):
             return ""
         rotated, original = (100 * mean(each) for each in found)
-        said.append(f"of the parameters of {kind} {rotated:.0f} % and {original:.0f} %")
-    return f" Determined by the data are {' and '.join(said)}."
+        said.append(f"{rotated:.0f} % and {original:.0f} % of the parameters of {kind}")
+    return f" The data determine {' and '.join(said)}."
 
 
 # -- Table 7 -----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""What was to be shown with relaxed layers, and whether it holds: for `layer_tables.py`.
+"""Claims about relaxed layers, and whether they hold: for `layer_tables.py`.
 
 A claim compares means over seeds. With several seeds of both sides it holds, or does not, if the
 margin is larger than its 95 % half-width t · s, with s the standard error of the margin and t of
-Student's distribution; in between it cannot be told. With one seed the value alone decides, and
+Student's distribution; in between it is undecided. With one seed the value alone decides, and
 that is said. Rows that were not made alike, by one commit with one configuration, are not compared.
 What does not hold comes first.
 """
@@ -17,7 +17,7 @@ from layer_rows import Record, Rows, error, number
 
 from isotropy.report.wording import joined, number_text
 
-VERDICTS = ("Does not hold", "Not compared", "Cannot be told", "Holds")
+VERDICTS = ("Does not hold", "Not compared", "Undecided", "Holds")
 """In the order in which they are told."""
 FAILED, UNLIKE, OPEN, HOLDS = VERDICTS
 STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}

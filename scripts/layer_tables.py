@@ -313,7 +313,7 @@ def made_table(rows: Rows) -> str:
     if shorter:
         said.append("All schedules are shorter than the published ones, in brackets.")
     if any(own["data"] == "CIFAR10" for own in tables.values()):
-        said.append("CIFAR-10 here went through JPEG once.")
+        said.append("This CIFAR-10 was compressed as JPEG once.")
     columns = [
         "table", "rows run", "seeds", "training images", "batch", "augmentation", "first δ of ffc",
         "commits", "seconds", "epochs",
@@ -345,8 +345,8 @@ def _listed(values: Sequence[int] | set[int]) -> str:
 
 
 IN_SHORT = {
-    "toy/digit": "Digits in quadrants, the digit",
-    "toy/digit-quadrant": "Digits in quadrants, the digit and where it is",
+    "toy/digit": "Digits in quadrants, labelled by digit",
+    "toy/digit-quadrant": "Digits in quadrants, labelled by digit and quadrant",
     "cifar10/original": "CIFAR-10 without augmentation",
 }
 

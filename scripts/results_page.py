@@ -22,6 +22,7 @@ from equivariant_tables import TABLES as EQUIVARIANT_TABLES
 from equivariant_tables import device_text
 from layer_figures import figure_link
 from layer_tables import TABLES as LAYER_TABLES
+from results_table import evidence_tables, learning_table
 
 ROOT = Path(__file__).resolve().parent.parent
 Record = dict[str, Any]
@@ -304,6 +305,8 @@ def _or_none(lines: list[str]) -> str:
 
 
 TABLES = {
+    "learning": learning_table,
+    "evidence": evidence_tables,
     "distributions": distributions,
     "verdicts": verdicts,
     "photographs": photographs,

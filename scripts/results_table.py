@@ -1,9 +1,11 @@
-"""Fill the results table of README.md from the raw JSON in results/.
+"""Fill the results of README.md from the raw JSON in results/.
 
-    python scripts/results_table.py            rewrite the table
-    python scripts/results_table.py --check    exit 1 if the table is not what results/ gives
+    python scripts/results_table.py            rewrite them
+    python scripts/results_table.py --check    exit 1 if they are not what results/ gives
 
-A row is the mean over its seeds of what the runs recorded; nothing is typed by hand.
+README.md has the headline rows and a sentence for each other experiment; the whole tables of the
+learning runs and of the evidence benchmark are in docs/results.md (`results_page.py`). A row is the
+mean over its seeds of what the runs recorded; nothing is typed by hand.
 """
 
 from __future__ import annotations
@@ -43,29 +45,55 @@ def fill(text: str, table: str) -> str:
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
+HEADLINES = {
+    "embedded-rotated": "2,000 digits, rotated by any angle",
+    "embedded-partially-rotated": "2,000 digits, rotated by up to ±90°",
+    "embedded-translated": "2,000 digits, shifted",
+    "embedded-scaled": "2,000 digits, scaled",
+    "embedded-original": "2,000 digits, not moved",
+    "mnist-rotated": "MNIST, rotated by any angle",
+}
+"""Rows of the learning runs that README.md shows, and its words for them."""
+
+
 def tables(results: Path) -> str:
-    """One Markdown table of the learning runs, and one of the evidence benchmark."""
-    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for path in sorted((results / "learning-digits").glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        rows[record["row"]].append(record)
+    """The headline rows of the learning runs, and a sentence for each other experiment."""
+    rows = learning_runs(results)
+    lines = [
+        "| data | seeds | learned (half-width) | test accuracy | published |",
+        "|---|---|---|---|---|",
+    ]
+    for name, words in HEADLINES.items():
+        if name in rows:
+            seeds, learned, _, accuracy, published = _cells(rows[name])[:5]
+            lines.append(f"| {words} | {seeds} | {learned} | {accuracy} | {published} |")
+    said = [f"- {each}" for each in [*in_short(results), *layers_in_short(results)]]
+    return "\n".join([*(lines if rows else ["No results are recorded yet."]), "", *said])
+
+
+def learning_table(results: Path) -> str:
+    """All rows of the learning runs."""
     lines = [
         "| row | seeds | learned ranges (half-width) | others below | test accuracy | published "
         "| epochs, S | seconds, device |",
         "|---|---|---|---|---|---|---|---|",
-        *(_row(name, records) for name, records in rows.items()),
     ]
-    table = "\n".join(lines if rows else ["No results are recorded yet."])
-    return table + _benchmark(results) + _elsewhere(results)
+    for name, records in learning_runs(results).items():
+        lines.append(f"| {' | '.join([name, *_cells(records)])} |")
+    return "\n".join(lines)
 
 
-def _elsewhere(results: Path) -> str:
-    """A sentence for each of the other experiments that are in docs/results.md."""
-    said = [f"- {each}" for each in [*in_short(results), *layers_in_short(results)]]
-    return "\n".join(["", "", "In [docs/results.md](docs/results.md):", "", *said]) if said else ""
+def learning_runs(results: Path) -> dict[str, list[dict[str, Any]]]:
+    """Records of the learning runs by row, seeds in order."""
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for path in sorted((results / "learning-digits").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rows[record["row"]].append(record)
+    return rows
 
 
-def _row(name: str, records: list[dict[str, Any]]) -> str:
+def _cells(records: list[dict[str, Any]]) -> list[str]:
+    """Seeds, learned ranges, the largest other range, accuracy, published one, schedule, time."""
     results = [record["result"] for record in records]
     truth = records[0]["truth"]
     first = results[0]
@@ -85,19 +113,23 @@ def _row(name: str, records: list[dict[str, Any]]) -> str:
     published = (records[0]["published"] or {}).get("test_accuracy")
     seconds = mean(result["seconds"] for result in results)
     device = first["device_name"] if "cuda" in first["device"] else f"{first['threads']} CPU cores"
-    return (
-        f"| {name} | {len(records)} | {'; '.join(shown) or 'none'} | {max(other):.3f} | "
-        f"{accuracy:.1f} % | {'' if published is None else f'{published} %'} | "
-        f"{first['epochs']}, {first['samples']} | {seconds:.0f}, {device} |"
-    )
+    return [
+        str(len(records)),
+        "; ".join(shown) or "none",
+        f"{max(other):.3f}",
+        f"{accuracy:.1f} %",
+        "" if published is None else f"{published} %",
+        f"{first['epochs']}, {first['samples']}",
+        f"{seconds:.0f}, {device}",
+    ]
 
 
-def _benchmark(results: Path) -> str:
-    """A table for each device that the evidence benchmark was run on, processors first."""
+def evidence_tables(results: Path) -> str:
+    """Tables for each device that the evidence benchmark was run on, processors first."""
     paths = sorted((results / "bench").glob("evidence-*.json"))
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     reports.sort(key=lambda report: "cuda" in report["device"])
-    return "".join(_evidence(report) for report in reports)
+    return "\n\n".join(_evidence(report) for report in reports)
 
 
 def _evidence(report: dict[str, Any]) -> str:
@@ -113,11 +145,9 @@ def _evidence(report: dict[str, Any]) -> str:
     rows = report["evidence_over_epoch"]
     shown = [key for key in columns if any(key in row for row in rows.values())]
     lines = [
-        "",
-        "",
-        f"An evidence step in plain training epochs (N = {report['examples']}, "
+        f"The time of an evidence step in plain training epochs (N = {report['examples']}, "
         f"S = {report['samples']}, {device}; published code: 12.6 for the "
-        "MLP's full step), and pass one without augmentation beside the public libraries:",
+        "MLP's full step), and of pass one without augmentation beside public libraries:",
         "",
         f"| network | {' | '.join(columns[key] for key in shown)} |",
         "|---" * (len(shown) + 1) + "|",

@@ -32,7 +32,7 @@ def rows_of(*accuracies: tuple[float, ...], **more: Any) -> dict[str, list[dict[
         ((0.90, 0.91, 0.92), (0.80, 0.81, 0.82), "Holds"),
         ((0.80, 0.81, 0.82), (0.90, 0.91, 0.92), "Does not hold"),
         # The standard error of the difference is 0.82 points, its half-width 2.27.
-        ((0.90, 0.91, 0.92), (0.88, 0.89, 0.90), "Cannot be told"),
+        ((0.90, 0.91, 0.92), (0.88, 0.89, 0.90), "Undecided"),
         ((0.90, 0.91, 0.92), (0.877, 0.887, 0.897), "Holds"),
         ((0.90,), (0.90,), "Holds"),
         ((0.90,), (0.901,), "Does not hold"),
@@ -93,4 +93,4 @@ def test_a_row_that_is_missing_makes_no_claim(module: ModuleType) -> None:
 def test_what_does_not_hold_is_told_first(module: ModuleType) -> None:
     claims = [module.Claim(verdict, verdict, "1") for verdict in reversed(module.VERDICTS)]
     told = [text[2:].split(":")[0] for text in module.told(claims)]
-    assert told == ["Does not hold", "Not compared", "Cannot be told", "Holds"]
+    assert told == ["Does not hold", "Not compared", "Undecided", "Holds"]

@@ -203,8 +203,8 @@ def test_what_shares_are_made_of_is_said_where_known(tables: ModuleType, tmp_pat
         row["layers"][0]["normalised"] = {"ffc": 0.0, "conv": 0.2, "gconv": of_group}
         row["layers"][1]["normalised"] = {"ffc": 0.0, "conv": 0.1, "gconv": 0.1}
     (claim,) = claims(tables.TABLES["layers-groups"](write_rows(tmp_path, *rows)))
-    said = "of the parameters of gconv 50 % and 20 % and of the parameters of conv 15 % and 15 %"
-    assert claim.endswith(f" Determined by the data are {said}.")
+    said = "50 % and 20 % of the parameters of gconv and 15 % and 15 % of the parameters of conv"
+    assert claim.endswith(f" The data determine {said}.")
 
 
 @pytest.mark.parametrize(
@@ -274,11 +274,11 @@ def test_how_rows_were_made_is_read_off_them(tables: ModuleType, tmp_path: Path)
     own = ["2 of 12", "0 and 4", "600", "16", "flips and none", "1,200", "0123456 and abc", "4"]
     own.append("40 and 60 (1,000)")
     assert cells(table, "Table 1: digits in quadrants") == own
-    assert "2 records, seeds 0, 4, NVIDIA H200, 4 s in all if rows are added up." in table
+    assert "2 records, seeds 0, 4, NVIDIA H200, 4 s in all, summed over rows." in table
     assert "All schedules are shorter" in table and "JPEG" not in table
     long = record("cifar10/original/conv/map", config={**CONFIG, "epochs": 4000})
     table = tables.TABLES["layer-equivariance"](write_rows(tmp_path / "long", *toy, long))
-    assert "shorter" not in table and "CIFAR-10 here went through JPEG once." in table
+    assert "shorter" not in table and "This CIFAR-10 was compressed as JPEG once." in table
 
 
 def test_the_quick_series_is_read_from_its_own_folder(tables: ModuleType, tmp_path: Path) -> None:
