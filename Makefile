@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help learn test test-all check bench clean
+.PHONY: help learn test test-all kernels check bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,10 @@ test: ## the tests, without the slow ones
 test-all: ## all tests
 	@$(SETUP) test
 	$(PYTEST) -m "" $(ARGS)
+
+kernels: ## the GPU kernels, on a CPU in Triton's interpreter
+	@$(SETUP) test kernels
+	TRITON_INTERPRET=1 $(PYTEST) tests/symmetry/test_warp_triton.py $(ARGS)
 
 check: ## ruff, mypy, and which room imports which
 	@$(SETUP) test check
