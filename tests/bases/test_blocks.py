@@ -14,8 +14,7 @@ from isotropy.bases.solving import rank, solve
 from isotropy.symmetry.groups.atoms import BASE
 from isotropy.symmetry.groups.catalogue import SO, DkeR3, O2eR3, Scaling, SO2eR3
 from isotropy.symmetry.groups.group import Group
-from isotropy.symmetry.groups.irreducible import irrep
-from isotropy.symmetry.groups.representations import Representation, T
+from isotropy.symmetry.groups.representations import Representation, T, irrep
 
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 

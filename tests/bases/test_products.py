@@ -13,10 +13,9 @@ from isotropy.bases.products import product_basis, product_rank
 from isotropy.bases.residual import residual
 from isotropy.bases.solution import Basis
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups.factors import of_factor
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.products import direct_product
-from isotropy.symmetry.groups.representations import BASE, PSEUDOSCALAR, V
+from isotropy.symmetry.groups.representations import BASE, PSEUDOSCALAR, V, of_factor
 
 Z3 = Group("Z(3)", discrete=[[1, 2, 0]])
 Z4 = Group("Z(4)", discrete=[[1, 2, 3, 0]])

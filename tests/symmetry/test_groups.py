@@ -10,10 +10,15 @@ from oracles.group_oracle import is_closed
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions.images import Span
 from isotropy.symmetry.groups import group as groups
 from isotropy.symmetry.groups.catalogue import SO, SU, C, D, GridGroup, O, S, SO13p, Sp, U, Z
-from isotropy.symmetry.groups.group import Classical, Group, permutation_matrix, signed_permutation
+from isotropy.symmetry.groups.group import (
+    Classical,
+    Group,
+    Span,
+    permutation_matrix,
+    signed_permutation,
+)
 
 TURN = [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
 CYCLE = [1, 2, 0]

@@ -30,9 +30,7 @@ from isotropy.symmetry.groups.catalogue import (
     U,
     Z,
 )
-from isotropy.symmetry.groups.factors import of_factor
 from isotropy.symmetry.groups.group import Group
-from isotropy.symmetry.groups.irreducible import irrep
 from isotropy.symmetry.groups.products import direct_product
 from isotropy.symmetry.groups.representations import (
     BASE,
@@ -45,7 +43,8 @@ from isotropy.symmetry.groups.representations import (
     V,
     check_atom,
     custom,
-    is_permutation,
+    irrep,
+    of_factor,
     product_element,
     product_size,
 )
@@ -227,7 +226,6 @@ def test_permutation_representations() -> None:
     assert not (V + P)(group).is_permutation  # a transposition has determinant −1
     assert P(Z(3)).is_permutation
     assert SQUARE(group).is_permutation
-    assert is_permutation((BASE,), group)
     assert not V(D(4)).is_permutation
 
 

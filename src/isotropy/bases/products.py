@@ -22,8 +22,7 @@ import scipy.sparse as sparse
 
 from isotropy.bases.problem import Columns, Problem
 from isotropy.bases.solution import check_memory
-from isotropy.symmetry.groups.atoms import BASE, Atom, Product
-from isotropy.symmetry.groups.factors import OfFactor
+from isotropy.symmetry.groups.atoms import BASE, Atom, OfFactor, Product
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.products import direct_product
 
