@@ -15,12 +15,11 @@ from oracles.affine_oracle import exponential, lila_transform
 from isotropy.checks import CallerError
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
-from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.action import Action, Generator, MatrixGenerator
 from isotropy.symmetry.actions.images import (
     GENERATORS,
     LILA_GENERATORS,
     AffineAction,
-    AffineGenerator,
     affine,
 )
 
@@ -398,7 +397,7 @@ def test_an_action_of_ones_own_in_five_lines():
 
 def test_a_generator_of_ones_own():
     """Any 2×3 matrix is a generator: here the turn about the upper left corner, clockwise."""
-    corner = AffineGenerator("corner", unit="radians", matrix=((0, -1, -1), (1, 0, 1)))
+    corner = MatrixGenerator("corner", unit="radians", matrix=((0, -1, -1), (1, 0, 1)))
     action = AffineAction([corner])
     # Clockwise about the upper left corner, what is at the middle passes below it.
     after = action.act(coordinates(math.pi / 4), blob(41))

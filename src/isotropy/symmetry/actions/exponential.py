@@ -1,4 +1,4 @@
-"""The exponential of the affine group of the plane, in closed form.
+"""The exponential of the affine groups of the plane and the line, in closed form.
 
 For a Lie-algebra element with 2×2 block B and translation part b,
 
@@ -22,22 +22,15 @@ Every branch is elementary, so reverse mode, forward mode and higher derivatives
 0, at equal eigenvalues and at large angles (oracle: `torch.linalg.matrix_exp`).
 
 That is some hundred operations on a few numbers each. On a CPU torch's own exponential is faster up
-to some hundred elements, where the number of operations counts and not their size.
+to some hundred elements, where the number of operations counts and not their size. The table of the
+series is a `PlacedConstant`: a copy from the CPU waits for it, and no CUDA graph can record that,
+so that constants are where the data are from the first use on.
 
-The exponential of the affine group of the line, in closed form.
+The affine group of the line, stretching and shifting a sequence or multiplying and raising a mean,
+lies within that of the plane, and `line_exponential` is its element there:
 
-    exp [ r  d ]  =  [ e^r   φ(r) d ]        φ(r) = (e^r − 1)/r ,  φ(0) = 1 :
+    exp [ r  d ]  =  [ e^r   φ(r) d ]        φ(r) = (e^r − 1)/r ,  φ(0) = 1
         [ 0  0 ]     [  0       1   ]
-
-the map u ↦ e^r u + φ(r) d is the flow of u ↦ r u + d at time one. Stretching and shifting a
-sequence is this group, and so is multiplying and raising a mean. φ has a removable singularity
-at zero; the affine group of the plane holds the line's, and its exponential is well conditioned
-there in value and in every derivative (oracle: `scipy.linalg.expm`).
-
-Constants that are copied once to every device and type that they are wanted in.
-
-A copy from the CPU waits for it, and no CUDA graph can record that: whoever computes with a table
-of numbers has it where the data are, from the first use on.
 """
 
 from __future__ import annotations

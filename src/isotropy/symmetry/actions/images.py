@@ -9,22 +9,29 @@ inverse motion. Its ε is symmetric, so ranges agree; the table gives the sign f
 thesis on Lie derivatives, but for its scale, and a derivative's norm has no sign.
 
 Close to the identity images move with the velocity X v(p) = −∇v(p)·(B p + b). The slopes are those
-of the interpolant at the pixels' centres, differences of neighbours (`velocities`).
+of the interpolant at the pixels' centres, differences of neighbours (`neighbour_slope`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_axes, check_choice
-from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.action import (
+    Action,
+    Extension,
+    MatrixGenerator,
+    band_limited_slope,
+    check_different,
+    check_floating,
+    generators_named,
+    neighbour_slope,
+)
 from isotropy.symmetry.actions.exponential import PlacedConstant, affine_exponential
-from isotropy.symmetry.actions.velocities import Extension, band_limited_slope, neighbour_slope
 from isotropy.symmetry.actions.warp import (
     INTERPOLATIONS,
     PADDINGS,
@@ -39,64 +46,54 @@ from isotropy.symmetry.actions.warp import (
 _DEGREE = math.pi / 180
 
 
-@dataclass(frozen=True)
-class AffineGenerator(Generator):
-    """A generator of the affine group: rows of [B | b], the upper part of its 3×3 matrix."""
-
-    matrix: tuple[tuple[float, float, float], tuple[float, float, float]] = (
-        (0.0, 0.0, 0.0),
-        (0.0, 0.0, 0.0),
-    )
-
-
 # fmt: off
-GENERATORS: dict[str, AffineGenerator] = {
+GENERATORS: dict[str, MatrixGenerator] = {
     generator.name: generator
     for generator in (
-        AffineGenerator(
+        MatrixGenerator(
             "translation_x", "fraction of image width", 2.0,
             meaning="content moves right", papers="LILA η1 (tx), sign −, unit half a width",
             matrix=((0, 0, 1), (0, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "translation_y", "fraction of image width", 2.0,
             meaning="content moves down", papers="LILA η2 (ty), sign −, unit half a width",
             matrix=((0, 0, 0), (0, 0, 1))),
-        AffineGenerator(
+        MatrixGenerator(
             "rotation", "degrees", _DEGREE, period=math.pi,
             meaning="content turns counter-clockwise as seen",
             papers="LILA η3 (rot), same sign, radians",
             matrix=((0, 1, 0), (-1, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "scale_x", "log factor",
             meaning="content grows horizontally",
             papers="LILA η4 (sx), Lie derivative: stretch; sign −",
             matrix=((1, 0, 0), (0, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "scale_y", "log factor",
             meaning="content grows vertically",
             papers="LILA η5 (sy), Lie derivative: stretch; sign −",
             matrix=((0, 0, 0), (0, 1, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "hyperbolic_rotation", "log factor",
             meaning="content grows along the falling diagonal and shrinks along the rising one",
             papers="LILA η6 (there called shear), sign −",
             matrix=((0, 1, 0), (1, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "shear_x", "tangent",
             meaning="rows below the centre move right, rows above it left",
             papers="Lie derivative: shear, sign −",
             matrix=((0, 1, 0), (0, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "shear_y", "tangent",
             meaning="columns right of the centre move down, columns left of it up",
             papers="Lie derivative: shear, sign −",
             matrix=((0, 0, 0), (1, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "scale", "log factor",
             meaning="content grows in both directions",
             papers="Augerino generator 4; Lie derivative: scale, same sign",
             matrix=((1, 0, 0), (0, 1, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "aspect", "log factor",
             meaning="content grows horizontally and shrinks vertically",
             papers="Augerino generator 5, sign −",
@@ -132,23 +129,19 @@ class AffineAction(Action):
                    means the same on a map with half as many of them.
     """
 
-    generators: tuple[AffineGenerator, ...]
+    generators: tuple[MatrixGenerator, ...]
     grid_axes = 2
 
     def __init__(
         self,
-        generators: Sequence[AffineGenerator],
+        generators: Sequence[MatrixGenerator],
         *,
         interpolation: Interpolation = "bilinear",
         padding: Padding = "zeros",
         fill: Sequence[float] | None = None,
         align_corners: bool | None = None,
     ) -> None:
-        names = [generator.name for generator in generators]
-        repeated = {name for name in names if names.count(name) > 1}
-        if repeated or not names:
-            came = f"{sorted(repeated)[0]!r} twice" if repeated else "none"
-            raise CallerError(f"generators: expected one or more different names, got {came}")
+        check_different(generators)
         check_choice(interpolation, INTERPOLATIONS, what="interpolation")
         check_choice(padding, PADDINGS, what="padding")
         self.generators = tuple(generators)
@@ -176,7 +169,7 @@ class AffineAction(Action):
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Resample images (batch, channels, height, width) under exp(A), samples of each."""
         self.check_coordinates(coordinates, data)
-        _check_pixels(data)
+        check_floating(data, "images", "x.float() / 255")
         # The output pixel p shows what was at exp(A)⁻¹ p = exp(−A) p.
         linear, shift = self.element(-coordinates.to(data.dtype))
         fill = self._fill_of(data)
@@ -227,7 +220,7 @@ class AffineAction(Action):
         return self._transport(direction, data, band_limited_slope, 1.0)
 
     def _extension(self, data: Tensor) -> Extension:
-        """How an image goes on beyond its border, as `velocities` says it."""
+        """How an image goes on beyond its border, as `action` says it."""
         if self.interpolation == "fourier":
             return "circular"
         if self.padding == "reflection":
@@ -249,7 +242,7 @@ class AffineAction(Action):
             advice="add a channel axis with x[:, None]" if data.ndim == 3 else "",
         )
         self.check_direction(direction, data)
-        _check_pixels(data)
+        check_floating(data, "images", "x.float() / 255")
         height, width = data.shape[2:]
         # Places in single precision at least: in half precision neighbouring pixels coincide.
         wide = torch.promote_types(data.dtype, torch.float32)
@@ -285,14 +278,6 @@ def _checked_fill(padding: Padding, fill: Sequence[float] | None) -> tuple[float
     return tuple(float(value) for value in fill)
 
 
-def _check_pixels(data: Tensor) -> None:
-    if not data.is_floating_point():
-        raise CallerError(
-            f"images: expected floating-point pixels, got {data.dtype}; convert with "
-            "x.float() / 255"
-        )
-
-
 def affine(
     generators: Sequence[str] = LILA_GENERATORS,
     *,
@@ -307,9 +292,8 @@ def affine(
     whose edges are not near zero `data.borders.chosen_padding` has a better one. The options are
     those of `AffineAction`.
     """
-    chosen = [GENERATORS[check_choice(name, GENERATORS, what="generator")] for name in generators]
     return AffineAction(
-        chosen,
+        generators_named(generators, GENERATORS),
         interpolation=interpolation,
         padding=padding,
         fill=fill,

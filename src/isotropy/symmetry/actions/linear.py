@@ -16,7 +16,6 @@ A matrix multiplies columns: row i of M says what becomes of component i.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,16 +24,9 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_finite, shape_text
-from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.action import Action, MatrixGenerator, check_floating
 from isotropy.symmetry.actions.finite import Element, FiniteAction, MapAction
 from isotropy.symmetry.groups.representations import Representation
-
-
-@dataclass(frozen=True)
-class LinearGenerator(Generator):
-    """A generator of a representation: its matrix dρ(G), (d, d)."""
-
-    matrix: tuple[tuple[float, ...], ...] = ()
 
 
 class LinearAction(Action):
@@ -49,7 +41,8 @@ class LinearAction(Action):
     >>> turn = LinearAction({"turn": [[0, -1], [1, 0]]}, units={"turn": ("degrees", math.pi / 180)})
     """
 
-    generators: tuple[LinearGenerator, ...]
+    generators: tuple[MatrixGenerator, ...]
+    is_exact = True
 
     def __init__(
         self,
@@ -69,7 +62,7 @@ class LinearAction(Action):
         self._matrices = _same_size(matrices, what="generator")
         self.dimensions = self._matrices.shape[-1]
         self.generators = tuple(
-            LinearGenerator(
+            MatrixGenerator(
                 name,
                 *units.get(name, ("coordinate", 1.0)),
                 period=periods.get(name),
@@ -100,10 +93,6 @@ class LinearAction(Action):
         self.check_direction(direction, data)
         algebra = self.algebra(direction.to(data.dtype))
         return _times(algebra, _as_lists(data)).reshape(data.shape)
-
-    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor:
-        """The velocity: nothing is interpolated."""
-        return self.velocity(direction, data)
 
 
 def linear_action(
@@ -239,10 +228,7 @@ def _check_vectors(data: Tensor, dimensions: int) -> None:
             f"vectors: expected (batch, …, {dimensions}), the components on the last axis, got "
             f"{shape_text(data)}"
         )
-    if not data.is_floating_point():
-        raise CallerError(
-            f"vectors: expected floating-point numbers, got {data.dtype}; convert with x.float()"
-        )
+    check_floating(data, "vectors")
 
 
 def _as_lists(data: Tensor) -> Tensor:
