@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse as sparse
 import torch
 
-from isotropy.bases.blocks import Block, block_basis, block_rank, blocks_of
 from isotropy.bases.null_spaces import dense_null_space
 from isotropy.bases.problem import Problem
 from isotropy.bases.solving import rank, solve
+from isotropy.bases.splitting import Block, block_basis, block_rank, blocks_of
 from isotropy.symmetry.groups.atoms import BASE
 from isotropy.symmetry.groups.catalogue import SO, DkeR3, O2eR3, Scaling, SO2eR3
 from isotropy.symmetry.groups.group import Group

@@ -8,7 +8,7 @@ import scipy.sparse as sparse
 import torch
 from oracles.emlp_oracle import map_projector
 
-from isotropy.bases import solution
+from isotropy.bases import problem as problems
 from isotropy.bases.maps import kinds, map_atoms, map_basis, normal_form
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups.catalogue import GL, O13, SO, SU, D, O, S, SO13p, Sp, Z
@@ -115,7 +115,7 @@ def test_pairs_without_maps_are_left_out_but_counted_as_solved():
 
 def test_a_basis_too_large_to_write_out_says_its_size(monkeypatch):
     found = map_basis((4 * V + Scalar)(SO(3)) >> (4 * V + Scalar)(SO(3)))
-    monkeypatch.setattr(solution, "LARGEST_BYTES", 1000)
+    monkeypatch.setattr(problems, "LARGEST_BYTES", 1000)
     with pytest.raises(CallerError, match="17 maps of 13 × 13 written out takes"):
         found.dense()
     assert found.matrix(np.ones(17)).shape == (13, 13)

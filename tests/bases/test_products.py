@@ -6,12 +6,11 @@ import scipy.sparse as sparse
 import torch
 from basis_cases import O3, SO3, SU2, assert_basis, problem_of, projector_of, rotations
 
-from isotropy.bases import solution
+from isotropy.bases import problem as problems
 from isotropy.bases.null_spaces import dense_null_space
-from isotropy.bases.problem import Problem
-from isotropy.bases.products import product_basis, product_rank
+from isotropy.bases.problem import Basis, Problem
 from isotropy.bases.residual import residual
-from isotropy.bases.solution import Basis
+from isotropy.bases.splitting import product_basis, product_rank
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.products import direct_product
@@ -130,7 +129,7 @@ def test_a_group_that_only_claims_to_be_a_product_is_not_believed():
 
 def test_memory_is_checked_before_it_is_taken(monkeypatch):
     problem = problem_of(direct_product(Z4, Z3), "VV")
-    monkeypatch.setattr(solution, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(problems, "LARGEST_BYTES", 100)
     columns = sparse.csc_array(np.ones((16, 4)))
     with pytest.raises(CallerError, match="GB"):
         product_basis(problem, lambda group, atoms: Basis(4, 16, (4, 4), "", 0.0, 0.0, columns))

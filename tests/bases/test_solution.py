@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 
-from isotropy.bases import solution
-from isotropy.bases.problem import Columns
-from isotropy.bases.solution import Basis, check_memory
+from isotropy.bases import problem as problems
+from isotropy.bases.problem import Basis, Columns, check_memory
 from isotropy.checks import CallerError
 
 
@@ -111,14 +110,14 @@ def test_writing_out_says_its_size_first(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(CallerError, match=r"200,000 vectors of 200,000 entries .* 320.0 GB"):
         _ = basis_of(wide).dense
     assert sparse.issparse(basis_of(wide).orthonormal)  # which needs no more than there is
-    monkeypatch.setattr(solution, "LARGEST_BYTES", 63.0)
+    monkeypatch.setattr(problems, "LARGEST_BYTES", 63.0)
     with pytest.raises(CallerError, match="written out takes"):
         _ = basis_of(OVERLAPPING).orthonormal
-    monkeypatch.setattr(solution, "LARGEST_BYTES", 64.0)
+    monkeypatch.setattr(problems, "LARGEST_BYTES", 64.0)
     np.testing.assert_array_equal(basis_of(OVERLAPPING).dense, OVERLAPPING.toarray())
 
 
 def test_check_memory() -> None:
-    check_memory(solution.LARGEST_BYTES, "this", "split it")
+    check_memory(problems.LARGEST_BYTES, "this", "split it")
     with pytest.raises(CallerError, match=r"this takes 8.0 GB, more than the 4.0 GB .*; split it"):
         check_memory(8e9, "this", "split it")

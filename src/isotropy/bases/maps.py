@@ -20,8 +20,7 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.bases.problem import Columns
-from isotropy.bases.solution import Basis, check_memory
+from isotropy.bases.problem import Basis, Columns, check_memory
 from isotropy.bases.solving import solve
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups.group import Group

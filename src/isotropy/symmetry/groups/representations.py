@@ -59,7 +59,8 @@ from isotropy.symmetry.groups.products import check_subgroup
 
 __all__ = [
     "BASE", "PSEUDOSCALAR", "Atom", "Custom", "Maps", "P", "Product", "Representation", "Scalar",
-    "T", "Term", "V", "custom", "irrep", "of_factor", "product_element", "product_size",
+    "T", "Term", "V", "custom", "irrep", "is_permutation", "of_factor", "product_element",
+    "product_size",
 ]  # fmt: skip
 
 TOLERANCE = 1e-8
@@ -212,8 +213,8 @@ class Representation:
 
     @property
     def is_permutation(self) -> bool:
-        """Whether it permutes coordinates, so that pointwise functions commute with it."""
-        return all(atom.is_permutation(self.group) for term in self.terms for atom in term.atoms)
+        """Whether pointwise functions commute with it."""
+        return all(is_permutation(term.atoms, self.group) for term in self.terms)
 
     @property
     def algebra(self) -> tuple[sparse.csr_array, ...]:
@@ -422,6 +423,11 @@ def _product_discrete(atoms: Product, group: Group, index: int) -> sparse.csr_ar
     for atom in atoms:
         found = sparse.kron(found, atom.discrete(group)[index], "csr")
     return found
+
+
+def is_permutation(atoms: Product, group: Group) -> bool:
+    """Whether the product permutes coordinates; a scalar does."""
+    return all(atom.is_permutation(group) for atom in atoms)
 
 
 def _merged(terms: tuple[Term, ...]) -> tuple[Term, ...]:
