@@ -330,16 +330,6 @@ def test_largest_limits_the_exponent():
     torch.testing.assert_close(near, wild)
 
 
-def test_spread_weighs_the_generators():
-    rotations = SO13p().sample(20, seeded(), spread=[0, 0, 0, 1, 1, 1])
-    torch.testing.assert_close(rotations[:, 0, 0], torch.ones(20).double())
-    assert (rotations[:, 1, 1] < 0.9).any()
-    usual = SO13p().sample(3, seeded(), spread=[1] * 6)
-    torch.testing.assert_close(usual, SO13p().sample(3, seeded()))
-    with pytest.raises(CallerError, match="each of the 6 infinitesimal generators, got 2"):
-        SO13p().sample(3, seeded(), spread=[1.0, 1.0])
-
-
 def test_no_samples_and_no_generators():
     assert O(3).sample(0, seeded()).shape == (0, 3, 3)
     torch.testing.assert_close(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oracles.affine_oracle import resample
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions.warp import affine_warp, grid_sample
+from isotropy.symmetry.actions.warp import affine_warp
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 PADDINGS = ("zeros", "border", "reflection")
@@ -179,17 +179,6 @@ def test_gradients_in_both_modes(options):
         check_batched_grad=True,
         check_batched_forward_grad=True,
         atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize("which", ["images", "grid"])
-def test_gradients_for_one_input_only(which):
-    inputs = {"images": draw(1, 2, 4, 4), "grid": 2 * draw(1, 3, 2, 2, seed=3) - 1}
-    inputs[which].requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda given: grid_sample(**{**inputs, which: given}),
-        (inputs[which],),
-        check_forward_ad=True,
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from oracles.affine_oracle import resample
 from torch.nn import functional
 
+from isotropy.kernels.fused import reference_path
 from isotropy.symmetry.actions import warp as warp_cpu
 from isotropy.symmetry.actions.warp import affine_warp
 
@@ -85,6 +86,19 @@ def test_values_and_gradients_equal_torch(options, length, in_chunks_of):
     ours = gradients(affine_warp, inputs, cotangent, **options)
     torchs = gradients(by_torch, inputs, cotangent, **options)
     torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-10)
+
+
+@every_mode
+def test_the_whole_grid_gives_the_same(options):
+    """In every mode of differentiation, as where a program is exported."""
+    inputs = cases(batch=2)
+    direction = tuple(torch.cos(each) for each in inputs)
+    chunks = torch.func.jvp(lambda *given: affine_warp(*given, **options), inputs, direction)
+    slopes = gradients(affine_warp, inputs, chunks[0], **options)
+    with reference_path():
+        whole = torch.func.jvp(lambda *given: affine_warp(*given, **options), inputs, direction)
+        torch.testing.assert_close(whole, chunks)
+        torch.testing.assert_close(gradients(affine_warp, inputs, whole[0], **options), slopes)
 
 
 def test_chunks_are_as_long_as_said(in_chunks_of, monkeypatch):

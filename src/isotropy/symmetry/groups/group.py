@@ -165,12 +165,7 @@ class Group:
         return torch.complex128 if self.is_complex else torch.float64
 
     def sample(
-        self,
-        count: int,
-        generator: torch.Generator,
-        *,
-        largest: float | None = None,
-        spread: Sequence[float] | None = None,
+        self, count: int, generator: torch.Generator, *, largest: float | None = None
     ) -> Tensor:
         """`count` elements (count, d, d): exp(Σ z_i A_i), z normal, times powers of every h_k.
 
@@ -178,7 +173,6 @@ class Group:
         generator to a power in −5 … 4. Spread over the group, but not with the invariant measure.
         largest: the Frobenius norm beyond which Σ z_i A_i is scaled down; boosts and scalings
                  grow exponentially with it
-        spread:  the standard deviation of every z_i, 1 if not given
         On the device of `generator`, float64 or complex128.
         """
         algebra = self.algebra_tensor().to(generator.device)
@@ -188,13 +182,6 @@ class Group:
             weights = torch.randn(
                 count, len(algebra), generator=generator, dtype=torch.float64, device=found.device
             )
-            if spread is not None:
-                if len(spread) != len(algebra):
-                    raise CallerError(
-                        f"group {self.name}: expected a spread for each of the {len(algebra)} "
-                        f"infinitesimal generators, got {len(spread)}"
-                    )
-                weights = weights * torch.as_tensor(spread, dtype=torch.float64).to(found.device)
             inner = torch.einsum("ci,ijk->cjk", weights.to(algebra.dtype), algebra)
             if largest is not None:
                 norms = torch.linalg.matrix_norm(inner)[:, None, None]
