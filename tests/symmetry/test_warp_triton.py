@@ -256,7 +256,9 @@ def has_second_derivative() -> bool:
     """Whether this torch differentiates the backward pass of `grid_sampler_2d`."""
     images, grid = torch.ones(1, 1, 2, 2), torch.zeros(1, 1, 1, 2, requires_grad=True)
     slope = torch.autograd.grad(
-        torch.nn.functional.grid_sample(images, grid, align_corners=True).sum(), grid, create_graph=True
+        torch.nn.functional.grid_sample(images, grid, align_corners=True).sum(),
+        grid,
+        create_graph=True,
     )[0]
     try:
         torch.autograd.grad(slope.sum(), grid, allow_unused=True)
