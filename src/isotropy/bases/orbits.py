@@ -97,8 +97,8 @@ def orbit_rank(problem: Problem, *, signed: bool = False) -> int | None:
     return None if found is None else OrbitTree(problem.shape, *found).root.count
 
 
-def _generators(problem: Problem, signed: bool) -> tuple[tuple[int, ...], Elements] | None:
-    """Where the points of every axis start, and the generators as signed permutations of points.
+def _generators(problem: Problem, signed: bool) -> tuple[tuple[int, ...], np.ndarray] | None:
+    """Where the points of every axis start, and the generators as elements on all points.
 
     Axes on which all generators are the same share their points; points that are last needed by
     an early axis come last, as `OrbitTree` wants them. None as `orbit_basis`.
@@ -106,134 +106,77 @@ def _generators(problem: Problem, signed: bool) -> tuple[tuple[int, ...], Elemen
     if any(np.any(factor.data) for factors in problem.algebra for factor in factors):
         return None
     count = len(problem.discrete)
-    by_atom: dict[object, tuple[np.ndarray, np.ndarray]] = {}
+    by_atom: dict[object, np.ndarray] = {}
     for axis, (atom, size) in enumerate(zip(problem.atoms, problem.shape, strict=True)):
         if atom in by_atom:
             continue
         found = [signed_permutation(factors[axis]) for factors in problem.discrete]
-        if any(each is None for each in found):
+        if any(each is None or (not signed and (each[1] < 0).any()) for each in found):
             return None
-        places = np.array([each[0] for each in found if each], np.int32).reshape(count, size)
-        signs = np.array([each[1] for each in found if each], np.int8).reshape(count, size)
-        by_atom[atom] = places, signs
+        codes = [np.where(each[1] < 0, ~each[0], each[0]) for each in found if each]
+        by_atom[atom] = np.array(codes, np.int32).reshape(count, size)
     axes = [by_atom[atom] for atom in problem.atoms]
-    names = [(places.shape[1], places.tobytes(), signs.tobytes()) for places, signs in axes]
+    names = [(codes.shape[1], codes.tobytes()) for codes in axes]
     last = {name: axis for axis, name in enumerate(names)}
-    starts: dict[tuple[int, bytes, bytes], int] = {}
-    all_places, all_signs, points = [], [], 0
+    starts: dict[tuple[int, bytes], int] = {}
+    parts, points = [np.zeros((count, 1), np.int32)], 1  # the point of the character
     for name in sorted(last, key=lambda name: -last[name]):
-        places, signs = axes[last[name]]
-        starts[name] = points
-        all_places.append(places + np.int32(points))
-        all_signs.append(signs)
+        codes, starts[name] = axes[last[name]], points
+        flips = codes >> 31
+        parts.append(((codes ^ flips) + np.int32(points)) ^ flips)
         points += name[0]
-    elements = Elements(np.concatenate([np.zeros((count, 0), np.int32), *all_places], 1))
-    signs = np.concatenate([np.zeros((count, 0), np.int8), *all_signs], 1)
-    if (signs < 0).any():
-        if not signed:
-            return None
-        elements = Elements(elements.places, signs, np.ones(count, np.int8))
-    return tuple(starts[name] for name in names), elements
+    return tuple(starts[name] for name in names), np.concatenate(parts, 1)
 
 
 # -- elements ----------------------------------------------------------------------------------
+#
+# Elements are integers (count, points), int32: where the unit vector of point i goes to that of
+# point p, p stands at i, and ~p where it goes to minus that. Point 0 stays, up to a sign: there
+# the character c(h) is kept, which multiplies with the elements and acts on no other point.
 
 
-@dataclass(frozen=True)
-class Elements:
-    """Signed permutations of points, one a row, in integers.
-
-    places:     (count, points) int32: the unit vector of point i goes to that of places[i]
-    signs:      (count, points) int8: times signs[i]; None where all are +1, and then
-    characters: (count,) int8, c(h), which multiply with the elements and act on no point; None too
-    """
-
-    places: np.ndarray
-    signs: np.ndarray | None = None
-    characters: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def rows(self, which: np.ndarray | slice) -> Elements:
-        if self.signs is None or self.characters is None:
-            return Elements(self.places[which])
-        return Elements(self.places[which], self.signs[which], self.characters[which])
-
-    def after(self, first: Elements) -> Elements:
-        """Row by row, first the one and then this."""
-        places = np.take_along_axis(self.places, first.places, 1)
-        if self.signs is None or self.characters is None:
-            return Elements(places)
-        assert first.signs is not None
-        signs = np.take_along_axis(self.signs, first.places, 1) * first.signs
-        return Elements(places, signs, self.characters * first.characters)
-
-    @cached_property
-    def inverse(self) -> Elements:
-        places = np.empty_like(self.places)
-        points = np.arange(places.shape[1], dtype=np.int32)
-        np.put_along_axis(places, self.places, np.broadcast_to(points, places.shape), 1)
-        if self.signs is None:
-            return Elements(places)
-        return Elements(places, np.take_along_axis(self.signs, places, 1), self.characters)
-
-    def distinct(self, points: int) -> Elements:
-        """On the first `points` alone, each once, without those that change nothing, sorted."""
-        cut = Elements(self.places[:, :points])
-        keys = cut.places
-        if self.signs is not None and self.characters is not None:
-            cut = Elements(cut.places, self.signs[:, :points], self.characters)
-            keys = np.concatenate([cut.places, self.signs[:, :points], self.characters[:, None]], 1)
-        packed = np.ascontiguousarray(keys, dtype=np.int32)
-        if not packed.shape[1]:
-            return cut.rows(slice(0))
-        names = packed.view(f"V{4 * packed.shape[1]}").ravel().tolist()
-        seen = {name: row for row, name in enumerate(names)}
-        nothing = Elements.identity(points, self.signs is not None)
-        seen.pop(nothing.name, None)
-        return cut.rows(np.array([seen[name] for name in sorted(seen)], np.int64))
-
-    @property
-    def name(self) -> bytes:
-        """Tells apart sets of elements."""
-        parts: list[np.ndarray] = [self.places]
-        if self.signs is not None and self.characters is not None:
-            parts += [self.signs, self.characters[:, None]]
-        return np.concatenate(parts, 1, dtype=np.int32).tobytes()
-
-    @staticmethod
-    def identity(points: int, signed: bool) -> Elements:
-        places = np.arange(points, dtype=np.int32)[None]
-        if not signed:
-            return Elements(places)
-        return Elements(places, np.ones((1, points), np.int8), np.ones(1, np.int8))
-
-    @staticmethod
-    def stacked(parts: Sequence[Elements]) -> Elements:
-        places = np.concatenate([part.places for part in parts])
-        if parts[0].signs is None:
-            return Elements(places)
-        return Elements(
-            places,
-            np.concatenate([part.signs for part in parts]),
-            np.concatenate([part.characters for part in parts]),
-        )
+def _places_and_signs(elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where points go, and ±1."""
+    flips = elements >> 31
+    return elements ^ flips, 1 + 2 * flips
 
 
-def powers(elements: Elements) -> Elements:
+def _composed(second: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Row by row, the first and then the second."""
+    flips = first >> 31
+    return np.take_along_axis(second, first ^ flips, 1) ^ flips
+
+
+def _inverse(elements: np.ndarray) -> np.ndarray:
+    flips = elements >> 31
+    found = np.empty_like(elements)
+    points = np.arange(elements.shape[1], dtype=np.int32)
+    np.put_along_axis(found, elements ^ flips, points ^ flips, 1)
+    return found
+
+
+def _distinct(elements: np.ndarray, points: int) -> np.ndarray:
+    """On the first `points` alone, each once, without the one that changes nothing, sorted."""
+    cut = np.ascontiguousarray(elements[:, :points])
+    names = cut.view(f"V{4 * points}").ravel().tolist()
+    seen = {name: row for row, name in enumerate(names)}
+    seen.pop(np.arange(points, dtype=np.int32).tobytes(), None)
+    return cut[np.array([seen[name] for name in sorted(seen)], np.int64)]
+
+
+def _powers(elements: np.ndarray) -> np.ndarray:
     """All and their powers 2, 4, 8, …: long cycles are walked in few steps."""
-    points = elements.places.shape[1]
+    points = elements.shape[1]
     parts, last = [elements], elements
     for _ in range(points.bit_length() - 1):
-        last = last.after(last).distinct(points)
+        last = _distinct(_composed(last, last), points)
         if not len(last):
             break
         parts.append(last)
-    return Elements.stacked(parts)
+    return np.concatenate(parts)
 
 
-def products(elements: Elements, count: int) -> Elements:
+def _products(elements: np.ndarray, count: int) -> np.ndarray:
     """`count` products, each of about half of all elements, in their order."""
     number = np.arange(1, len(elements) + 1, dtype=np.uint64)
     # Bits of a multiplicative hash: as good as drawn at random, and always the same.
@@ -241,13 +184,13 @@ def products(elements: Elements, count: int) -> Elements:
     parts = []
     for bit in range(count):
         taken = np.flatnonzero((spread >> np.uint64(40 + bit)) & np.uint64(1))
-        found = elements.rows(taken if len(taken) else slice(1))
+        found = elements[taken if len(taken) else slice(1)]
         while len(found) > 1:
             half = len(found) // 2
-            pairs = found.rows(slice(half)).after(found.rows(slice(half, 2 * half)))
-            found = Elements.stacked([pairs, found.rows(slice(2 * half, len(found)))])
+            pairs = _composed(found[:half], found[half : 2 * half])
+            found = np.concatenate([pairs, found[2 * half :]])
         parts.append(found)
-    return Elements.stacked(parts)
+    return np.concatenate(parts)
 
 
 # -- the tree ----------------------------------------------------------------------------------
@@ -259,26 +202,26 @@ class OrbitTree:
     shape:    sizes of the axes
     starts:   where the points of every axis start among all points; axes may share them. Points
               that only early axes use come last, so that those of later axes are the first
-    elements: generators of the group, on all points
+    elements: generators of the group (count, points), as above
     """
 
-    def __init__(self, shape: Sequence[int], starts: Sequence[int], elements: Elements) -> None:
+    def __init__(self, shape: Sequence[int], starts: Sequence[int], elements: np.ndarray) -> None:
         self.shape, self.starts = tuple(shape), tuple(starts)
         ends = [start + size for start, size in zip(starts, shape, strict=True)]
-        self.extents = [max(ends[axis:], default=0) for axis in range(len(ends) + 1)]
-        self.signed = elements.signs is not None
+        self.extents = [max(ends[axis:], default=1) for axis in range(len(ends) + 1)]
+        self.signed = bool((elements < 0).any())
         self._known: dict[tuple[int, bytes], Node] = {}
         self.root = self.node(0, elements)
 
-    def node(self, axis: int, elements: Elements) -> Node:
+    def node(self, axis: int, elements: np.ndarray) -> Node:
         """Orbits of the group of these elements on the axes from `axis` on."""
-        elements = elements.distinct(self.extents[axis])
-        key = (axis, elements.name)
+        elements = _distinct(elements, self.extents[axis])
+        key = (axis, elements.tobytes())
         if key not in self._known:
             self._known[key] = self._solved(axis, elements)
         return self._known[key]
 
-    def _solved(self, axis: int, elements: Elements) -> Node:
+    def _solved(self, axis: int, elements: np.ndarray) -> Node:
         size = prod(self.shape[axis:])
         everything = Node(size, lambda: np.arange(1, size + 1, dtype=np.int32))
         if not len(elements):
@@ -287,12 +230,12 @@ class OrbitTree:
             return self._tested(axis, everything, elements)
         if len(elements) <= MOST_GENERATORS:
             return self._split(axis, elements)
-        few = self.node(axis, products(elements, FEW))
+        few = self.node(axis, _products(elements, FEW))
         if not self.signed and few.count == self._fewest(axis, elements):
             return few
         return self._tested(axis, few, elements)
 
-    def _fewest(self, axis: int, elements: Elements) -> int:
+    def _fewest(self, axis: int, elements: np.ndarray) -> int:
         """Orbits of all permutations that keep the elements' orbits of points: no group with
         these orbits has fewer on tuples, and one that has as few needs no further test."""
         orbits, found = _point_orbits(elements), 1
@@ -309,7 +252,7 @@ class OrbitTree:
             found *= ways[uses]
         return found
 
-    def _split(self, axis: int, elements: Elements) -> Node:
+    def _split(self, axis: int, elements: np.ndarray) -> Node:
         """By orbits of the first axis."""
         start, size = self.starts[axis], self.shape[axis]
         points = self.extents[axis]
@@ -321,13 +264,13 @@ class OrbitTree:
             orbit, returns = _orbit(first, elements)
             left[orbit] = False
             generators = self._stabiliser(first, orbit, returns, elements)
-            if self._is_last(axis + 1) and returns.places.size * len(elements) > LARGE:
+            if self._is_last(axis + 1) and returns.size * len(elements) > LARGE:
                 child = self._points(axis + 1, generators, self._fewest_fixed(first, elements))
             else:
-                child = self.node(axis + 1, Elements.stacked(list(generators)))
+                child = self.node(axis + 1, np.concatenate(list(generators)))
             signs = None
-            if returns.signs is not None:
-                signs = returns.signs[np.arange(len(orbit)), orbit] * returns.characters
+            if self.signed:
+                _, signs = _places_and_signs(returns[np.arange(len(orbit)), orbit] ^ returns[:, 0])
             branches.append(Branch(orbit - start, returns, signs, child, count))
             count += child.count
         return Node(count, lambda: self._written(axis, branches))
@@ -351,25 +294,23 @@ class OrbitTree:
         return found.ravel()
 
     def _stabiliser(
-        self, first: int, orbit: np.ndarray, returns: Elements, elements: Elements
-    ) -> Iterator[Elements]:
+        self, first: int, orbit: np.ndarray, returns: np.ndarray, elements: np.ndarray
+    ) -> Iterator[np.ndarray]:
         """Schreier's generators of the elements that keep `first`, up to its sign, in parts."""
-        where = np.zeros(elements.places.shape[1], np.int64)
+        where = np.zeros(elements.shape[1], np.int64)
         where[orbit] = np.arange(len(orbit))
-        outward = returns.inverse
-        step = max(1, AT_ONCE // returns.places.size)
+        outward = _inverse(returns)
+        step = max(1, AT_ONCE // returns.size)
         for begin in range(0, len(elements), step):
-            some = elements.rows(slice(begin, begin + step))
+            some = elements[begin : begin + step]
             which = np.repeat(np.arange(len(some)), len(orbit))
-            back = where[some.places[:, orbit]].ravel()
-            inner = some.rows(which).after(outward.rows(np.tile(np.arange(len(orbit)), len(some))))
-            whole = returns.rows(back).after(inner)
-            if whole.signs is not None:
-                characters = whole.characters * whole.signs[:, first]
-                whole = Elements(whole.places, whole.signs, characters)
+            back = where[_places_and_signs(some[:, orbit])[0]].ravel()
+            inner = _composed(some[which], outward[np.tile(np.arange(len(orbit)), len(some))])
+            whole = _composed(returns[back], inner)
+            whole[:, 0] ^= whole[:, first] >> 31  # the character takes in the sign of `first`
             yield whole
 
-    def _tested(self, axis: int, node: Node, elements: Elements) -> Node:
+    def _tested(self, axis: int, node: Node, elements: np.ndarray) -> Node:
         """The labels of a node joined until every element keeps them."""
         check_memory(
             16 * prod(self.shape[axis:]),
@@ -379,17 +320,17 @@ class OrbitTree:
         labels = node.labels
         step = max(1, AT_ONCE // max(labels.size, 1))
         for begin in range(0, len(elements), step):
-            labels = self._kept(axis, labels, elements.rows(slice(begin, begin + step)))
+            labels = self._kept(axis, labels, elements[begin : begin + step])
         return Node(int(labels.max(initial=0)), lambda: labels)
 
-    def _kept(self, axis: int, labels: np.ndarray, elements: Elements) -> np.ndarray:
+    def _kept(self, axis: int, labels: np.ndarray, elements: np.ndarray) -> np.ndarray:
         """Labels joined so that these elements keep them."""
         moved = self._all_moved(axis, labels, elements)
-        if elements.characters is not None:
-            moved *= elements.characters[:, None]
+        if self.signed:
+            moved *= _places_and_signs(elements[:, :1])[1]
         return labels if (moved == labels).all() else _joined(labels, moved, self.signed)
 
-    def _points(self, axis: int, parts: Iterator[Elements], fewest: int) -> Node:
+    def _points(self, axis: int, parts: Iterator[np.ndarray], fewest: int) -> Node:
         """Orbits on the last axis, of as many parts of the generators as it takes."""
         labels = np.arange(1, self.shape[axis] + 1, dtype=np.int32)
         for elements in parts:
@@ -398,7 +339,7 @@ class OrbitTree:
                 break
         return Node(int(labels.max(initial=0)), lambda: labels)
 
-    def _fewest_fixed(self, first: int, elements: Elements) -> int:
+    def _fewest_fixed(self, first: int, elements: np.ndarray) -> int:
         """The least number of orbits of points of the last axis where `first` is kept: those of
         all elements, without `first` if it is one of these points and has company."""
         start, size = self.starts[-1], self.shape[-1]
@@ -410,17 +351,19 @@ class OrbitTree:
     def _is_last(self, axis: int) -> bool:
         return axis == len(self.shape) - 1
 
-    def _all_moved(self, axis: int, labels: np.ndarray, elements: Elements) -> np.ndarray:
+    def _all_moved(self, axis: int, labels: np.ndarray, elements: np.ndarray) -> np.ndarray:
         """`moved` by every element, (count, tuples)."""
         if not self._is_last(axis):
             rows = range(len(elements))
             return np.stack([self.moved(axis, labels, elements, row) for row in rows])
         start = self.starts[axis]
-        here = slice(start, start + self.shape[axis])
-        found = labels[elements.places[:, here] - start]
-        return found if elements.signs is None else found * elements.signs[:, here]
+        here = elements[:, start : start + self.shape[axis]]
+        if not self.signed:
+            return labels[here - start]
+        places, signs = _places_and_signs(here)
+        return labels[places - start] * signs
 
-    def moved(self, axis: int, labels: np.ndarray, elements: Elements, row: int) -> np.ndarray:
+    def moved(self, axis: int, labels: np.ndarray, elements: np.ndarray, row: int) -> np.ndarray:
         """s(y) labels[t y] for all tuples y of the axes from `axis` on, t the element of a row."""
         left = len(self.shape) - axis
         high, high_signs = self._images(axis, axis + (left + 1) // 2, elements, row)
@@ -433,17 +376,17 @@ class OrbitTree:
         return found.ravel()
 
     def _images(
-        self, begin: int, end: int, elements: Elements, row: int
+        self, begin: int, end: int, elements: np.ndarray, row: int
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Images and signs of all tuples of the axes begin … end, as flat indices."""
         images = np.zeros(1, np.int64)
-        signs = None if elements.signs is None else np.ones(1, np.int32)
+        signs = np.ones(1, np.int32) if self.signed else None
         for axis in range(begin, end):
             start, size = self.starts[axis], self.shape[axis]
-            places = elements.places[row, start : start + size] - start
-            images = np.add.outer(images * size, places).ravel()
-            if signs is not None and elements.signs is not None:
-                signs = np.multiply.outer(signs, elements.signs[row, start : start + size]).ravel()
+            places, own = _places_and_signs(elements[row, start : start + size])
+            images = np.add.outer(images * size, places - start).ravel()
+            if signs is not None:
+                signs = np.multiply.outer(signs, own).ravel()
         return images, signs
 
 
@@ -453,7 +396,7 @@ class Branch:
     signs with which they do, orbits of the first point's stabiliser, and the number before."""
 
     orbit: np.ndarray
-    returns: Elements
+    returns: np.ndarray
     signs: np.ndarray | None
     child: Node
     before: int
@@ -471,35 +414,34 @@ class Node:
         return self._write()
 
 
-def _orbit(first: int, elements: Elements) -> tuple[np.ndarray, Elements]:
+def _orbit(first: int, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The orbit of a point, itself first, and for each of its points an element back to it."""
-    points = elements.places.shape[1]
-    orbit = np.array([first])
-    returns = Elements.identity(points, elements.signs is not None)
-    steps = powers(elements) if points > 100 else elements
-    backward = steps.inverse
+    points = elements.shape[1]
+    orbit, returns = np.array([first]), np.arange(points, dtype=np.int32)[None]
+    steps = _powers(elements) if points > 100 else elements
+    backward = _inverse(steps)
     seen = np.zeros(points, bool)
     seen[first] = True
     begin = 0
     while begin < len(orbit):
         edge = np.arange(begin, len(orbit))
         begin = len(orbit)
-        images = steps.places[:, orbit[edge]].ravel()
+        images = _places_and_signs(steps[:, orbit[edge]])[0].ravel()
         new = np.flatnonzero(~seen[images])
         if not len(new):
             break
         reached, which = np.unique(images[new], return_index=True)
         step, from_edge = np.divmod(new[which], len(edge))
-        added = returns.rows(edge[from_edge]).after(backward.rows(step))
-        orbit, returns = np.concatenate([orbit, reached]), Elements.stacked([returns, added])
+        added = _composed(returns[edge[from_edge]], backward[step])
+        orbit, returns = np.concatenate([orbit, reached]), np.concatenate([returns, added])
         seen[reached] = True
     return orbit, returns
 
 
-def _point_orbits(elements: Elements) -> np.ndarray:
+def _point_orbits(elements: np.ndarray) -> np.ndarray:
     """The number of every point's orbit, whatever the signs."""
-    points = np.arange(1, elements.places.shape[1] + 1, dtype=np.int32)
-    return _joined(points, elements.places + np.int32(1), False)
+    points = np.arange(1, elements.shape[1] + 1, dtype=np.int32)
+    return _joined(points, _places_and_signs(elements)[0] + np.int32(1), False)
 
 
 @cache

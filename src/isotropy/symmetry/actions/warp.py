@@ -329,7 +329,7 @@ class _Warp(torch.autograd.Function):
 
 
 def _terms(coefficients: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The grid's terms per column (batch, 2, samples, 1, W) and per row (batch, 2, samples, H, 1)."""
+    """Terms of the grid per column (batch, 2, samples, 1, W), per row (batch, 2, samples, H, 1)."""
     across, down, constant = coefficients[..., None].unbind(-2)
     return (across * x)[..., None, :], (down * y + constant)[..., None]
 
