@@ -29,7 +29,6 @@ from isotropy.bases.diagrams import (
     Diagrams,
     count_linear,
     count_orthogonal,
-    count_orthogonal_odd,
     count_symplectic,
     independent_pairings,
 )
@@ -100,8 +99,7 @@ class _Part:
             return count_linear(self.openers, slots - self.openers, self.side, self.symbols)
         if self.kind == "symplectic":
             return count_symplectic(slots, self.side // 2)
-        count = count_orthogonal_odd if self.symbols else count_orthogonal
-        return count(slots, self.side)
+        return count_orthogonal(slots, self.side, self.symbols)
 
     def diagrams(self) -> Diagrams:
         is_symplectic = self.kind == "symplectic"

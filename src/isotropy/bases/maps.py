@@ -25,7 +25,6 @@ from isotropy.bases.solving import solve
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import (
-    Atom,
     Maps,
     Product,
     Representation,
@@ -222,16 +221,12 @@ def kinds(representation: Representation) -> tuple[Kind, ...]:
 
 def normal_form(atoms: Product, group: Group) -> Product:
     """The product with every dual written as the atom itself where they are the same."""
-    return tuple(_normal_atom(atom, group) for atom in atoms)
+    return tuple(atom.dual if atom.is_dual and atom.is_self_dual(group) else atom for atom in atoms)
 
 
 def map_atoms(target: Product, source: Product, group: Group) -> Product:
     """The atoms of target ⊗ source*, in normal form: its invariant vectors are the maps."""
     return normal_form((*target, *(atom.dual for atom in source)), group)
-
-
-def _normal_atom(atom: Atom, group: Group) -> Atom:
-    return atom.dual if atom.is_dual and atom.is_self_dual(group) else atom
 
 
 def _pair_columns(target: Product, source: Product, group: Group) -> tuple[Columns, Basis]:

@@ -20,6 +20,7 @@ Named groups are in `catalogue`, products of groups in `products`.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,16 +131,7 @@ class Group:
         Numbers count to 12 digits each, however small, so that rounding does not tell two groups
         apart and units do not make them one.
         """
-        digest = hashlib.sha256()
-        for kind, matrices in (("algebra", self.algebra), ("discrete", self.discrete)):
-            digest.update(f"{kind} {len(matrices)} {self.dimension};".encode())
-            for each in matrices:
-                entries = each.tocoo()
-                numbers = _rounded(entries.data.astype(complex))
-                order = np.lexsort((entries.col, entries.row))
-                for part in (entries.row.astype(np.int64), entries.col.astype(np.int64), numbers):
-                    digest.update(np.ascontiguousarray(part[order]).tobytes())
-        return digest.hexdigest()
+        return digest_of(self.dimension, self.algebra, self.discrete)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Group) and self.key == other.key
@@ -308,6 +300,18 @@ def _broken_form(group: Group, classical: Classical) -> str:
 def _is_small(matrix: sparse.csr_array, against: sparse.csr_array) -> bool:
     largest = np.abs(against.data).max(initial=1.0)
     return bool(np.abs(matrix.data).max(initial=0.0) <= ROUNDING * largest)
+
+
+def digest_of(size: int, *lists: Sequence[sparse.csr_array]) -> str:
+    """What tells lists of matrices (size, size) from others; numbers count to 12 digits each."""
+    digest = hashlib.sha256(f"{size} {[len(each) for each in lists]};".encode())
+    for matrix in itertools.chain(*lists):
+        entries = matrix.tocoo()
+        numbers = _rounded(entries.data.astype(complex))
+        order = np.lexsort((entries.col, entries.row))
+        for part in (entries.row.astype(np.int64), entries.col.astype(np.int64), numbers):
+            digest.update(np.ascontiguousarray(part[order]).tobytes())
+    return digest.hexdigest()
 
 
 def _rounded(numbers: np.ndarray) -> np.ndarray:

@@ -22,13 +22,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import scipy.sparse as sparse
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.symmetry.actions.finite import Element, FiniteAction, MapAction
 from isotropy.symmetry.groups.catalogue import group_named
-from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.group import Group, signed_permutation
 
 Matrix = tuple[tuple[int, int], tuple[int, int]]
 
@@ -164,10 +165,7 @@ class PointGroup:
 def _on_grid(matrix: np.ndarray, name: str) -> Matrix:
     """The generator in integers; raises if it is not a symmetry of the square."""
     whole = np.round(matrix)
-    signed_permutation = np.array_equal(np.abs(whole) @ np.ones(2), np.ones(2)) and np.array_equal(
-        np.ones(2) @ np.abs(whole), np.ones(2)
-    )
-    if np.abs(matrix - whole).max() > 1e-9 or not signed_permutation:
+    if np.abs(matrix - whole).max() > 1e-9 or signed_permutation(sparse.csr_array(whole)) is None:
         written = np.array2string(matrix, precision=3, suppress_small=True).replace("\n", "")
         raise CallerError(
             f"group {name} does not act on the grid: its generator {written} does not send pixels "

@@ -30,7 +30,6 @@ representations are representations by construction.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ from isotropy.symmetry.groups.atoms import (
     OfFactor,
     Product,
 )
-from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.group import Group, digest_of
 from isotropy.symmetry.groups.products import check_subgroup
 
 __all__ = [
@@ -129,17 +128,8 @@ def _check_once(atom: Atom, group: Group) -> None:
 
 @lru_cache(maxsize=512)
 def _digest(atom: Atom, group: Group) -> str:
-    """Of its size and its images of the generators, rounded to 9 places."""
-    digest = hashlib.sha256(str(atom.size(group)).encode())
-    for image in (*atom.algebra(group), *atom.discrete(group)):
-        rounded = sparse.csr_array(image.astype(complex))
-        rounded.data = np.round(rounded.data, 9) + 0.0  # no −0
-        rounded.eliminate_zeros()
-        rounded.sort_indices()
-        for part in (rounded.indptr.astype(np.int64), rounded.indices.astype(np.int64)):
-            digest.update(part.tobytes())
-        digest.update(rounded.data.tobytes())
-    return digest.hexdigest()
+    """Of its size and its images of the generators."""
+    return digest_of(atom.size(group), atom.algebra(group), atom.discrete(group))
 
 
 @dataclass(frozen=True)
