@@ -45,6 +45,11 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
+def coordinates(*values: float) -> Tensor:
+    """One example, one sample: (1, 1, generators)."""
+    return torch.tensor(values, dtype=torch.float64)[None, None]
+
+
 def bump(length: int, at: float = 0.0, spread: float = 0.12) -> Tensor:
     """A smooth sequence (1, 1, length) with one hill, `at` half lengths after the middle."""
     place = (torch.arange(length, dtype=torch.float64) - (length - 1) / 2) / (length / 2)

@@ -238,12 +238,6 @@ def test_unitary_but_not_self_dual():
     assert not SO13p().is_unitary and not SO13p().is_self_dual
 
 
-def test_zero_matrices_are_kept_as_tensors():
-    assert Z(3).algebra_tensor().shape == (0, 3, 3)
-    assert SO(3).algebra_tensor(torch.float32).dtype == torch.float32
-    assert SU(2).discrete_tensor().dtype == torch.complex128
-
-
 # -- claims of being classical -----------------------------------------------------------------
 
 EYE = np.eye(3)
