@@ -164,23 +164,6 @@ class MapBasis:
             found[span] = np.asarray(pair.columns.conj().T @ blocks).T.ravel()
         return found
 
-    def dense(self) -> np.ndarray:
-        """All maps written out, (rank, out, in)."""
-        rows, columns = self.shape
-        check_memory(
-            float(self.rank) * rows * columns * np.dtype(self._dtype).itemsize,
-            f"a basis of {self.rank:,} maps of {rows:,} × {columns:,} written out",
-            "use its pairs, or `matrix` of coefficients",
-        )
-        found: np.ndarray = np.zeros((self.rank, rows, columns), self._dtype)
-        for pair, span in self.spans():
-            copies_out, copies_in, rank = pair.coefficients
-            numbers = np.arange(span.start, span.stop).reshape(copies_out, copies_in, rank)
-            for to, of in np.ndindex(copies_out, copies_in):
-                at = np.ix_(numbers[to, of], pair.target.places[to], pair.source.places[of])
-                found[at] = pair.elements
-        return found
-
     @property
     def _dtype(self) -> type:
         return np.complex128 if self.is_complex else np.float64

@@ -144,13 +144,19 @@ class Group:
 
     # -- elements ------------------------------------------------------------------------------
 
-    def algebra_tensor(self, dtype: torch.dtype | None = None) -> Tensor:
-        """All A_i, (D, d, d)."""
-        return _stacked(self.algebra, self.dimension, dtype or self._dtype)
+    def algebra_tensor(self) -> Tensor:
+        """All A_i, (D, d, d), float64 or complex128."""
+        return self._stacked(self.algebra)
 
-    def discrete_tensor(self, dtype: torch.dtype | None = None) -> Tensor:
-        """All h_k, (M, d, d)."""
-        return _stacked(self.discrete, self.dimension, dtype or self._dtype)
+    def discrete_tensor(self) -> Tensor:
+        """All h_k, (M, d, d), float64 or complex128."""
+        return self._stacked(self.discrete)
+
+    def _stacked(self, matrices: Sequence[sparse.csr_array]) -> Tensor:
+        dense = np.zeros((len(matrices), self.dimension, self.dimension), np.complex128)
+        for place, each in zip(dense, matrices, strict=True):
+            place[:] = each.toarray()
+        return torch.from_numpy(dense if self.is_complex else dense.real.copy())
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -321,12 +327,6 @@ def _rounded(numbers: np.ndarray) -> np.ndarray:
     # One power of two after the other: 2⁻¹⁰⁷⁴ to 2⁴⁰ at once is more than a float holds.
     whole = np.rint(np.ldexp(np.ldexp(parts, -exponents), 40))
     return np.concatenate([whole + 0.0, exponents], axis=1)
-
-
-def _stacked(matrices: Sequence[sparse.csr_array], dimension: int, dtype: torch.dtype) -> Tensor:
-    if not matrices:
-        return torch.zeros(0, dimension, dimension, dtype=dtype)
-    return torch.from_numpy(np.stack([each.toarray() for each in matrices])).to(dtype)
 
 
 # -- generators as a user gives them, and what their matrices show ---------------------------

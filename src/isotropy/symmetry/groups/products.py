@@ -90,7 +90,7 @@ def is_direct_product(group: Group) -> bool:
     return bool(group.factors) and direct_product(*group.factors) == group
 
 
-def semidirect_product(normal: Group, acting: Group, *, name: str | None = None) -> Group:
+def semidirect_product(normal: Group, acting: Group) -> Group:
     """N ⋊ H on the space on which both act: the group of all n h.
 
     Raises unless H normalises N, that is h n h⁻¹ is in N for all generators:
@@ -108,7 +108,7 @@ def semidirect_product(normal: Group, acting: Group, *, name: str | None = None)
         )
     _check_normal(normal, acting)
     return Group(
-        name or f"Semidirect({normal},{acting})",
+        f"Semidirect({normal},{acting})",
         algebra=[*normal.algebra, *acting.algebra],
         discrete=[*normal.discrete, *acting.discrete],
         dimension=normal.dimension,

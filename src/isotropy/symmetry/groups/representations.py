@@ -289,14 +289,18 @@ class Representation:
         return f"{self} of {self._group}" if self._group else str(self)
 
 
+@dataclass(frozen=True, repr=False)
 class Maps:
     """Linear maps from `source` to `target`: matrices (target.size, source.size)."""
 
-    def __init__(self, source: Representation, target: Representation) -> None:
-        group = _common_group(source, target)
+    source: Representation
+    target: Representation
+
+    def __post_init__(self) -> None:
+        group = _common_group(self.source, self.target)
         if group is not None:
-            source, target = source(group), target(group)
-        self.source, self.target = source, target
+            object.__setattr__(self, "source", self.source(group))
+            object.__setattr__(self, "target", self.target(group))
 
     def __call__(self, group: Group) -> Maps:
         """The same, of this group."""
@@ -314,13 +318,6 @@ class Maps:
     def size(self) -> int:
         """Entries of a matrix."""
         return self.source.size * self.target.size
-
-    def __eq__(self, other: object) -> bool:
-        mine = (self.source, self.target)
-        return isinstance(other, Maps) and mine == (other.source, other.target)
-
-    def __hash__(self) -> int:
-        return hash((self.source, self.target))
 
     def __str__(self) -> str:
         return f"{self.source} >> {self.target}"
