@@ -113,13 +113,14 @@ def _generators(problem: Problem, signed: bool) -> tuple[tuple[int, ...], np.nda
         found = [signed_permutation(factors[axis]) for factors in problem.discrete]
         if any(each is None or (not signed and (each[1] < 0).any()) for each in found):
             return None
-        codes = [np.where(each[1] < 0, ~each[0], each[0]) for each in found if each]
-        by_atom[atom] = np.array(codes, np.int32).reshape(count, size)
+        rows = [np.where(each[1] < 0, ~each[0], each[0]) for each in found if each]
+        by_atom[atom] = np.array(rows, np.int32).reshape(count, size)
     axes = [by_atom[atom] for atom in problem.atoms]
     names = [(codes.shape[1], codes.tobytes()) for codes in axes]
     last = {name: axis for axis, name in enumerate(names)}
     starts: dict[tuple[int, bytes], int] = {}
-    parts, points = [np.zeros((count, 1), np.int32)], 1  # the point of the character
+    parts: list[np.ndarray] = [np.zeros((count, 1), np.int32)]  # the point of the character
+    points = 1
     for name in sorted(last, key=lambda name: -last[name]):
         codes, starts[name] = axes[last[name]], points
         flips = codes >> 31

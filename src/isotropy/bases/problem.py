@@ -166,7 +166,7 @@ class Basis:
         two share a nonzero entry, as orbits; written out otherwise, as C G^{-1/2} with the Gram
         matrix G = CᴴC: the orthonormal basis nearest to C.
         """
-        columns = self.columns
+        columns: Columns = self.columns
         if columns is None:
             raise CallerError(
                 f"this basis of rank {self.rank} was asked for its rank alone; use `solve` in "
