@@ -202,15 +202,9 @@ class _Pseudoscalar(Atom):
                 "use its real form: group.real_form()"
             )
 
-    def algebra(self, group: Group) -> tuple[sparse.csr_array, ...]:
-        return tuple(sparse.csr_array((1, 1)) for _ in group.algebra)
-
     @property
     def dual(self) -> Atom:
         return self
-
-    def is_self_dual(self, group: Group) -> bool:
-        return True
 
 
 BASE = _Base()
