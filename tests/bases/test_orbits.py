@@ -18,7 +18,6 @@ from oracles.orbit_oracle import (
     burnside_rank,
     component_labels,
     group_average,
-    stirling,
 )
 
 from isotropy.bases import orbits, problem
@@ -250,22 +249,7 @@ def test_signed_groups(drawn: tuple[Group, Representation], way: str) -> None:
         check_against_the_average(problem_of(*drawn), signed=True)
 
 
-# --- Tables A.1 to A.3 --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n", range(2, 9))
-def test_cyclic_groups(n: int) -> None:
-    """Table A.1, and its blanks: n^(k−1)."""
-    for rank in range(1, 8):
-        assert orbit_rank(problem_of(cyclic(n), T(rank))) == n ** (rank - 1)
-
-
-@pytest.mark.parametrize("n", range(2, 9))
-def test_symmetric_groups(n: int) -> None:
-    """Table A.2, and its blanks: partitions of k indices into at most n classes."""
-    for rank in range(1, 8):
-        expected = sum(stirling(rank, parts) for parts in range(1, n + 1))
-        assert orbit_rank(problem_of(symmetric(n), T(rank))) == expected
+# --- known ranks --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
