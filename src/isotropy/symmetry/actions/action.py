@@ -252,13 +252,9 @@ class Composition(Action):
 
     def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor | None:
         """The sum of the parts' ideal velocities, or None where one of them is not known."""
-        total: Tensor | None = None
-        for action, part in self._parts(direction, data):
-            own = action.ideal_velocity(part, data)
-            if own is None:
-                return None
-            total = own if total is None else total + own
-        return total
+        found = [each.ideal_velocity(part, data) for each, part in self._parts(direction, data)]
+        known = [each for each in found if each is not None]
+        return sum(known[1:], start=known[0]) if len(known) == len(found) else None
 
     def _parts(self, direction: Tensor, data: Tensor) -> list[tuple[Action, Tensor]]:
         """The parts with their own coordinates of a direction."""
