@@ -84,15 +84,14 @@ class LinearAction(Action):
         """Move the vectors of data (batch, …, d); returns (batch, samples, …, d)."""
         _check_vectors(data, self.dimensions)
         self.check_coordinates(coordinates, data)
-        moved = _times(self.element(coordinates.to(data.dtype)), _as_lists(data)[:, None])
+        moved = _as_lists(data)[:, None] @ self.element(coordinates.to(data.dtype)).mT
         return moved.reshape(*coordinates.shape[:2], *data.shape[1:])
 
     def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
         """Σ_k direction_k M_k x for each vector of data (batch, …, d); like `data`."""
         _check_vectors(data, self.dimensions)
         self.check_direction(direction, data)
-        algebra = self.algebra(direction.to(data.dtype))
-        return _times(algebra, _as_lists(data)).reshape(data.shape)
+        return (_as_lists(data) @ self.algebra(direction.to(data.dtype)).mT).reshape(data.shape)
 
 
 linear_action = LinearAction
@@ -227,11 +226,6 @@ def _check_vectors(data: Tensor, dimensions: int) -> None:
 def _as_lists(data: Tensor) -> Tensor:
     """(batch, …, d) as lists of vectors (batch, vectors, d)."""
     return data[:, None] if data.ndim == 2 else data.flatten(1, -2)
-
-
-def _times(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """matrix (…, d, d) times every vector of (…, vectors, d)."""
-    return vectors @ matrix.mT
 
 
 def _multiplied(data: Tensor, matrix: Tensor) -> Tensor:
