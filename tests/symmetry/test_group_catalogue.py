@@ -12,6 +12,7 @@ import torch
 from oracles.group_oracle import (
     count_invariants,
     count_orbits,
+    dense,
     elements,
     is_closed,
     matrix_order,
@@ -127,10 +128,6 @@ CASES: dict[str, Known] = {
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> tuple[Group, Known]:
     return group_named(request.param), CASES[request.param]
-
-
-def dense(matrices: tuple) -> list[np.ndarray]:
-    return [each.toarray() for each in matrices]
 
 
 def test_every_row_of_the_table_is_tested():

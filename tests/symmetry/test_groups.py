@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 import torch
-from oracles.group_oracle import is_closed
+from oracles.group_oracle import dense, is_closed
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from isotropy.checks import CallerError
@@ -28,10 +28,6 @@ PAULI = [[[0, 1], [1, 0]], [[0, -1j], [1j, 0]], [[1, 0], [0, -1]]]
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def dense(matrices: tuple) -> list[np.ndarray]:
-    return [each.toarray() for each in matrices]
 
 
 def test_a_group_of_your_own():
@@ -227,15 +223,6 @@ def test_signed_permutations():
         np.testing.assert_array_equal(again, matrix)
     assert SO(2).signed_permutations is None and not SO(2).is_permutation
     assert C(5).signed_permutations is None
-
-
-def test_permutation_and_lie_algebra_together_do_not_permute():
-    assert not Group("both", algebra=[TURN], discrete=[[0, 1, 2]]).is_permutation
-
-
-def test_unitary_but_not_self_dual():
-    assert SU(2).is_unitary and not SU(2).is_self_dual
-    assert not SO13p().is_unitary and not SO13p().is_self_dual
 
 
 # -- claims of being classical -----------------------------------------------------------------

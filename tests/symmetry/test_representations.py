@@ -218,17 +218,6 @@ def test_words() -> None:
     assert repr(V(SO(3))) == "V of SO(3)"
 
 
-def test_permutation_representations() -> None:
-    group = S(3)
-    assert T(2, 1)(group).is_permutation
-    assert Scalar(SO(3)).is_permutation
-    assert not V(SO(3)).is_permutation
-    assert not (V + P)(group).is_permutation  # a transposition has determinant −1
-    assert P(Z(3)).is_permutation
-    assert SQUARE(group).is_permutation
-    assert not V(D(4)).is_permutation
-
-
 # -- groups ------------------------------------------------------------------------------------
 
 
