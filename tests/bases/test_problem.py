@@ -156,16 +156,21 @@ def test_a_column_of_zeros_is_refused() -> None:
 
 def test_a_rank_alone_has_no_vectors() -> None:
     basis = Basis(4, 100, (10, 10), "test", None, 0.0)
-    with pytest.raises(CallerError, match="rank 4 was asked for its rank alone"):
-        _ = basis.orthonormal
+    for ask in ("dense", "orthonormal"):
+        with pytest.raises(CallerError, match="rank 4 was asked for its rank alone"):
+            getattr(basis, ask)
 
 
 def test_writing_out_says_its_size_first(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = sparse.csc_array(sparse.eye_array(200_000, format="csc"))
+    with pytest.raises(CallerError, match=r"200,000 vectors of 200,000 entries .* 320.0 GB"):
+        _ = basis_of(wide).dense
     assert sparse.issparse(basis_of(wide).orthonormal)  # which needs no more than there is
     monkeypatch.setattr(problems, "LARGEST_BYTES", 63.0)
     with pytest.raises(CallerError, match="2 vectors of 4 entries written out takes"):
         _ = basis_of(OVERLAPPING).orthonormal
+    monkeypatch.setattr(problems, "LARGEST_BYTES", 64.0)
+    np.testing.assert_array_equal(basis_of(OVERLAPPING).dense, OVERLAPPING.toarray())
 
 
 def test_check_memory() -> None:

@@ -166,21 +166,12 @@ class Basis:
         two share a nonzero entry, as orbits; written out otherwise, as C G^{-1/2} with the Gram
         matrix G = CᴴC: the orthonormal basis nearest to C.
         """
-        columns: Columns = self.columns
-        if columns is None:
-            raise CallerError(
-                f"this basis of rank {self.rank} was asked for its rank alone; use `solve` in "
-                "place of `rank` to have its vectors"
-            )
+        columns = self._known_columns
         if sparse.issparse(columns):
             normalised = _disjoint_normalised(columns)
             if normalised is not None:
                 return normalised
-        check_memory(
-            self.rank * self.size * columns.dtype.itemsize,
-            f"a basis of {self.rank:,} vectors of {self.size:,} entries written out",
-            "use its sparse columns, or split the representation",
-        )
+        self._check_written_out()
         for _ in range(3):  # once more where columns were nearly dependent
             gram = columns.conj().T @ columns
             gram = gram.toarray() if sparse.issparse(gram) else gram
@@ -197,6 +188,31 @@ class Basis:
                 f"matrix has eigenvalues from {values[0]:.1e} to {values[-1]:.1e}"
             )
         return np.asarray((vectors / np.sqrt(values)) @ vectors.conj().T)
+
+    @property
+    def dense(self) -> np.ndarray:
+        """The columns written out (size, rank)."""
+        columns = self._known_columns
+        if not sparse.issparse(columns):
+            return columns
+        self._check_written_out()
+        return columns.toarray()
+
+    def _check_written_out(self) -> None:
+        check_memory(
+            self.rank * self.size * self._known_columns.dtype.itemsize,
+            f"a basis of {self.rank:,} vectors of {self.size:,} entries written out",
+            "use its sparse columns, or split the representation",
+        )
+
+    @property
+    def _known_columns(self) -> Columns:
+        if self.columns is None:
+            raise CallerError(
+                f"this basis of rank {self.rank} was asked for its rank alone; use `solve` in "
+                "place of `rank` to have its vectors"
+            )
+        return self.columns
 
 
 def check_memory(needed: float, what: str, advice: str) -> None:
