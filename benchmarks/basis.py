@@ -35,7 +35,7 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 
 from benchmarks.timing import goal, goal_lines, options_of, publish
 from isotropy.bases import solving
-from isotropy.bases.solution import Basis
+from isotropy.bases.problem import Basis
 from isotropy.records import provenance
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.representations import BASE

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import basis, emlp_worker
+from benchmarks import basis
 from benchmarks.basis import CASES, Case, compared, goals_of, peer
 from isotropy.bases import solving
 from isotropy.experiments.rank_tables import PUBLISHED_RANKS
@@ -26,10 +24,6 @@ def worker(folder: Path, body: str) -> Path:
     path = folder / "worker.py"
     path.write_text(f"import json, sys, time\n{body}\n", encoding="utf-8")
     return path
-
-
-def test_it_is_known_by_name() -> None:
-    assert importlib.import_module("benchmarks.__main__").BENCHMARKS["basis"] is basis.main
 
 
 def test_cases_have_the_published_ranks_and_are_there_once() -> None:
@@ -73,15 +67,6 @@ def test_nothing_is_remembered_between_rounds(monkeypatch: pytest.MonkeyPatch) -
     assert len(calls) == 3
 
 
-def test_tables_of_the_library_are_forgotten_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    tabulated = functools.cache(lambda: 1)
-    monkeypatch.setattr(solving, "_tabulated_by_this_test", tabulated, raising=False)
-    tabulated()
-    assert tabulated.cache_info().currsize == 1
-    basis.forget()
-    assert tabulated.cache_info().currsize == 0
-
-
 def test_a_wrong_rank_stops_it() -> None:
     with pytest.raises(RuntimeError, match="rank 15, but it is 14"):
         basis.ours(SMALL[0]._replace(rank=14), 0)
@@ -117,51 +102,6 @@ def test_a_tool_that_does_not_end_gives_a_lower_bound(tmp_path: Path) -> None:
     assert "at least" in found["what"] and found["goal"] == 100 and found["met"]
 
 
-def test_a_solve_that_ended_counts_and_is_no_bound(tmp_path: Path) -> None:
-    """The limit is for the first solve: repetitions that it cuts off make nothing slower."""
-    said = "print('ready', flush=True)\nfor seconds in (1.5, 0.01):\n    print(json.dumps(dict("
-    path = worker(tmp_path, f"{said}seconds=seconds, rank=15)), flush=True)\ntime.sleep(60)")
-    theirs = peer(SMALL[0], sys.executable, 1.0, path)
-    assert theirs == {"seconds": 0.01, "rank": 15, "solves": 2}
-    row = compared({"seconds": 0.005}, theirs)
-    assert (row["ratio"], row["is_bound"]) == (pytest.approx(2.0), False)
-    (found,) = goals_of(SMALL[:1], {SMALL[0].name: row})
-    assert found["goal"] == 1.0 and "at least" not in found["what"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "again"),
-    [
-        ([], True),
-        ([10.0], True),  # compiling took long: the case may be a quick one
-        ([61.0], False),
-        ([10.0, 0.05], True),
-        ([10.0, 6.0], False),
-        ([1.0] + 9 * [0.01], False),
-    ],
-)
-def test_compiling_is_not_held_against_the_tool(seconds: list[float], again: bool) -> None:
-    assert emlp_worker.is_wanted(seconds, 5.0) is again
-
-
-@pytest.mark.parametrize(("load", "is_busy"), [(0.1, False), (1e3, True)])
-def test_a_busy_machine_is_said(
-    load: float, is_busy: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(basis.os, "getloadavg", lambda: (load, load, load))
-    basis.main(["--case", "SO(3) T(2)", "--rounds", "0", "--json"])
-    printed = capsys.readouterr()
-    report = json.loads(printed.out)
-    assert (report["load_average"], report["is_busy"]) == (load, is_busy)
-    assert ("do not trust" in printed.err) is is_busy
-
-
-def test_a_limit_too_short_to_compile_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        basis.main(["--peer", sys.executable, "--peer-limit", "5"])
-    assert "expected at least 30, got 5" in capsys.readouterr().err
-
-
 def test_a_tool_that_fails_is_recorded_and_one_that_is_missing_said(tmp_path: Path) -> None:
     path = worker(tmp_path, "print('ready', flush=True); raise ValueError('too large')")
     theirs = peer(SMALL[0], sys.executable, 30.0, path)
@@ -185,9 +125,3 @@ def test_goals(theirs: float, ours: float, wanted: float, met: bool) -> None:
     bounded = case._replace(most=0.45)
     last = goals_of([bounded], {case.name: row})[-1]
     assert (last["goal"], last["at"], last["met"]) == (0.45, "most", ours <= 0.45)
-
-
-def test_a_case_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        basis.main(["--case", "SO(99)"])
-    assert "SO(99)" in capsys.readouterr().err

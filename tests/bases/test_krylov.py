@@ -21,7 +21,8 @@ from basis_cases import (
     turn,
 )
 
-from isotropy.bases import krylov, solution
+from isotropy.bases import krylov
+from isotropy.bases import problem as problems
 from isotropy.bases.krylov import convergence, krylov_basis, krylov_null_space, sparse_operator
 from isotropy.bases.residual import residual
 from isotropy.checks import CallerError
@@ -109,7 +110,7 @@ def test_another_start_finds_the_same_space():
 
 
 def test_memory_is_checked_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr(solution, "LARGEST_BYTES", 1e5)
+    monkeypatch.setattr(problems, "LARGEST_BYTES", 1e5)
     with pytest.raises(CallerError, match="GB"):
         krylov_basis(problem_of(HEISENBERG, "VVVVVV"))
 

@@ -11,7 +11,6 @@ from oracles import invariant_oracle as oracle
 from isotropy.bases.diagrams import (
     count_linear,
     count_orthogonal,
-    count_orthogonal_odd,
     count_symplectic,
     independent_pairings,
     partitions,
@@ -27,7 +26,9 @@ def test_orthogonal_counts_are_walks(side):
     for slots in SLOTS:
         even = count_orthogonal(slots, side)
         assert even == oracle.orthogonal(side, slots)
-        assert even + count_orthogonal_odd(slots, side) == oracle.special_orthogonal(side, slots)
+        assert even + count_orthogonal(slots, side, symbols=1) == oracle.special_orthogonal(
+            side, slots
+        )
 
 
 @pytest.mark.parametrize("pairs", SIDES)
@@ -51,7 +52,7 @@ def test_known_numbers():
     for k in range(8):
         assert count_symplectic(2 * k, 1) == oracle.catalan(k)
         assert count_linear(2 * k, 0, 2, k) == oracle.catalan(k)
-        both = count_orthogonal(k, 3) + count_orthogonal_odd(k, 3)
+        both = count_orthogonal(k, 3) + count_orthogonal(k, 3, symbols=1)
         assert both == oracle.riordan(k)
     for n in (1, 2, 3, 4):
         assert count_linear(5, 5, n, 0) == oracle.permutations_without_long_falls(5, n)
@@ -64,7 +65,7 @@ def test_counts_are_ranks_of_gram_matrices(side):
     assert oracle.rational_rank(oracle.permutation_gram(4, side)) == count_linear(4, 4, side, 0)
     slots = 6 if side % 2 == 0 else 5
     wanted = oracle.rational_rank(oracle.symbol_gram(slots, side))
-    assert count_orthogonal_odd(slots, side) == wanted
+    assert count_orthogonal(slots, side, symbols=1) == wanted
 
 
 def test_tableaux():
@@ -108,7 +109,7 @@ def test_matchings_are_all_that_avoid_the_pattern(most, are_falling):
 )
 def test_symbols_and_pairs_use_every_slot_once(slots, side):
     found = independent_pairings(slots, side, symbols=1, side=side)
-    assert len(found.pairs) == count_orthogonal_odd(slots, side)
+    assert len(found.pairs) == count_orthogonal(slots, side, symbols=1)
     used = np.concatenate([found.pairs.reshape(len(found.pairs), -1), found.symbols[:, 0]], axis=1)
     assert (np.sort(used, axis=1) == np.arange(slots)).all()
     assert len(np.unique(used, axis=0)) == len(used)

@@ -91,35 +91,3 @@ def test_the_tables_are_whole():
         "A.7": (33, 9),
         "A.8": (21, 0),
     }
-
-
-def test_filled_blanks():
-    """The classical ones, as numbers."""
-    filled = {
-        (group, representation): invariant_rank(
-            Problem(named(group), T(*slots(representation)).terms[0].atoms)
-        )
-        for table, group, representation, rank in ENTRIES
-        if rank is None and table in ("A.4", "A.5", "A.7")
-    }
-    assert filled == {
-        ("SO(5)", "T(8)"): 105,
-        ("SO(6)", "T(7)"): 0,
-        ("SO(6)", "T(8)"): 126,
-        ("SO(7)", "T(7)"): 1,
-        ("SO(7)", "T(8)"): 105,
-        ("O(5)", "T(8)"): 105,
-        ("O(6)", "T(7)"): 0,
-        ("O(6)", "T(8)"): 105,
-        ("O(7)", "T(7)"): 0,
-        ("O(7)", "T(8)"): 105,
-        ("Sp(3)", "T(8,0)"): 104,
-        ("Sp(4)", "T(7,0)"): 0,
-        ("Sp(4)", "T(8,0)"): 105,
-        ("Sp(5)", "T(6,0)"): 15,
-        ("Sp(5)", "T(7,0)"): 0,
-        ("Sp(5)", "T(8,0)"): 105,
-        ("Sp(6)", "T(6,0)"): 15,
-        ("Sp(6)", "T(7,0)"): 0,
-        ("Sp(6)", "T(8,0)"): 105,
-    }

@@ -20,7 +20,7 @@ from basis_cases import (
 from oracles.basis_oracle import constraint_matrix
 
 from isotropy.bases import residual as measuring
-from isotropy.bases.orbits import signed_orbit_basis
+from isotropy.bases.orbits import orbit_basis
 from isotropy.bases.problem import Problem
 from isotropy.bases.residual import residual
 from isotropy.symmetry.groups.group import Group
@@ -124,7 +124,7 @@ def labels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("group", "word"), [(SIGNED, "VV"), (SIGNED, "VVdV"), (Z4, "Vdd")])
 def test_orbits_are_settled_by_integers(group: Group, word: str, labels_alone: None) -> None:
     problem = problem_of(group, word)
-    columns = signed_orbit_basis(problem)
+    columns = orbit_basis(problem, signed=True)
     assert columns is not None and columns.shape[1]
     assert residual(problem, columns) == 0
     mirrored = columns.copy()
@@ -136,7 +136,7 @@ def test_orbits_are_settled_by_integers(group: Group, word: str, labels_alone: N
 def test_orbits_with_one_wrong_entry_are_noticed(wrong: str) -> None:
     """Each of them alone, in the last orbit of many, is passed on to where it shows."""
     problem = problem_of(SIGNED, "VVdV")
-    columns = signed_orbit_basis(problem).toarray()
+    columns = orbit_basis(problem, signed=True).toarray()
     row = int(np.flatnonzero(columns[:, -1])[-1])
     if wrong == "sign":
         columns[row, -1] *= -1

@@ -27,7 +27,7 @@ from basis_cases import (
 )
 from oracles.basis_oracle import invariant_projector
 
-from isotropy.bases import solution
+from isotropy.bases import problem as problems
 from isotropy.bases.null_spaces import dense_null_space, kept_by_discrete, null_space
 from isotropy.bases.problem import Problem
 from isotropy.bases.residual import residual
@@ -148,7 +148,7 @@ def test_real_span_refuses_a_space_that_is_not_closed_under_conjugation():
 
 
 def test_memory_is_checked_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr(solution, "LARGEST_BYTES", 1e4)
+    monkeypatch.setattr(problems, "LARGEST_BYTES", 1e4)
     with pytest.raises(CallerError, match="GB"):
         weight_basis(problem_of(SO3, "VVVVVV"))
 

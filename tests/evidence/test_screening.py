@@ -34,8 +34,7 @@ from isotropy.evidence.streams import stream
 from isotropy.evidence.training import Trainer
 from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.mixtures import augmentation_over
-from isotropy.symmetry.actions.action import Action, Generator
-from isotropy.symmetry.actions.images import AffineGenerator
+from isotropy.symmetry.actions.action import Action, Generator, MatrixGenerator
 
 
 def over(*actions: Any, distribution: str = "correlated", **options: Any) -> Augmentation:
@@ -100,8 +99,8 @@ class Scaled(Push):
     """The same with generators whose matrices have the norms 2 and √2, which set the basis."""
 
     generators = (
-        AffineGenerator("push_x", "units", matrix=((0, 2, 0), (0, 0, 0))),
-        AffineGenerator("push_y", "units", matrix=((1, 0, 0), (0, 1, 0))),
+        MatrixGenerator("push_x", "units", matrix=((0, 2, 0), (0, 0, 0))),
+        MatrixGenerator("push_y", "units", matrix=((1, 0, 0), (0, 1, 0))),
     )
 
 

@@ -19,7 +19,7 @@ from isotropy.networks.averaging.mixtures import Mixture, NoRanges, augmentation
 from isotropy.networks.export.laws import augmentation_from_law
 from isotropy.networks.export.program import export_model
 from isotropy.networks.zoo.backbones import cnn, mlp
-from isotropy.symmetry.actions.action import Action, Generator, compose
+from isotropy.symmetry.actions.action import Action, Generator, MatrixGenerator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import (
     RandomTransform,
@@ -29,7 +29,7 @@ from isotropy.symmetry.actions.finite import (
     quarter_turns,
     sign_change,
 )
-from isotropy.symmetry.actions.images import AffineAction, AffineGenerator, affine
+from isotropy.symmetry.actions.images import AffineAction, affine
 from isotropy.symmetry.actions.intensity import intensity
 from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences
@@ -52,7 +52,7 @@ def over(actions: Any, **options: Any) -> Augmentation:
     return learned(augmentation_over(actions, dtype=torch.float64, **options))
 
 
-OWN_GENERATOR = AffineGenerator("skew", "tangent", 2.0, 0.7, matrix=((0, 0.5, 0), (0, 0, 0.25)))
+OWN_GENERATOR = MatrixGenerator("skew", "tangent", 2.0, 0.7, matrix=((0, 0.5, 0), (0, 0, 0.25)))
 
 LAWS: dict[str, tuple[Callable[[], Augmentation], tuple[int, ...]]] = {
     "six generators": (lambda: over(affine()), IMAGES),

@@ -7,7 +7,7 @@ from functools import reduce
 from math import lcm
 
 import numpy as np
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 RUBIK_CYCLES: dict[str, list[tuple[int, ...]]] = {
@@ -20,6 +20,11 @@ RUBIK_CYCLES: dict[str, list[tuple[int, ...]]] = {
 }
 """The six quarter turns as cycles of stickers on the unfolded cube, as computer algebra systems
 print them: top 1–8, left 9–16, front 17–24, right 25–32, rear 33–40, bottom 41–48, in rows."""
+
+
+def dense(matrices: Sequence[csr_array]) -> list[np.ndarray]:
+    """Sparse matrices written out."""
+    return [each.toarray() for each in matrices]
 
 
 def rubik_turn(face: str) -> np.ndarray:

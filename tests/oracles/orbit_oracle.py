@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from math import comb
 
 import numpy as np
 import scipy.sparse as sparse
@@ -65,12 +64,6 @@ def component_labels(
     _, labels = connected_components(graph, directed=False)
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]
-
-
-def stirling(things: int, parts: int) -> int:
-    """Partitions of a set into exactly so many parts, by inclusion and exclusion."""
-    terms = ((-1) ** (parts - j) * comb(parts, j) * j**things for j in range(parts + 1))
-    return sum(terms) // int(np.prod(range(1, parts + 1), dtype=object))
 
 
 def _key(factors: Factors) -> bytes:

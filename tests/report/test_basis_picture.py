@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 
-from isotropy.bases.solution import Basis
+from isotropy.bases.problem import Basis
 from isotropy.report import basis_picture as picture
 from isotropy.report.basis_picture import OUTSIDE, Tile, classes, coloured
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isotropy.symmetry.actions.action import Action, compose
-from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.images import GENERATORS, affine
 from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, intensity
 from isotropy.symmetry.actions.linear import linear_action
 from isotropy.symmetry.actions.points import points
@@ -43,6 +43,11 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     """Uniform numbers on [0, 1], the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def coordinates(*values: float) -> Tensor:
+    """One example, one sample: (1, 1, generators)."""
+    return torch.tensor(values, dtype=torch.float64)[None, None]
 
 
 def bump(length: int, at: float = 0.0, spread: float = 0.12) -> Tensor:
@@ -88,6 +93,11 @@ CASES = {
     "composition": Case(
         compose(affine(("rotation", "scale"), interpolation="bicubic"), intensity()),
         spot(65), draw(2, 1, 5, 6), draw(2, 5, 6), "images: .*add a channel axis",
+        interpolation_error=2e-2, has_second_derivatives=False, difference_error=5e-5,
+    ),
+    "every generator of images": Case(
+        affine(tuple(GENERATORS), interpolation="bicubic"),
+        spot(65), draw(2, 2, 5, 6), draw(2, 5, 6), "images: .*add a channel axis",
         interpolation_error=2e-2, has_second_derivatives=False, difference_error=5e-5,
     ),
     "image in black": Case(

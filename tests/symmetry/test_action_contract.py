@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +15,10 @@ from torch import Tensor
 
 from isotropy.checks import CallerError
 from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.images import GENERATORS, affine
+from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, intensity
+from isotropy.symmetry.actions.points import POINT_GENERATORS, points
+from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS, sequences
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_generator = pytest.mark.parametrize(
@@ -175,3 +181,26 @@ def test_generators_count_as_often_as_they_say() -> None:
     with pytest.raises(CallerError, match=r"\(2, samples, 5\) .* hiss \(4 of them\), hum, got"):
         action.check_coordinates(torch.zeros(2, 3, 2), torch.zeros(2, 7))
     assert dataclasses.replace(action.generators[0], multiplicity=2).multiplicity == 2
+
+
+# --- names --------------------------------------------------------------------------------
+
+TABLES = {
+    "images": (affine, GENERATORS),
+    "values": (intensity, INTENSITY_GENERATORS),
+    "sequences": (sequences, SEQUENCE_GENERATORS),
+    "clouds": (partial(points, 2), POINT_GENERATORS[2]),
+}
+
+
+@pytest.mark.parametrize(("make", "table"), TABLES.values(), ids=TABLES)
+def test_names_that_are_refused(
+    make: Callable[[Sequence[str]], Action], table: dict[str, Generator]
+) -> None:
+    name = next(iter(table))
+    with pytest.raises(CallerError, match=f"unknown generator '{name}s': .*mean '{name}'"):
+        make((f"{name}s",))
+    with pytest.raises(CallerError, match=f"different names, got '{name}' twice"):
+        make((name, name))
+    with pytest.raises(CallerError, match="one or more different names, got none"):
+        make(())

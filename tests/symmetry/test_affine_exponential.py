@@ -1,9 +1,7 @@
-"""The closed-form affine exponential: against scipy's, at its seams, and in every derivative."""
+"""The closed-form affine exponential: against scipy's, at its seams, and in every derivative; and
+constants that are kept where the data are."""
 
 from __future__ import annotations
-
-import importlib.util
-import inspect
 
 import numpy as np
 import pytest
@@ -11,12 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles.affine_oracle import exponential, exponential_derivative
-from triton_cases import needs_cuda
+from triton_cases import DEVICE, needs_cuda
 
 from isotropy.kernels.fused import reference_path
 from isotropy.symmetry.actions import exponential as module
-from isotropy.symmetry.actions.exponential import FEW
+from isotropy.symmetry.actions.exponential import FEW, PlacedConstant
 from isotropy.symmetry.actions.exponential import reference_exponential as affine_exponential
+from isotropy.symmetry.actions.images import affine
 
 # Relative to the size of the exponential, or one, and growing with the block's norm squared:
 # that is scipy's own rounding (against 60 digits ours stays below 1e-15 where its is 1e-12).
@@ -182,40 +181,6 @@ def test_float32_gradient(point):
     assert error <= 1e-5 * max(1.0, float(right.abs().max()))
 
 
-# --- algebra ------------------------------------------------------------------------------
-
-small = st.floats(-2, 2)
-blocks = st.tuples(small, small, small, small).map(lambda values: np.reshape(values, (2, 2)))
-translations = st.tuples(small, small).map(np.array)
-
-
-def element(block, translation, time: float = 1.0) -> torch.Tensor:
-    """exp(time · A) as a 3×3 matrix, by the code under test."""
-    linear, shift = affine_exponential(
-        torch.as_tensor(time * block), torch.as_tensor(time * translation)
-    )
-    matrix = torch.eye(3, dtype=torch.float64)
-    matrix[:2, :2], matrix[:2, 2] = linear, shift
-    return matrix
-
-
-def assert_same(found: torch.Tensor, wanted: torch.Tensor, size: float) -> None:
-    assert (found - wanted).abs().max() <= 1e-13 * max(1.0, size)
-
-
-@given(blocks, translations, st.floats(-1, 1), st.floats(-1, 1))
-def test_one_parameter_subgroup(block, translation, s, t):
-    first, second = element(block, translation, s), element(block, translation, t)
-    together = element(block, translation, s + t)
-    assert_same(first @ second, together, float(first.norm() * second.norm()))
-
-
-@given(blocks, translations)
-def test_minus_gives_the_inverse(block, translation):
-    there, back = element(block, translation), element(block, translation, -1.0)
-    assert_same(there @ back, torch.eye(3, dtype=torch.float64), float(there.norm() * back.norm()))
-
-
 def test_zero_is_exactly_the_identity():
     linear, shift = affine_exponential(torch.zeros(2, 2), torch.zeros(2))
     assert torch.equal(linear, torch.eye(2)) and torch.equal(shift, torch.zeros(2))
@@ -224,18 +189,6 @@ def test_zero_is_exactly_the_identity():
 def test_pure_translation_is_exactly_itself():
     _, shift = affine_exponential(torch.zeros(2, 2), torch.tensor(TRANSLATION))
     assert torch.equal(shift, torch.tensor(TRANSLATION))
-
-
-def test_it_is_not_a_product_of_flows():
-    quarter, right = np.array([[0.0, 1.0], [-1.0, 0.0]]) * np.pi / 2, np.array([1.0, 0.0])
-    nothing, still = np.zeros((2, 2)), np.zeros(2)
-    jointly = element(quarter, right)
-    turn, move = element(quarter, still), element(nothing, right)
-    for product in (turn @ move, move @ turn):
-        assert (jointly - product).abs().max() > 0.3
-    # The joint flow is the turn about the point that B p + b leaves in place, p = −B⁻¹ b.
-    centre = torch.as_tensor(-np.linalg.solve(quarter, right))
-    torch.testing.assert_close(jointly[:2, :2] @ centre + jointly[:2, 2], centre)
 
 
 # --- shapes and transforms ----------------------------------------------------------------
@@ -264,37 +217,6 @@ def test_one_batch_may_visit_every_branch():
         parts = affine_exponential(alone, double(TRANSLATION))
         (right,) = torch.autograd.grad(parts[0].sum() + parts[1].sum(), alone)
         torch.testing.assert_close(gradient[index], right)
-
-
-FIRST_USES = {
-    "inference mode": lambda exp, B, b: torch.inference_mode()(exp)(B, b),
-    "no gradients": lambda exp, B, b: torch.no_grad()(exp)(B, b),
-    "vmap": lambda exp, B, b: torch.func.vmap(exp)(B, b),
-    "forward mode": lambda exp, B, b: torch.func.jvp(exp, (B, b), (B, b)),
-    "reverse mode": lambda exp, B, b: torch.func.vjp(exp, B, b)[1]((B, b)),
-    "reverse over forward mode": lambda exp, B, b: torch.func.grad(
-        lambda B: torch.func.jvp(lambda b: exp(B, b), (b,), (b,))[1][1].sum()
-    )(B),
-}
-
-
-@pytest.mark.parametrize("first", FIRST_USES)
-def test_what_the_first_use_was_does_not_matter(first):
-    """A constant that is made once must not remember the mode it was made in."""
-    # A second copy of the module, whose first use is still to come.
-    file = inspect.getsourcefile(affine_exponential)
-    spec = importlib.util.spec_from_file_location("unused_copy", file)
-    copy = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copy)
-    block, translation = torch.full((2, 2, 2), 0.1).double(), torch.ones(2, 2).double()
-    FIRST_USES[first](copy.reference_exponential, block, translation)
-    right = torch.func.jacfwd(affine_exponential)(block, translation)
-    torch.testing.assert_close(
-        torch.func.jacfwd(copy.reference_exponential)(block, translation), right
-    )
-    _, shift = copy.reference_exponential(block.requires_grad_(), translation)
-    (gradient,) = torch.autograd.grad(shift.sum(), block)
-    torch.testing.assert_close(gradient, right[1].sum((0, 1)))
 
 
 @needs_cuda
@@ -365,3 +287,69 @@ def test_torch_is_asked_for_few_elements_only(monkeypatch):
     with reference_path():
         module.affine_exponential(torch.zeros(3, 2, 2), torch.ones(3, 2))
     assert asked == [0, 1, FEW]
+
+
+# --- constants where the data are ---------------------------------------------------------
+
+
+def draw(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_it_is_where_the_data_are_and_copied_once(dtype):
+    values = torch.tensor([1.0, 0.1], dtype=torch.float64)
+    constant, data = PlacedConstant(values), draw(3, seed=0, dtype=dtype)
+    first = constant.like(data)
+    assert (first.device, first.dtype) == (data.device, dtype)
+    assert torch.equal(first, values.to(data))
+    assert constant.like(data + 1) is first
+
+
+@pytest.mark.parametrize("first", ["inference mode", "reverse mode", "forward mode", "vmap"])
+def test_kept_matrices_serve_later_uses(first):
+    """What an action keeps for a device must not remember the mode it was made in."""
+    action, coordinates = affine(), draw(2, 3, 6, seed=0)
+    right = torch.func.jacrev(affine().element)(coordinates)
+    if first == "inference mode":
+        with torch.inference_mode():
+            action.element(coordinates)
+    elif first == "reverse mode":
+        torch.func.grad(lambda each: action.element(each)[0].sum())(coordinates)
+    elif first == "forward mode":
+        torch.func.jvp(action.element, (coordinates,), (coordinates,))
+    else:
+        torch.func.vmap(action.element)(coordinates)
+    torch.testing.assert_close(torch.func.jacrev(action.element)(coordinates), right)
+    leaf = coordinates.clone().requires_grad_()
+    linear, _ = action.element(leaf)
+    (gradient,) = torch.autograd.grad(linear.sum(), leaf)
+    torch.testing.assert_close(gradient, right[0].sum((0, 1, 2, 3)))
+
+
+@needs_cuda
+def test_a_cuda_graph_captures_moving_images_and_the_gradient():
+    """From coordinates to copies and back: nothing waits for the device."""
+    action, images = affine(), draw(2, 1, 8, 8, seed=0, dtype=torch.float32)
+    coordinates = 0.1 * draw(2, 3, 6, seed=1, dtype=torch.float32)
+    coordinates.requires_grad_()
+
+    def gradient():
+        copies = action.act(coordinates, images)
+        return copies, *torch.autograd.grad(copies, coordinates, torch.cos(copies.detach()))
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            gradient()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradient()
+    with torch.no_grad():
+        coordinates += 0.05
+    graph.replay()
+    for ours, right in zip(captured, gradient(), strict=True):
+        torch.testing.assert_close(ours, right)

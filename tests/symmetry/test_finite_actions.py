@@ -307,11 +307,6 @@ def test_data_on_which_they_do_not_act(action, data, sentence):
             call()
 
 
-@every_case
-def test_data_on_which_they_do(action, data):
-    action.check(data)
-
-
 REFUSED = {
     "direction": (lambda: flip("horizontl"), "unknown direction 'horizontl': .*mean 'horizontal'"),
     "many channels": (lambda: channel_permutations(5), "expected 2 to 4 .* got 5; name those"),

@@ -9,7 +9,6 @@ import torch
 from action_cases import draw
 from oracles.fourier_oracle import trigonometric
 
-from isotropy.checks import CallerError
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.symmetry.actions.images import GENERATORS, affine
 from isotropy.symmetry.actions.warp import affine_warp, fourier_sample
@@ -155,10 +154,3 @@ def test_a_law_repeats_it():
             "align_corners": False,
         }
     ]  # fmt: skip
-
-
-def test_a_name_that_is_close():
-    with pytest.raises(CallerError, match="unknown interpolation 'forier': .*'fourier'"):
-        affine(interpolation="forier")
-    with pytest.raises(CallerError, match="unknown padding 'zeroes': .*did you mean 'zeros'"):
-        affine(padding="zeroes")

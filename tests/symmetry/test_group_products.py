@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles.group_oracle import count_invariants, count_orbits, elements
+from oracles.group_oracle import count_invariants, count_orbits, dense, elements
 from scipy.linalg import expm
 
 from isotropy.checks import CallerError
@@ -31,10 +31,6 @@ from isotropy.symmetry.groups.products import (
     semidirect_product,
     wreath_product,
 )
-
-
-def dense(matrices: tuple) -> list[np.ndarray]:
-    return [each.toarray() for each in matrices]
 
 
 def invariants(group: Group, rank: int) -> int:

@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 import torch
-from oracles.group_oracle import is_closed
+from oracles.group_oracle import dense, is_closed
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions.images import Span
 from isotropy.symmetry.groups import group as groups
 from isotropy.symmetry.groups.catalogue import SO, SU, C, D, GridGroup, O, S, SO13p, Sp, U, Z
-from isotropy.symmetry.groups.group import Classical, Group, permutation_matrix, signed_permutation
+from isotropy.symmetry.groups.group import (
+    Classical,
+    Group,
+    Span,
+    permutation_matrix,
+    signed_permutation,
+)
 
 TURN = [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
 CYCLE = [1, 2, 0]
@@ -23,10 +28,6 @@ PAULI = [[[0, 1], [1, 0]], [[0, -1j], [1j, 0]], [[1, 0], [0, -1]]]
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def dense(matrices: tuple) -> list[np.ndarray]:
-    return [each.toarray() for each in matrices]
 
 
 def test_a_group_of_your_own():
@@ -224,21 +225,6 @@ def test_signed_permutations():
     assert C(5).signed_permutations is None
 
 
-def test_permutation_and_lie_algebra_together_do_not_permute():
-    assert not Group("both", algebra=[TURN], discrete=[[0, 1, 2]]).is_permutation
-
-
-def test_unitary_but_not_self_dual():
-    assert SU(2).is_unitary and not SU(2).is_self_dual
-    assert not SO13p().is_unitary and not SO13p().is_self_dual
-
-
-def test_zero_matrices_are_kept_as_tensors():
-    assert Z(3).algebra_tensor().shape == (0, 3, 3)
-    assert SO(3).algebra_tensor(torch.float32).dtype == torch.float32
-    assert SU(2).discrete_tensor().dtype == torch.complex128
-
-
 # -- claims of being classical -----------------------------------------------------------------
 
 EYE = np.eye(3)
@@ -323,16 +309,6 @@ def test_largest_limits_the_exponent():
     assert wild.abs().max() > 3 and tame.abs().max() < np.exp(0.5)
     near = SO13p().sample(50, seeded(), largest=1e9)
     torch.testing.assert_close(near, wild)
-
-
-def test_spread_weighs_the_generators():
-    rotations = SO13p().sample(20, seeded(), spread=[0, 0, 0, 1, 1, 1])
-    torch.testing.assert_close(rotations[:, 0, 0], torch.ones(20).double())
-    assert (rotations[:, 1, 1] < 0.9).any()
-    usual = SO13p().sample(3, seeded(), spread=[1] * 6)
-    torch.testing.assert_close(usual, SO13p().sample(3, seeded()))
-    with pytest.raises(CallerError, match="each of the 6 infinitesimal generators, got 2"):
-        SO13p().sample(3, seeded(), spread=[1.0, 1.0])
 
 
 def test_no_samples_and_no_generators():

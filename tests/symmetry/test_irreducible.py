@@ -13,10 +13,10 @@ from oracles.representation_oracle import (
 )
 
 from isotropy.checks import CallerError
+from isotropy.symmetry.groups.atoms import Irreducible
 from isotropy.symmetry.groups.catalogue import GL, SO, SU, D, O, Scaling
 from isotropy.symmetry.groups.group import Group
-from isotropy.symmetry.groups.irreducible import Irreducible, irrep
-from isotropy.symmetry.groups.representations import P, Scalar, check_atom
+from isotropy.symmetry.groups.representations import P, Scalar, check_atom, irrep
 
 ORDERS = [0, 1, 2, 3, 5, 8]
 every_order = pytest.mark.parametrize("order", ORDERS)

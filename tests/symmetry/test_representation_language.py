@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups.catalogue import SO
-from isotropy.symmetry.groups.factors import of_factor
-from isotropy.symmetry.groups.irreducible import irrep
 from isotropy.symmetry.groups.language import DEEPEST, parse_representation
-from isotropy.symmetry.groups.representations import Maps, P, Representation, Scalar, T, V, custom
+from isotropy.symmetry.groups.representations import (
+    Maps,
+    P,
+    Representation,
+    Scalar,
+    T,
+    V,
+    custom,
+    irrep,
+    of_factor,
+)
 
 OWN = custom("pair", lambda g: torch.kron(g, g))
 
@@ -94,12 +102,12 @@ WRONG = {
     "T()": "expected a number for T at position 3 of .*, got '\\)'",
     "T(1,2,3)": "expected '\\)' at position 6 of .*, got ','",
     "irrep(1,2)": "expected '\\)' at position 8 of .*, got ','",
-    "T(-1)": "got '-' at position 3 of",
+    "T(-1)": "expected a number for T at position 3 of .*, got '-'",
     "V^": "expected a power at position 3 of .*, got the end",
     "V^V": "expected a power at position 3 of .*, got 'V'",
     "3^2": "at position 2 of '3\\^2', got '\\^'",
     "V^65": "expected a power of at most 64 at position 3 of .*, got 65",
-    "V > V": "got '>' at position 3 of 'V > V'",
+    "V > V": "or the end at position 3 of 'V > V', got '>'",
     "W": "unknown representation 'W' at position 1 of 'W': expected one of V, Scalar, P",
     "V + scalar": "unknown .* at position 5 of .*did you mean 'Scalar'\\?",
     "V2": "unknown representation 'V2' at position 1",

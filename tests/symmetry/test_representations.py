@@ -30,9 +30,7 @@ from isotropy.symmetry.groups.catalogue import (
     U,
     Z,
 )
-from isotropy.symmetry.groups.factors import of_factor
 from isotropy.symmetry.groups.group import Group
-from isotropy.symmetry.groups.irreducible import irrep
 from isotropy.symmetry.groups.products import direct_product
 from isotropy.symmetry.groups.representations import (
     BASE,
@@ -45,7 +43,8 @@ from isotropy.symmetry.groups.representations import (
     V,
     check_atom,
     custom,
-    is_permutation,
+    irrep,
+    of_factor,
     product_element,
     product_size,
 )
@@ -217,18 +216,6 @@ def test_words() -> None:
     assert str(3 * T(2, 3) + 2 * Scalar + P) == "3V*V*V'^3 + 2Scalar + P"
     assert str(0 * V) == "0"
     assert repr(V(SO(3))) == "V of SO(3)"
-
-
-def test_permutation_representations() -> None:
-    group = S(3)
-    assert T(2, 1)(group).is_permutation
-    assert Scalar(SO(3)).is_permutation
-    assert not V(SO(3)).is_permutation
-    assert not (V + P)(group).is_permutation  # a transposition has determinant −1
-    assert P(Z(3)).is_permutation
-    assert SQUARE(group).is_permutation
-    assert is_permutation((BASE,), group)
-    assert not V(D(4)).is_permutation
 
 
 # -- groups ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from action_cases import bump, draw
+from action_cases import bump, coordinates, draw
 from oracles.sequence_oracle import line_map, moved
 from torch import Tensor
 
@@ -20,11 +20,6 @@ from isotropy.symmetry.actions.sequences import (
     SequenceAction,
     sequences,
 )
-
-
-def coordinates(*values: float) -> Tensor:
-    """One example, one sample: (1, 1, generators)."""
-    return torch.tensor(values, dtype=torch.float64)[None, None]
 
 
 def centre_and_spread(sequence: Tensor) -> tuple[float, float]:
@@ -155,9 +150,6 @@ def test_reported_numbers():
 
 
 REFUSED = {
-    "unknown name": (lambda: sequences(("strech",)), "did you mean 'stretch'"),
-    "none": (lambda: sequences(()), "one or more different names, got none"),
-    "repeated": (lambda: sequences(("shift", "shift")), "got 'shift' twice"),
     "unknown boundary": (lambda: sequences(boundary="circle"), "unknown boundary 'circle'.*mean"),
     "a generator of one's own": (
         lambda: SequenceAction([Generator("warble", "hertz")]), "unknown generator 'warble'",

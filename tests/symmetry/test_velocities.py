@@ -10,10 +10,9 @@ import torch
 from action_cases import draw
 from torch import Tensor
 
-from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.action import Action, band_limited_slope, neighbour_slope
 from isotropy.symmetry.actions.images import GENERATORS, affine
 from isotropy.symmetry.actions.sequences import sequences
-from isotropy.symmetry.actions.velocities import band_limited_slope, neighbour_slope
 
 EXTENSIONS = ("zeros", "edge", "mirror", "circular")
 every_extension = pytest.mark.parametrize("extension", EXTENSIONS)

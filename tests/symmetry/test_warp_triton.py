@@ -15,7 +15,7 @@ from triton_cases import CAN_RUN, DEVICE, ON_CUDA, needs_cuda, needs_triton
 
 from isotropy.kernels import fused
 from isotropy.kernels.fused import reference_path
-from isotropy.symmetry.actions.warp import affine_warp, grid_sample, reference_warp
+from isotropy.symmetry.actions.warp import affine_warp, reference_warp
 
 if CAN_RUN:
     from isotropy.symmetry.actions.warp_triton import fused_warp
@@ -255,7 +255,11 @@ def test_both_modes_take_the_same_side_of_a_kink():
 def has_second_derivative() -> bool:
     """Whether this torch differentiates the backward pass of `grid_sampler_2d`."""
     images, grid = torch.ones(1, 1, 2, 2), torch.zeros(1, 1, 1, 2, requires_grad=True)
-    slope = torch.autograd.grad(grid_sample(images, grid).sum(), grid, create_graph=True)[0]
+    slope = torch.autograd.grad(
+        torch.nn.functional.grid_sample(images, grid, align_corners=True).sum(),
+        grid,
+        create_graph=True,
+    )[0]
     try:
         torch.autograd.grad(slope.sum(), grid, allow_unused=True)
     except RuntimeError:

@@ -116,7 +116,7 @@ def test_totals_are_those_of_the_parts() -> None:
 
 def test_methods_and_residuals_of_several() -> None:
     def part(method: str, residual: float | None) -> object:
-        from isotropy.bases.solution import Basis
+        from isotropy.bases.problem import Basis
         from isotropy.workflows.basis import Part
 
         return Part((), None, 1, Basis(1, 1, (), method, residual, 0.25))

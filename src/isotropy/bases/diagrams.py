@@ -108,20 +108,14 @@ def _as_diagrams(closers: np.ndarray, legs_from: int, symbols: int, side: int) -
 # -- counting ----------------------------------------------------------------------------------
 
 
-def count_orthogonal(slots: int, side: int) -> int:
-    """Invariants of O(side) on `slots` slots."""
-    if slots % 2:
+def count_orthogonal(slots: int, side: int, symbols: int = 0) -> int:
+    """Invariants of O(side) on `slots` slots; with one ε, the tensors of SO(side) that change sign
+    under reflections."""
+    paired = slots - symbols * side
+    if paired < 0 or paired % 2:
         return 0
-    shapes = partitions(slots // 2, side)
-    return sum(standard_tableaux(tuple(2 * row for row in shape)) for shape in shapes)
-
-
-def count_orthogonal_odd(slots: int, side: int) -> int:
-    """Tensors of SO(side) that change sign under reflections: those with one ε."""
-    if slots < side or (slots - side) % 2:
-        return 0
-    shapes = (_with_rows(shape, side) for shape in partitions((slots - side) // 2, side))
-    return sum(standard_tableaux(tuple(2 * row + 1 for row in shape)) for shape in shapes)
+    shapes = (_with_rows(shape, side) for shape in partitions(paired // 2, side))
+    return sum(standard_tableaux(tuple(2 * row + symbols for row in shape)) for shape in shapes)
 
 
 def count_symplectic(slots: int, pairs: int) -> int:

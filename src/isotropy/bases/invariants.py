@@ -10,7 +10,7 @@ those in slots of V* are lowered by B. Lorentz groups differ from O(n) by their 
 SU from SL in nothing, since invariants are the same for a group and its complexification.
 
 `diagrams` knows which of these tensors are independent, and how many there are without listing
-them; vectors are integer, sparse, and never written out densely. A tensor is row-major, its first
+them; vectors are sparse, and never written out densely. A tensor is row-major, its first
 slot slow. That a group is classical is checked where it is made (`Group.classical`).
 """
 
@@ -29,13 +29,10 @@ from isotropy.bases.diagrams import (
     Diagrams,
     count_linear,
     count_orthogonal,
-    count_orthogonal_odd,
     count_symplectic,
     independent_pairings,
 )
-from isotropy.bases.null_spaces import exact_rank
-from isotropy.bases.problem import Problem
-from isotropy.bases.solution import check_memory
+from isotropy.bases.problem import Problem, check_memory
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups.representations import BASE, Atom
 
@@ -51,8 +48,6 @@ KINDS: dict[str, tuple[Kind, bool]] = {
     "SU": ("linear", True),
 }
 """How a classical group's slots are paired, and whether there are symbols ε."""
-CERTIFIED = 128
-"""Up to this many vectors their independence is proven anew, by an exact Gram matrix."""
 
 
 def invariant_rank(problem: Problem) -> int | None:
@@ -74,8 +69,6 @@ def invariant_basis(problem: Problem) -> sparse.csc_array | None:
     columns = sparse.csc_array(sparse.hstack(found, format="csc")) if len(found) > 1 else found[0]
     rank = sum(part.count for part in parts)
     assert columns.shape[1] == rank, f"{columns.shape[1]} diagrams, {rank} invariants"
-    if tables.are_integers and rank <= CERTIFIED:
-        assert exact_rank(_gram(columns)) == rank, f"{rank} diagrams depend on each other"
     norms = np.sqrt(np.add.reduceat(np.abs(columns.data) ** 2, columns.indptr[:-1]))
     data = columns.data / np.repeat(norms, np.diff(columns.indptr))
     indices, indptr = columns.indices, columns.indptr
@@ -106,8 +99,7 @@ class _Part:
             return count_linear(self.openers, slots - self.openers, self.side, self.symbols)
         if self.kind == "symplectic":
             return count_symplectic(slots, self.side // 2)
-        count = count_orthogonal_odd if self.symbols else count_orthogonal
-        return count(slots, self.side)
+        return count_orthogonal(slots, self.side, self.symbols)
 
     def diagrams(self) -> Diagrams:
         is_symplectic = self.kind == "symplectic"
@@ -190,8 +182,6 @@ class _Tables:
         if not np.iscomplex(self.form).any():
             self.form = self.form.real
         inverse = _inverse(self.form)
-        forms = (self.form, inverse)
-        self.are_integers = all(np.isrealobj(f) and (f == np.rint(f)).all() for f in forms)
         self._pairs = _padded([inverse, identity, identity, self.form])
 
     def columns(self, diagrams: Diagrams) -> sparse.csc_array:
@@ -291,14 +281,6 @@ def _summed(indices: np.ndarray, values: np.ndarray, side: int) -> tuple[np.ndar
     total = np.zeros(len(first), values.dtype)
     np.add.at(total, which.ravel(), values)
     return indices[first], total
-
-
-def _gram(columns: sparse.csc_array) -> np.ndarray:
-    """The inner products of integer vectors, exact; rows without entries take no memory."""
-    used, rows = np.unique(columns.indices, return_inverse=True)
-    shape = (len(used), columns.shape[1])
-    kept = sparse.csc_array((columns.data, rows.ravel(), columns.indptr), shape)
-    return np.rint((kept.T @ kept).toarray()).astype(np.int64)
 
 
 def _inverse(form: np.ndarray) -> np.ndarray:

@@ -24,8 +24,7 @@ from math import sqrt
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.bases.problem import Problem
-from isotropy.bases.solution import check_memory
+from isotropy.bases.problem import Problem, check_memory
 from isotropy.checks import CallerError
 
 TOLERANCE = 1e-10
@@ -79,7 +78,7 @@ class Operator:
 
 def krylov_basis(problem: Problem) -> np.ndarray:
     """An orthonormal basis (size, rank); raises if it does not converge or is in doubt."""
-    return krylov_null_space(_operator(problem), f"{_name(problem)} of {problem.group}")
+    return krylov_null_space(_operator(problem), str(problem))
 
 
 def krylov_null_space(
@@ -249,7 +248,3 @@ def _check_memory(operator: Operator, columns: int) -> None:
         f"an iteration on {columns:,} vectors of {operator.size:,} entries",
         "split the representation",
     )
-
-
-def _name(problem: Problem) -> str:
-    return "*".join(map(str, problem.atoms)) or "Scalar"

@@ -20,13 +20,11 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.bases.problem import Columns
-from isotropy.bases.solution import Basis, check_memory
+from isotropy.bases.problem import Basis, Columns, check_memory
 from isotropy.bases.solving import solve
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import (
-    Atom,
     Maps,
     Product,
     Representation,
@@ -166,23 +164,6 @@ class MapBasis:
             found[span] = np.asarray(pair.columns.conj().T @ blocks).T.ravel()
         return found
 
-    def dense(self) -> np.ndarray:
-        """All maps written out, (rank, out, in)."""
-        rows, columns = self.shape
-        check_memory(
-            float(self.rank) * rows * columns * np.dtype(self._dtype).itemsize,
-            f"a basis of {self.rank:,} maps of {rows:,} × {columns:,} written out",
-            "use its pairs, or `matrix` of coefficients",
-        )
-        found: np.ndarray = np.zeros((self.rank, rows, columns), self._dtype)
-        for pair, span in self.spans():
-            copies_out, copies_in, rank = pair.coefficients
-            numbers = np.arange(span.start, span.stop).reshape(copies_out, copies_in, rank)
-            for to, of in np.ndindex(copies_out, copies_in):
-                at = np.ix_(numbers[to, of], pair.target.places[to], pair.source.places[of])
-                found[at] = pair.elements
-        return found
-
     @property
     def _dtype(self) -> type:
         return np.complex128 if self.is_complex else np.float64
@@ -223,16 +204,12 @@ def kinds(representation: Representation) -> tuple[Kind, ...]:
 
 def normal_form(atoms: Product, group: Group) -> Product:
     """The product with every dual written as the atom itself where they are the same."""
-    return tuple(_normal_atom(atom, group) for atom in atoms)
+    return tuple(atom.dual if atom.is_dual and atom.is_self_dual(group) else atom for atom in atoms)
 
 
 def map_atoms(target: Product, source: Product, group: Group) -> Product:
     """The atoms of target ⊗ source*, in normal form: its invariant vectors are the maps."""
     return normal_form((*target, *(atom.dual for atom in source)), group)
-
-
-def _normal_atom(atom: Atom, group: Group) -> Atom:
-    return atom.dual if atom.is_dual and atom.is_self_dual(group) else atom
 
 
 def _pair_columns(target: Product, source: Product, group: Group) -> tuple[Columns, Basis]:

@@ -10,17 +10,8 @@ eigenvectors of CᴴC with eigenvalue zero are a first guess, one step of which
 takes back what squaring has cost. Where the eigenvalues leave the rank open, for they are squares
 and singular values below 1e-8 drown in rounding, the singular values of C decide.
 
-The exact rank of a matrix of integers, by elimination modulo primes.
-
-Modulo a prime p no number grows and nothing is rounded. The rank modulo p is never above the rank
-over the rationals, and below it only if p divides every largest minor that is not zero: a full
-rank modulo one prime is a proof. Any other is asked of a second prime; that two primes near 2³¹
-both mislead takes a matrix made for it.
-
-Groups of several components: what the identity component leaves in place, then each h_k.
-
-Given an orthonormal basis Q of the vectors that the Lie algebra annihilates, the vectors Qx that
-a discrete h leaves in place, too, are those with
+A group of several components: given an orthonormal basis Q of the vectors that the Lie algebra
+annihilates, the vectors Qx that a discrete h leaves in place, too, are those with
 
     (ρ(h) − 1) Q x = 0
 
@@ -34,8 +25,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sparse
 
-from isotropy.bases.problem import Matrix, Problem
-from isotropy.bases.solution import check_memory
+from isotropy.bases.problem import Matrix, Problem, check_memory, kronecker
 from isotropy.checks import CallerError
 
 LARGEST = 2000
@@ -111,44 +101,6 @@ def _dense(matrix: Matrix) -> np.ndarray:
     return matrix.toarray() if sparse.issparse(matrix) else np.asarray(matrix)
 
 
-PRIMES = (2147483647, 2147483629, 2147483587, 2147483579)
-"""The largest below 2³¹: a product of two remainders fits into 63 bits."""
-
-
-def exact_rank(matrix: np.ndarray) -> int:
-    """The rank of a matrix of integers (rows, columns); two primes agree, or it is full."""
-    best = -1
-    for prime in PRIMES:
-        found = rank_modulo(matrix, prime)
-        if found in (best, *matrix.shape):
-            return found
-        best = max(best, found)
-    raise CallerError(
-        f"the rank of a {matrix.shape[0]} x {matrix.shape[1]} matrix is in doubt: it differs "
-        f"modulo {len(PRIMES)} primes, at least {best}; divide out common factors of its rows"
-    )
-
-
-def rank_modulo(matrix: np.ndarray, prime: int) -> int:
-    """The rank of a matrix of integers (rows, columns) modulo a prime below 2³¹."""
-    if not np.issubdtype(matrix.dtype, np.integer):
-        raise CallerError(f"expected a matrix of integers, got {matrix.dtype}; round it first")
-    left = matrix.astype(np.int64) % prime
-    rank = 0
-    while left.size:
-        # A pivot in the first column; a column without one is dropped.
-        rows = np.flatnonzero(left[:, 0])
-        if len(rows) == 0:
-            left = left[:, 1:]
-            continue
-        pivot = left[rows[0]]
-        pivot = pivot[1:] * pow(int(pivot[0]), -1, prime) % prime
-        others = np.delete(left, rows[0], axis=0)
-        left = (others[:, 1:] - others[:, :1] * pivot % prime) % prime
-        rank += 1
-    return rank
-
-
 def kept_by_discrete(problem: Problem, columns: np.ndarray) -> np.ndarray:
     """An orthonormal basis of the vectors in the span of orthonormal columns (size, count) that
     every discrete generator leaves in place; raises where their number is in doubt."""
@@ -156,6 +108,6 @@ def kept_by_discrete(problem: Problem, columns: np.ndarray) -> np.ndarray:
     for size, factors in zip(problem.sizes[count:], problem.discrete, strict=True):
         if not columns.shape[1]:
             break
-        left = (problem.moved(factors, columns) - columns) / size
+        left = (kronecker(problem.shape, factors, columns) - columns) / size
         columns = columns @ null_space(left)
     return columns

@@ -37,14 +37,7 @@ from math import prod
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.bases.problem import (
-    Columns,
-    Matrix,
-    Problem,
-    along,
-    kronecker_sum_times,
-    kronecker_times,
-)
+from isotropy.bases.problem import Columns, Matrix, Problem, kronecker, kronecker_sum
 from isotropy.symmetry.groups.group import signed_permutation
 
 LITTLE = 2e5
@@ -88,15 +81,7 @@ def residual(problem: Problem, columns: Columns) -> float:
 def _exact(problem: Problem, columns: Columns) -> np.ndarray:
     """max_g ‖C_g v‖ / size_g of every column."""
     worst = np.zeros(columns.shape[1])
-    if sparse.issparse(columns):
-        shape = problem.shape
-        lefts = [
-            *(kronecker_sum_times(shape, factors, columns) for factors in problem.algebra),
-            *(kronecker_times(shape, factors, columns) - columns for factors in problem.discrete),
-        ]
-    else:
-        lefts = problem.constraints(columns)
-    for size, left in zip(problem.sizes, lefts, strict=True):
+    for size, left in zip(problem.sizes, problem.constraints(columns), strict=True):
         worst = np.maximum(worst, _column_norms(left) / size)
     return worst
 
@@ -176,14 +161,15 @@ def _probed(problem: Problem, columns: Columns) -> np.ndarray:
         lefts, rights = [], []
         if number:
             by_atom = {atom: mix(weights) for atom, mix in mixes.items()}
-            mixed = [by_atom[atom] for atom in problem.atoms]
-            lefts += [_sum_of_transposed(shapes[0], mixed[:cut], start[0]), start[0]]
-            rights += [start[1], _sum_of_transposed(shapes[1], mixed[cut:], start[1])]
+            mixed = [by_atom[atom].T for atom in problem.atoms]
+            lefts += [kronecker_sum(shapes[0], mixed[:cut], start[0]), start[0]]
+            rights += [start[1], kronecker_sum(shapes[1], mixed[cut:], start[1])]
         lefts.append(start[0])
         rights.append(start[1])
         for factors in problem.discrete:
-            lefts.append(_times_transposed(shapes[0], factors[:cut], start[0]))
-            rights.append(_times_transposed(shapes[1], factors[cut:], start[1]))
+            transposed = [factor.T for factor in factors]
+            lefts.append(kronecker(shapes[0], transposed[:cut], start[0]))
+            rights.append(kronecker(shapes[1], transposed[cut:], start[1]))
         values = _values(columns, np.concatenate(lefts, 1), np.concatenate(rights, 1))
         if number:
             squares[0] += np.abs(values[0] + values[1]) ** 2
@@ -219,23 +205,6 @@ def _values(columns: Columns, lefts: np.ndarray, rights: np.ndarray) -> np.ndarr
         for left, right in zip(lefts.T.copy(), rights.T.copy(), strict=True)
     ]
     return np.stack(found)
-
-
-def _sum_of_transposed(
-    shape: Sequence[int], factors: Sequence[Matrix], vector: np.ndarray
-) -> np.ndarray:
-    """(Σ_j 1 ⊗ … factor_j … ⊗ 1)ᵀ v."""
-    found = [along(shape, axis, factor.T, vector) for axis, factor in enumerate(factors)]
-    return sum(found, np.zeros_like(vector))
-
-
-def _times_transposed(
-    shape: Sequence[int], factors: Sequence[Matrix], vector: np.ndarray
-) -> np.ndarray:
-    """(factor_1 ⊗ … ⊗ factor_m)ᵀ v."""
-    for axis, factor in enumerate(factors):
-        vector = along(shape, axis, factor.T, vector)
-    return vector
 
 
 # -- in common ---------------------------------------------------------------------------------

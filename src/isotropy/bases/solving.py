@@ -24,15 +24,13 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from isotropy.bases.blocks import block_basis, block_rank
 from isotropy.bases.invariants import invariant_basis, invariant_rank
 from isotropy.bases.krylov import krylov_basis
 from isotropy.bases.null_spaces import LARGEST, dense_null_space
-from isotropy.bases.orbits import orbit_basis, orbit_rank, signed_orbit_basis, signed_orbit_rank
-from isotropy.bases.problem import Columns, Problem
-from isotropy.bases.products import product_basis, product_rank
+from isotropy.bases.orbits import orbit_basis, orbit_rank
+from isotropy.bases.problem import Basis, Columns, Problem
 from isotropy.bases.residual import residual
-from isotropy.bases.solution import Basis
+from isotropy.bases.splitting import block_basis, block_rank, product_basis, product_rank
 from isotropy.bases.weights import weight_basis
 from isotropy.checks import CallerError, check_choice
 from isotropy.symmetry.groups.group import Group
@@ -84,7 +82,7 @@ def rank(group: Group, atoms: Product, *, method: str | None = None) -> Basis:
 
 METHODS: dict[str, Method] = {
     "orbits": Method(orbit_basis, orbit_rank),
-    "signed": Method(signed_orbit_basis, signed_orbit_rank),
+    "signed": Method(partial(orbit_basis, signed=True), partial(orbit_rank, signed=True)),
     "product": Method(partial(product_basis, solve=solve), partial(product_rank, rank=rank)),
     "invariants": Method(invariant_basis, invariant_rank),
     "blocks": Method(partial(block_basis, solve=solve), partial(block_rank, rank=rank)),
@@ -115,10 +113,7 @@ def _solved(problem: Problem, method: str | None) -> Basis:
         if columns is not None:
             return _checked(problem, name, columns, time.perf_counter() - started)
     by = f" by {method!r}" if method else ""
-    raise CallerError(
-        f"no method finds the basis of {_words(problem.atoms)} of {problem.group}{by}: "
-        f"{problem.size:,} entries"
-    )
+    raise CallerError(f"no method finds the basis of {problem}{by}: {problem.size:,} entries")
 
 
 def _checked(problem: Problem, method: str, columns: Columns, seconds: float) -> Basis:
@@ -126,13 +121,9 @@ def _checked(problem: Problem, method: str, columns: Columns, seconds: float) ->
     violation = residual(problem, columns)
     if not violation <= TOLERANCE:
         raise CallerError(
-            f"the basis of {_words(problem.atoms)} of {problem.group} by {method!r} violates its "
+            f"the basis of {problem} by {method!r} violates its "
             f"constraints by {violation:.1e}, more than {TOLERANCE:.0e}; are the generators a "
             "representation of the group?"
         )
     rank = columns.shape[1]
     return Basis(rank, problem.size, problem.shape, method, violation, seconds, columns)
-
-
-def _words(atoms: Product) -> str:
-    return "*".join(map(str, atoms)) or "Scalar"

@@ -29,8 +29,7 @@ import scipy.sparse as sparse
 
 from isotropy.bases.krylov import krylov_null_space, sparse_operator
 from isotropy.bases.null_spaces import kept_by_discrete, tall_null_space
-from isotropy.bases.problem import Problem, along, kronecker_sum_times
-from isotropy.bases.solution import check_memory
+from isotropy.bases.problem import Problem, check_memory, kronecker, kronecker_sum
 from isotropy.symmetry.groups.atoms import BASE, Atom
 
 LARGEST_ALGEBRA = 2_000_000
@@ -58,7 +57,7 @@ def weight_basis(problem: Problem) -> np.ndarray | None:
         return None
     axes = [frame for frame in (frames[atom] for atom in problem.atoms) if frame is not None]
     places = zero_sums([frame.levels for frame in axes])
-    columns = _invariant_coordinates(problem, axes, algebra.generators(torus), places)
+    columns = _invariant_coordinates(algebra, axes, torus, places)
     whole = 3 * problem.size * columns.shape[1] * 16
     check_memory(
         whole,
@@ -67,8 +66,7 @@ def weight_basis(problem: Problem) -> np.ndarray | None:
     )
     found = np.zeros((problem.size, columns.shape[1]), np.complex128)
     found[places] = columns
-    for axis, frame in enumerate(axes):
-        found = along(problem.shape, axis, frame.vectors, found)
+    found = kronecker(problem.shape, [frame.vectors for frame in axes], found)
     if not all(frame.is_unitary for frame in axes):
         found, _ = np.linalg.qr(found)
     if not problem.is_complex:
@@ -300,21 +298,18 @@ def _as_real(matrices: np.ndarray) -> np.ndarray:
 
 
 def _invariant_coordinates(
-    problem: Problem, axes: list[_Frame], generators: np.ndarray, places: np.ndarray
+    algebra: _Algebra, axes: list[_Frame], torus: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
-    """Orthonormal columns (len(places), rank) that all generators annihilate."""
-    count = len(places)
+    """Orthonormal columns (len(places), rank) that all of the algebra annihilates."""
+    problem, count = algebra.problem, len(places)
     unit = sparse.csc_array(
         (np.ones(count, complex), (places, np.arange(count))), (prod(problem.shape), count)
     )
-    algebra, rows = _Algebra(problem), []
-    for generator in generators:
-        factors = {}
-        for atom, frame in zip(problem.atoms, axes, strict=True):
-            if atom not in factors:
-                factors[atom] = _turned(algebra.on(atom, generator), frame)
-        part = kronecker_sum_times(problem.shape, [factors[atom] for atom in problem.atoms], unit)
-        part = sparse.csr_array(part)
+    frames, rows = dict(zip(problem.atoms, axes, strict=True)), []
+    for generator in algebra.generators(torus):
+        turned = {atom: _turned(algebra.on(atom, generator), frames[atom]) for atom in frames}
+        factors = [turned[atom] for atom in problem.atoms]
+        part = sparse.csr_array(kronecker_sum(problem.shape, factors, unit))
         rows.append(part[np.flatnonzero(np.diff(part.indptr))])
     matrix = sparse.csr_array(sparse.vstack(rows)) if rows else sparse.csr_array((0, count))
     if count <= LARGEST_DENSE:

@@ -21,7 +21,7 @@ from html import escape
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.bases.solution import Basis
+from isotropy.bases.problem import Basis
 from isotropy.report.canvas import TEXT_SIZE, UNITS_PER_INCH, style
 
 LARGEST = 512

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from isotropy.bases.maps import map_atoms, normal_form
-from isotropy.bases.solution import Basis
+from isotropy.bases.problem import Basis
 from isotropy.bases.solving import rank as solve_rank
 from isotropy.bases.solving import solve
 from isotropy.checks import CallerError

@@ -49,10 +49,10 @@ from isotropy.networks.averaging.augmentations import (
     generator_records,
 )
 from isotropy.networks.averaging.mixtures import Mixture, NoRanges
-from isotropy.symmetry.actions.action import Action, Composition, compose
+from isotropy.symmetry.actions.action import Action, Composition, MatrixGenerator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction, channel_permutations
-from isotropy.symmetry.actions.images import GENERATORS, AffineAction, AffineGenerator
+from isotropy.symmetry.actions.images import GENERATORS, AffineAction
 from isotropy.symmetry.actions.intensity import IntensityAction
 from isotropy.symmetry.actions.sequences import sequences
 from isotropy.symmetry.actions.warp import half_extent
@@ -159,13 +159,13 @@ def _action(
     return compose(*found)
 
 
-def _affine_generator(record: Mapping[str, Any]) -> AffineGenerator:
+def _affine_generator(record: Mapping[str, Any]) -> MatrixGenerator:
     known = GENERATORS.get(record["name"])
     first, second = (tuple(float(number) for number in row) for row in record["matrix"])
     matrix = ((first[0], first[1], first[2]), (second[0], second[1], second[2]))
     if known is not None and known.matrix == matrix:
         return known
-    return AffineGenerator(
+    return MatrixGenerator(
         record["name"],
         record["unit"],
         record["coordinate_per_unit"],

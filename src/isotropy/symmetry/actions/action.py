@@ -33,19 +33,45 @@ It is the *central* derivative: where `act` interpolates by straight lines it ha
 differentiating it gives one side of it or the other. `ideal_velocity` is what the velocity would
 be if nothing had to be interpolated.
 
+An Action that resamples, output(p) = v(exp(−tA) p), has the velocity X v(p) = −∇v(p)·(A p), and ∇v
+depends on what lies between the samples. Two answers, per sample and axis, in values per sample
+distance:
+
+    neighbour_slope     of the interpolant that `act` resamples with: straight lines have a kink at
+                        every sample, whose central derivative is (v[i+1] − v[i−1]) / 2; torch's
+                        cubic (a = −3/4) is smooth, 3/4 · (v[i+1] − v[i−1])
+    band_limited_slope  of the trigonometric polynomial through the samples, without an error of
+                        interpolation; by Fourier transform, of which an odd derivative leaves no
+                        Nyquist term
+
+Beyond its ends a signal of N samples goes on by an `Extension`:
+
+    zeros      v[−1] = 0
+    edge       v[−1] = v[0]        half-sample symmetric where more is needed, with period 2N
+    mirror     v[−1] = v[1]        whole-sample symmetric, with period 2(N − 1)
+    circular   v[−1] = v[N−1]      with period N
+
+Zeros would have a jump at the border, which no band-limited signal has: `band_limited_slope` goes
+on by `edge` instead, which is continuous, so that it gives no credit to a border for what is an
+artefact of transforming.
+
 `compose` makes one Action of several on the same data: a product, the first acts first.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError, check_at_least, shape_text
+from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
+
+Extension = Literal["zeros", "edge", "mirror", "circular"]
 
 
 @dataclass(frozen=True)
@@ -82,16 +108,25 @@ class Generator:
         return reported * self.coordinate_per_unit
 
 
+@dataclass(frozen=True)
+class MatrixGenerator(Generator):
+    """A generator with its matrix: dρ(G) (d, d) of vectors, rows of [B | b] of an affine group."""
+
+    matrix: tuple[tuple[float, ...], ...] = ()
+
+
 class Action(ABC):
     """A set of generators and how the elements they generate move data.
 
     grid_axes: the number of trailing axes of data that are places on a grid, where `act` and
                `velocity` move (batch, channels, …) of any size along them: images and the hidden
                maps of a network (2), sequences (1); 0 where data are of one shape
+    is_exact:  whether nothing is interpolated, so that the velocity is the ideal one
     """
 
     generators: tuple[Generator, ...]
     grid_axes: int = 0
+    is_exact: bool = False
 
     @abstractmethod
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
@@ -124,9 +159,9 @@ class Action(ABC):
     def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor | None:
         """The velocity without the error of interpolation, or None where it is not known.
 
-        Where nothing is resampled it is the velocity. Arguments are those of `velocity`.
+        Where nothing is interpolated it is the velocity. Arguments are those of `velocity`.
         """
-        return None
+        return self.velocity(direction, data) if self.is_exact else None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -217,13 +252,9 @@ class Composition(Action):
 
     def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor | None:
         """The sum of the parts' ideal velocities, or None where one of them is not known."""
-        total: Tensor | None = None
-        for action, part in self._parts(direction, data):
-            own = action.ideal_velocity(part, data)
-            if own is None:
-                return None
-            total = own if total is None else total + own
-        return total
+        found = [each.ideal_velocity(part, data) for each, part in self._parts(direction, data)]
+        known = [each for each in found if each is not None]
+        return sum(known[1:], start=known[0]) if len(known) == len(found) else None
 
     def _parts(self, direction: Tensor, data: Tensor) -> list[tuple[Action, Tensor]]:
         """The parts with their own coordinates of a direction."""
@@ -252,3 +283,71 @@ def check_different(generators: Sequence[Generator]) -> None:
     if repeated or not names:
         came = f"{min(repeated)!r} twice" if repeated else "none"
         raise CallerError(f"generators: expected one or more different names, got {came}")
+
+
+Named = TypeVar("Named", bound=Generator)
+
+
+def generators_named(names: Sequence[str], table: Mapping[str, Named]) -> list[Named]:
+    """The rows of a table of generators with these names; raises, with the nearest, for others."""
+    return [table[check_choice(name, table, what="generator")] for name in names]
+
+
+def check_floating(data: Tensor, what: str, advice: str = "x.float()") -> None:
+    """Raise unless data are floating-point numbers; `what` says which, `advice` how to convert."""
+    if not data.is_floating_point():
+        raise CallerError(
+            f"{what}: expected floating-point numbers, got {data.dtype}; convert with {advice}"
+        )
+
+
+# -- slopes of sampled signals -----------------------------------------------------------------
+
+
+def neighbour_slope(data: Tensor, axis: int, extension: Extension) -> Tensor:
+    """v[i+1] − v[i−1] along `axis`, like `data`: the central slope per two sample distances.
+
+    Times 1/2 it is the slope of straight lines, times 3/4 that of torch's cubic.
+    """
+    length = data.shape[axis]
+    if length == 1:  # both neighbours are the sample itself, or both are zero
+        return torch.zeros_like(data)
+    first, second = data.narrow(axis, 0, 1), data.narrow(axis, 1, 1)
+    last, before_last = data.narrow(axis, length - 1, 1), data.narrow(axis, length - 2, 1)
+    if extension == "zeros":
+        left, right = second, -before_last
+    elif extension == "edge":
+        left, right = second - first, last - before_last
+    elif extension == "circular":
+        left, right = second - last, first - before_last
+    else:
+        left = right = torch.zeros_like(first)
+    inner = data.narrow(axis, 2, length - 2) - data.narrow(axis, 0, length - 2)
+    return torch.cat((left, inner, right), axis)
+
+
+def band_limited_slope(data: Tensor, axis: int, extension: Extension) -> Tensor:
+    """The slope of the band-limited signal through the samples along `axis`, like `data`.
+
+    Half precision is transformed in single precision.
+    """
+    length = data.shape[axis]
+    if length == 1:
+        return torch.zeros_like(data)
+    wide = data.to(torch.promote_types(data.dtype, torch.float32))
+    if extension == "circular":
+        extended = wide
+    elif extension == "mirror":
+        extended = torch.cat((wide, wide.narrow(axis, 1, length - 2).flip(axis)), axis)
+    else:
+        extended = torch.cat((wide, wide.flip(axis)), axis)
+    period = extended.shape[axis]
+    spectrum = torch.fft.rfft(extended, dim=axis)
+    frequency = torch.arange(period // 2 + 1, device=data.device, dtype=wide.dtype)
+    below_nyquist = 2 * frequency < period
+    factor = torch.complex(torch.zeros_like(frequency), 2 * math.pi / period * frequency)
+    shape = [1] * data.ndim
+    shape[axis] = -1
+    spectrum = spectrum * (factor * below_nyquist).reshape(shape)
+    slope = torch.fft.irfft(spectrum, n=period, dim=axis)
+    return slope.narrow(axis, 0, length).to(data.dtype)

@@ -1,4 +1,4 @@
-"""The exponential of the affine group of the plane, in closed form.
+"""The exponential of the affine groups of the plane and the line, in closed form.
 
 For a Lie-algebra element with 2×2 block B and translation part b,
 
@@ -28,20 +28,14 @@ what e^A has more than the identity, which loses no digits,
 
     e^A − I = P,     P(A/2ˢ) by its series,     P(2A) = 2 P(A) + P(A)²
 
-The exponential of the affine group of the line, in closed form.
+Tables are `PlacedConstant`s: a copy from the CPU waits for it, and no CUDA graph can record that, so
+that constants are where the data are from the first use on.
 
-    exp [ r  d ]  =  [ e^r   φ(r) d ]        φ(r) = (e^r − 1)/r ,  φ(0) = 1 :
+The affine group of the line, stretching and shifting a sequence or multiplying and raising a mean,
+lies within that of the plane, and `line_exponential` is its element there:
+
+    exp [ r  d ]  =  [ e^r   φ(r) d ]        φ(r) = (e^r − 1)/r ,  φ(0) = 1
         [ 0  0 ]     [  0       1   ]
-
-the map u ↦ e^r u + φ(r) d is the flow of u ↦ r u + d at time one. Stretching and shifting a
-sequence is this group, and so is multiplying and raising a mean. φ has a removable singularity
-at zero; the affine group of the plane holds the line's, and its exponential is well conditioned
-there in value and in every derivative (oracle: `scipy.linalg.expm`).
-
-Constants that are copied once to every device and type that they are wanted in.
-
-A copy from the CPU waits for it, and no CUDA graph can record that: whoever computes with a table
-of numbers has it where the data are, from the first use on.
 """
 
 from __future__ import annotations

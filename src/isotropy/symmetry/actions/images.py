@@ -9,33 +9,29 @@ inverse motion. Its ε is symmetric, so ranges agree; the table gives the sign f
 thesis on Lie derivatives, but for its scale, and a derivative's norm has no sign.
 
 Close to the identity images move with the velocity X v(p) = −∇v(p)·(B p + b). The slopes are those
-of the interpolant at the pixels' centres, differences of neighbours (`velocities`).
-
-Generators as a user gives them, and what can be seen in their matrices.
-
-A generator is a dense or sparse matrix (d, d), a permutation (d integers: coordinate i goes to
-place p[i], (P x)[p[i]] = x[i]) or a `scipy` linear operator; all become sparse matrices in float64,
-or complex128 where there is an imaginary part.
+of the interpolant at the pixels' centres, differences of neighbours (`neighbour_slope`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import scipy.sparse as sparse
 import torch
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_axes, check_choice
-from isotropy.symmetry.actions.action import Action, Generator
+from isotropy.symmetry.actions.action import (
+    Action,
+    Extension,
+    MatrixGenerator,
+    band_limited_slope,
+    check_different,
+    check_floating,
+    generators_named,
+    neighbour_slope,
+)
 from isotropy.symmetry.actions.exponential import PlacedConstant, affine_exponential
-from isotropy.symmetry.actions.velocities import Extension, band_limited_slope, neighbour_slope
 from isotropy.symmetry.actions.warp import (
     INTERPOLATIONS,
     PADDINGS,
@@ -50,64 +46,54 @@ from isotropy.symmetry.actions.warp import (
 _DEGREE = math.pi / 180
 
 
-@dataclass(frozen=True)
-class AffineGenerator(Generator):
-    """A generator of the affine group: rows of [B | b], the upper part of its 3×3 matrix."""
-
-    matrix: tuple[tuple[float, float, float], tuple[float, float, float]] = (
-        (0.0, 0.0, 0.0),
-        (0.0, 0.0, 0.0),
-    )
-
-
 # fmt: off
-GENERATORS: dict[str, AffineGenerator] = {
+GENERATORS: dict[str, MatrixGenerator] = {
     generator.name: generator
     for generator in (
-        AffineGenerator(
+        MatrixGenerator(
             "translation_x", "fraction of image width", 2.0,
             meaning="content moves right", papers="LILA η1 (tx), sign −, unit half a width",
             matrix=((0, 0, 1), (0, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "translation_y", "fraction of image width", 2.0,
             meaning="content moves down", papers="LILA η2 (ty), sign −, unit half a width",
             matrix=((0, 0, 0), (0, 0, 1))),
-        AffineGenerator(
+        MatrixGenerator(
             "rotation", "degrees", _DEGREE, period=math.pi,
             meaning="content turns counter-clockwise as seen",
             papers="LILA η3 (rot), same sign, radians",
             matrix=((0, 1, 0), (-1, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "scale_x", "log factor",
             meaning="content grows horizontally",
             papers="LILA η4 (sx), Lie derivative: stretch; sign −",
             matrix=((1, 0, 0), (0, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "scale_y", "log factor",
             meaning="content grows vertically",
             papers="LILA η5 (sy), Lie derivative: stretch; sign −",
             matrix=((0, 0, 0), (0, 1, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "hyperbolic_rotation", "log factor",
             meaning="content grows along the falling diagonal and shrinks along the rising one",
             papers="LILA η6 (there called shear), sign −",
             matrix=((0, 1, 0), (1, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "shear_x", "tangent",
             meaning="rows below the centre move right, rows above it left",
             papers="Lie derivative: shear, sign −",
             matrix=((0, 1, 0), (0, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "shear_y", "tangent",
             meaning="columns right of the centre move down, columns left of it up",
             papers="Lie derivative: shear, sign −",
             matrix=((0, 0, 0), (1, 0, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "scale", "log factor",
             meaning="content grows in both directions",
             papers="Augerino generator 4; Lie derivative: scale, same sign",
             matrix=((1, 0, 0), (0, 1, 0))),
-        AffineGenerator(
+        MatrixGenerator(
             "aspect", "log factor",
             meaning="content grows horizontally and shrinks vertically",
             papers="Augerino generator 5, sign −",
@@ -143,23 +129,19 @@ class AffineAction(Action):
                    means the same on a map with half as many of them.
     """
 
-    generators: tuple[AffineGenerator, ...]
+    generators: tuple[MatrixGenerator, ...]
     grid_axes = 2
 
     def __init__(
         self,
-        generators: Sequence[AffineGenerator],
+        generators: Sequence[MatrixGenerator],
         *,
         interpolation: Interpolation = "bilinear",
         padding: Padding = "zeros",
         fill: Sequence[float] | None = None,
         align_corners: bool | None = None,
     ) -> None:
-        names = [generator.name for generator in generators]
-        repeated = {name for name in names if names.count(name) > 1}
-        if repeated or not names:
-            came = f"{sorted(repeated)[0]!r} twice" if repeated else "none"
-            raise CallerError(f"generators: expected one or more different names, got {came}")
+        check_different(generators)
         check_choice(interpolation, INTERPOLATIONS, what="interpolation")
         check_choice(padding, PADDINGS, what="padding")
         self.generators = tuple(generators)
@@ -187,7 +169,7 @@ class AffineAction(Action):
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
         """Resample images (batch, channels, height, width) under exp(A), samples of each."""
         self.check_coordinates(coordinates, data)
-        _check_pixels(data)
+        check_floating(data, "images", "x.float() / 255")
         # The output pixel p shows what was at exp(A)⁻¹ p = exp(−A) p.
         linear, shift = self.element(-coordinates.to(data.dtype))
         fill = self._fill_of(data)
@@ -238,7 +220,7 @@ class AffineAction(Action):
         return self._transport(direction, data, band_limited_slope, 1.0)
 
     def _extension(self, data: Tensor) -> Extension:
-        """How an image goes on beyond its border, as `velocities` says it."""
+        """How an image goes on beyond its border, as `action` says it."""
         if self.interpolation == "fourier":
             return "circular"
         if self.padding == "reflection":
@@ -260,7 +242,7 @@ class AffineAction(Action):
             advice="add a channel axis with x[:, None]" if data.ndim == 3 else "",
         )
         self.check_direction(direction, data)
-        _check_pixels(data)
+        check_floating(data, "images", "x.float() / 255")
         height, width = data.shape[2:]
         # Places in single precision at least: in half precision neighbouring pixels coincide.
         wide = torch.promote_types(data.dtype, torch.float32)
@@ -296,14 +278,6 @@ def _checked_fill(padding: Padding, fill: Sequence[float] | None) -> tuple[float
     return tuple(float(value) for value in fill)
 
 
-def _check_pixels(data: Tensor) -> None:
-    if not data.is_floating_point():
-        raise CallerError(
-            f"images: expected floating-point pixels, got {data.dtype}; convert with "
-            "x.float() / 255"
-        )
-
-
 def affine(
     generators: Sequence[str] = LILA_GENERATORS,
     *,
@@ -318,156 +292,10 @@ def affine(
     whose edges are not near zero `data.borders.chosen_padding` has a better one. The options are
     those of `AffineAction`.
     """
-    chosen = [GENERATORS[check_choice(name, GENERATORS, what="generator")] for name in generators]
     return AffineAction(
-        chosen,
+        generators_named(generators, GENERATORS),
         interpolation=interpolation,
         padding=padding,
         fill=fill,
         align_corners=align_corners,
     )
-
-
-ROUNDING = 1e-9
-"""Relative size below which a number that should be zero is."""
-
-
-def signed_permutation(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray] | None:
-    """(places, signs) if the matrix has one ±1 in every row and column, else None."""
-    columns = matrix.tocsc()
-    columns.eliminate_zeros()
-    one_each = np.array_equal(columns.indptr, np.arange(matrix.shape[0] + 1))
-    if not one_each or np.iscomplexobj(columns.data) or not (np.abs(columns.data) == 1).all():
-        return None
-    places = columns.indices.astype(np.int64)
-    if len(np.unique(places)) != len(places):
-        return None
-    return places, columns.data.astype(np.int64)
-
-
-def permutation_matrix(places: Sequence[int] | np.ndarray) -> sparse.csr_array:
-    """P with (P x)[places[i]] = x[i]."""
-    size = len(places)
-    return sparse.csr_array((np.ones(size), (np.asarray(places), np.arange(size))), (size, size))
-
-
-def as_matrix(given: Any, what: str) -> sparse.csr_array:
-    """What a user gave, as a sparse matrix of finite numbers; `what` names it in errors."""
-    if isinstance(given, LinearOperator):
-        given = _written_out(given)
-    if sparse.issparse(given):
-        matrix = sparse.csr_array(given, copy=True)
-    else:
-        array = (
-            given.detach().cpu().numpy() if isinstance(given, Tensor) else _as_array(given, what)
-        )
-        if array.ndim == 1:
-            return permutation_matrix(_as_places(array, what))
-        if array.ndim != 2:
-            raise CallerError(
-                f"{what}: expected a matrix (d, d) or a permutation of d integers, got shape "
-                f"{tuple(array.shape)}"
-            )
-        matrix = sparse.csr_array(array)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise CallerError(f"{what}: expected a square matrix, got shape {tuple(matrix.shape)}")
-    if not np.isfinite(matrix.data).all():
-        raise CallerError(f"{what}: expected finite numbers, got a NaN or an infinity")
-    is_complex = np.iscomplexobj(matrix.data) and bool(np.abs(matrix.data.imag).max(initial=0))
-    matrix = matrix.astype(np.complex128) if is_complex else matrix.real.astype(np.float64)
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    return matrix
-
-
-def _as_array(given: Any, what: str) -> np.ndarray:
-    try:
-        array = np.asarray(given)
-    except ValueError:  # rows of different lengths
-        array = np.array(None)
-    if array.dtype.kind not in "biufc":
-        raise CallerError(
-            f"{what}: expected a matrix (d, d) of numbers or a permutation of d integers, got "
-            f"{given!r}"
-        )
-    return array
-
-
-def _written_out(operator: LinearOperator, at_once: int = 256) -> sparse.csr_array:
-    """Some columns at a time, so that a sparse operator is never written out densely."""
-    rows, columns = operator.shape
-    parts = [
-        operator @ np.eye(columns, min(at_once, columns - start), -start)
-        for start in range(0, columns, at_once)
-    ]
-    return sparse.hstack([sparse.csc_array(part) for part in parts]) if parts else np.eye(rows)
-
-
-def _as_places(array: np.ndarray, what: str) -> np.ndarray:
-    whole = array.astype(np.int64) if np.isfinite(array.astype(float)).all() else array
-    if not np.array_equal(whole, array) or not np.array_equal(
-        np.sort(whole), np.arange(len(whole))
-    ):
-        raise CallerError(
-            f"{what}: expected a permutation of 0 … {len(array) - 1}, got {array.tolist()}"
-        )
-    return whole
-
-
-def is_singular(matrix: sparse.csr_array) -> bool:
-    """By the singular values of each block, so that h ⊗ 1 costs no more than h."""
-    _, labels = connected_components(np.abs(matrix), directed=False)
-    order = np.argsort(labels, kind="stable")
-    values = [
-        np.linalg.svd(matrix[block][:, block].toarray(), compute_uv=False)
-        for block in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
-    ]
-    largest = max(float(each[0]) for each in values)
-    return not min(float(each[-1]) for each in values) > ROUNDING * largest
-
-
-def _real_rows(rows: sparse.csr_array) -> sparse.csr_array:
-    """Rows of complex numbers as real parts followed by imaginary parts."""
-    if not np.iscomplexobj(rows.data):
-        imaginary = sparse.csr_array(rows.shape)
-        return sparse.csr_array(sparse.hstack([rows, imaginary]))
-    return sparse.csr_array(sparse.hstack([rows.real, rows.imag]))
-
-
-def realified(matrix: sparse.csr_array) -> sparse.csr_array:
-    """X + iY as [[X, −Y], [Y, X]]."""
-    real, imaginary = matrix.real, sparse.csr_array(matrix.imag)
-    return sparse.csr_array(sparse.block_array([[real, -imaginary], [imaginary, real]]))
-
-
-class Span:
-    """All real combinations of some matrices (d, d): `dimension`, and `entries` that they use."""
-
-    def __init__(self, matrices: Sequence[sparse.csr_array]) -> None:
-        self.dimension = self.entries = 0
-        if not matrices:
-            return
-        rows = _real_rows(sparse.vstack([each.reshape(1, -1) for each in matrices]))
-        self._used = np.unique(rows.indices)
-        self.entries = len(self._used)
-        dense = rows[:, self._used].toarray()
-        norms = np.linalg.norm(dense, axis=1, keepdims=True)
-        _, values, basis = np.linalg.svd(dense / np.where(norms > 0, norms, 1), False)
-        self.dimension = int((values > ROUNDING).sum())
-        self._basis = basis[: self.dimension]
-
-    def distances(self, rows: sparse.csr_array) -> np.ndarray:
-        """How far from the span each matrix is, given as a row (d²)."""
-        real = _real_rows(rows)
-        if not self.dimension:
-            return np.sqrt(real.multiply(real).sum(1))
-        inside = real[:, self._used].toarray()
-        inside = inside - (inside @ self._basis.T) @ self._basis
-        outside = real.copy()
-        outside.data[np.isin(outside.indices, self._used)] = 0
-        return np.sqrt((inside**2).sum(1) + outside.multiply(outside).sum(1))
-
-    def contains(self, matrix: sparse.csr_array, scale: float | None = None) -> bool:
-        """Whether `matrix` is in the span, but for 1e-7 of `scale` (its own norm)."""
-        against = float(np.linalg.norm(matrix.data)) if scale is None else scale
-        return bool(self.distances(matrix.reshape(1, -1))[0] <= 1e-7 * against)

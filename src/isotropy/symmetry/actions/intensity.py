@@ -25,8 +25,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError, check_choice, shape_text
-from isotropy.symmetry.actions.action import Action, Generator, check_different
+from isotropy.checks import CallerError, shape_text
+from isotropy.symmetry.actions.action import (
+    Action,
+    Generator,
+    check_different,
+    check_floating,
+    generators_named,
+)
 from isotropy.symmetry.actions.exponential import line_exponential
 
 INTENSITY_GENERATORS: dict[str, Generator] = {
@@ -47,10 +53,11 @@ INTENSITY_GENERATORS: dict[str, Generator] = {
 class IntensityAction(Action):
     """Affine maps of the values of each example, (batch, channels, …)."""
 
+    is_exact = True
+
     def __init__(self, generators: Sequence[Generator]) -> None:
         check_different(generators)
-        for generator in generators:
-            check_choice(generator.name, INTENSITY_GENERATORS, what="generator")
+        generators_named([each.name for each in generators], INTENSITY_GENERATORS)
         self.generators = tuple(generators)
 
     def act(self, coordinates: Tensor, data: Tensor) -> Tensor:
@@ -86,10 +93,6 @@ class IntensityAction(Action):
             offset = offset - contrast * mean
         return (given.get("amplitude", zero) + contrast) * data + offset
 
-    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor:
-        """The velocity: nothing is interpolated."""
-        return self.velocity(direction, data)
-
 
 def _check_values(data: Tensor) -> None:
     if data.ndim < 2:
@@ -97,17 +100,9 @@ def _check_values(data: Tensor) -> None:
             f"data: expected (batch, channels, …), got {shape_text(data)}; add a channel axis "
             "with x[:, None]"
         )
-    if not data.is_floating_point():
-        raise CallerError(
-            f"data: expected floating-point values, got {data.dtype}; convert with x.float() / 255"
-        )
+    check_floating(data, "data", "x.float() / 255")
 
 
 def intensity(names: Sequence[str] = ("brightness", "contrast")) -> IntensityAction:
     """The Action on values with generators chosen by name: brightness, contrast, amplitude."""
-    return IntensityAction(
-        [
-            INTENSITY_GENERATORS[check_choice(name, INTENSITY_GENERATORS, what="generator")]
-            for name in names
-        ]
-    )
+    return IntensityAction(generators_named(names, INTENSITY_GENERATORS))

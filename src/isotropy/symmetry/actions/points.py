@@ -21,31 +21,29 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError, check_at_least, check_axes, check_choice, shape_text
-from isotropy.symmetry.actions.action import Action, Generator, check_different
+from isotropy.checks import CallerError, check_at_least, check_axes, shape_text
+from isotropy.symmetry.actions.action import (
+    Action,
+    MatrixGenerator,
+    check_different,
+    check_floating,
+    generators_named,
+)
 
 _DEGREE = math.pi / 180
 JITTER = "jitter"
 
 
-@dataclass(frozen=True)
-class PointGenerator(Generator):
-    """A generator of the affine group of space: rows of [B | b]; none for jitter."""
-
-    matrix: tuple[tuple[float, ...], ...] = ()
+def _turn(name: str, meaning: str, matrix: tuple[tuple[float, ...], ...]) -> MatrixGenerator:
+    return MatrixGenerator(name, "degrees", _DEGREE, math.pi, meaning, matrix=matrix)
 
 
-def _turn(name: str, meaning: str, matrix: tuple[tuple[float, ...], ...]) -> PointGenerator:
-    return PointGenerator(name, "degrees", _DEGREE, math.pi, meaning, matrix=matrix)
-
-
-def _length(name: str, meaning: str, matrix: tuple[tuple[float, ...], ...] = ()) -> PointGenerator:
-    return PointGenerator(name, "unit length", meaning=meaning, matrix=matrix)
+def _length(name: str, meaning: str, matrix: tuple[tuple[float, ...], ...] = ()) -> MatrixGenerator:
+    return MatrixGenerator(name, "unit length", meaning=meaning, matrix=matrix)
 
 
 # fmt: off
@@ -54,7 +52,7 @@ _IN_THE_PLANE = (
           ((0, -1, 0), (1, 0, 0))),
     _length("translation_x", "points move along x", ((0, 0, 1), (0, 0, 0))),
     _length("translation_y", "points move along y", ((0, 0, 0), (0, 0, 1))),
-    PointGenerator("scale", "log factor", meaning="points move away from the origin",
+    MatrixGenerator("scale", "log factor", meaning="points move away from the origin",
                    matrix=((1, 0, 0), (0, 1, 0))),
     _length(JITTER, "each coordinate of each point grows by an amount of its own"),
 )
@@ -68,13 +66,13 @@ _IN_SPACE = (
     _length("translation_x", "points move along x", ((0, 0, 0, 1), (0, 0, 0, 0), (0, 0, 0, 0))),
     _length("translation_y", "points move along y", ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 0))),
     _length("translation_z", "points move along z", ((0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1))),
-    PointGenerator("scale", "log factor", meaning="points move away from the origin",
+    MatrixGenerator("scale", "log factor", meaning="points move away from the origin",
                    matrix=((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0))),
     _length(JITTER, "each coordinate of each point grows by an amount of its own"),
 )
 # fmt: on
 
-POINT_GENERATORS: dict[int, dict[str, PointGenerator]] = {
+POINT_GENERATORS: dict[int, dict[str, MatrixGenerator]] = {
     2: {generator.name: generator for generator in _IN_THE_PLANE},
     3: {generator.name: generator for generator in _IN_SPACE},
 }
@@ -88,10 +86,11 @@ class PointAction(Action):
     count:      points of a cloud, where they must be a certain number (for jitter)
     """
 
-    generators: tuple[PointGenerator, ...]
+    generators: tuple[MatrixGenerator, ...]
+    is_exact = True
 
     def __init__(
-        self, generators: Sequence[PointGenerator], *, dimensions: int, count: int | None = None
+        self, generators: Sequence[MatrixGenerator], *, dimensions: int, count: int | None = None
     ) -> None:
         check_different(generators)
         self.generators = tuple(generators)
@@ -112,38 +111,36 @@ class PointAction(Action):
         """Move clouds (batch, points, dimensions); returns (batch, samples, points, dimensions)."""
         self._check_clouds(data)
         self.check_coordinates(coordinates, data)
-        parts = coordinates.to(data.dtype).split([g.multiplicity for g in self.generators], -1)
-        affine, moved = [], data[:, None]
-        for generator, part in zip(self.generators, parts, strict=True):
-            if generator.matrix:
-                affine.append(part)
-            else:
-                moved = moved + part.unflatten(-1, data.shape[1:])
-        if not affine:
+        affine, jitter = self._parts(coordinates, data)
+        moved = data[:, None] if jitter is None else data[:, None] + jitter
+        if not len(self._matrices):
             return moved
-        linear, shift = self.element(torch.cat(affine, -1))
+        linear, shift = self.element(affine)
         return moved @ linear.mT + shift[..., None, :]
 
     def velocity(self, direction: Tensor, data: Tensor) -> Tensor:
         """B p + b + j_p for each point of clouds (batch, points, dimensions)."""
         self._check_clouds(data)
         self.check_direction(direction, data)
-        parts = direction.to(data.dtype).split([g.multiplicity for g in self.generators], -1)
-        affine, total = [], torch.zeros_like(data)
+        affine, jitter = self._parts(direction, data)
+        total = torch.zeros_like(data) if jitter is None else torch.zeros_like(data) + jitter
+        if len(self._matrices):
+            matrices = self._matrices[:, :-1].to(total)
+            algebra = torch.einsum("...k,kij->...ij", affine, matrices)
+            total = total + data @ algebra[..., :-1].mT + algebra[..., None, :, -1]
+        return total
+
+    def _parts(self, coordinates: Tensor, data: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The coordinates (…, matrices) of the affine map, and the jitter (…, points, d) if any."""
+        coordinates = coordinates.to(data.dtype)
+        parts = coordinates.split([each.multiplicity for each in self.generators], -1)
+        affine, jitter = [coordinates[..., :0]], None
         for generator, part in zip(self.generators, parts, strict=True):
             if generator.matrix:
                 affine.append(part)
             else:
-                total = total + part.unflatten(-1, data.shape[1:])
-        if affine:
-            matrices = self._matrices[:, :-1].to(total)
-            algebra = torch.einsum("...k,kij->...ij", torch.cat(affine, -1), matrices)
-            total = total + data @ algebra[..., :-1].mT + algebra[..., None, :, -1]
-        return total
-
-    def ideal_velocity(self, direction: Tensor, data: Tensor) -> Tensor:
-        """The velocity: nothing is interpolated."""
-        return self.velocity(direction, data)
+                jitter = part.unflatten(-1, data.shape[1:])
+        return torch.cat(affine, -1), jitter
 
     def _check_clouds(self, data: Tensor) -> None:
         axes = ("batch", "points", "dimensions")
@@ -159,10 +156,7 @@ class PointAction(Action):
                 f"clouds: expected (batch, {self.count}, {self.dimensions}), got "
                 f"{shape_text(data)}; count= says how many points a cloud has"
             )
-        if not data.is_floating_point():
-            raise CallerError(
-                f"clouds: expected floating-point numbers, got {data.dtype}; convert with x.float()"
-            )
+        check_floating(data, "clouds")
 
 
 def points(
@@ -178,7 +172,7 @@ def points(
         raise CallerError(f"dimensions: expected 2 or 3, got {dimensions}")
     table = POINT_GENERATORS[dimensions]
     names = [name for name in table if name != JITTER] if generators is None else generators
-    chosen = [table[check_choice(name, table, what="generator")] for name in names]
+    chosen = generators_named(names, table)
     if count is not None:
         check_at_least(count, 1, what="count")
         chosen = [

@@ -29,10 +29,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError, check_axes, check_choice
-from isotropy.symmetry.actions.action import Action, Generator, check_different
+from isotropy.checks import check_axes, check_choice
+from isotropy.symmetry.actions.action import (
+    Action,
+    Extension,
+    Generator,
+    band_limited_slope,
+    check_different,
+    check_floating,
+    generators_named,
+    neighbour_slope,
+)
 from isotropy.symmetry.actions.exponential import line_exponential
-from isotropy.symmetry.actions.velocities import Extension, band_limited_slope, neighbour_slope
 
 Boundary = Literal["circular", "zeros"]
 BOUNDARIES: tuple[Boundary, ...] = ("circular", "zeros")
@@ -55,8 +63,7 @@ class SequenceAction(Action):
 
     def __init__(self, generators: Sequence[Generator], *, boundary: Boundary = "circular") -> None:
         check_different(generators)
-        for generator in generators:
-            check_choice(generator.name, SEQUENCE_GENERATORS, what="generator")
+        generators_named([each.name for each in generators], SEQUENCE_GENERATORS)
         check_choice(boundary, BOUNDARIES, what="boundary")
         self.generators = tuple(generators)
         self.boundary: Boundary = boundary
@@ -151,10 +158,7 @@ def _check_sequences(data: Tensor) -> None:
         what="sequences",
         advice="add a channel axis with x[:, None]" if data.ndim == 2 else "",
     )
-    if not data.is_floating_point():
-        raise CallerError(
-            f"sequences: expected floating-point values, got {data.dtype}; convert with x.float()"
-        )
+    check_floating(data, "sequences")
 
 
 def sequences(
@@ -167,10 +171,7 @@ def sequences(
     boundary: "circular" repeats the sequence beyond its ends, "zeros" is silence there; a shift
     has a largest range, half a length each way, only where it is circular.
     """
-    chosen = [
-        SEQUENCE_GENERATORS[check_choice(name, SEQUENCE_GENERATORS, what="generator")]
-        for name in generators
-    ]
+    chosen = generators_named(generators, SEQUENCE_GENERATORS)
     if boundary == "zeros":
         chosen = [dataclasses.replace(generator, period=None) for generator in chosen]
     return SequenceAction(chosen, boundary=boundary)

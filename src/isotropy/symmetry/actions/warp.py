@@ -7,8 +7,9 @@ one unit half the image's width in both directions, so that a rotation matrix ro
 pixels also when the image is not square. With `align_corners=True` (the papers') half a
 width reaches the centre of the last pixel, (W − 1)/2 pixels; with False its edge, W/2.
 
-torch's `grid_sample` has no forward-mode derivative. Ours wraps its value and gradient and adds
-the tangent: an output pixel depends on the grid only through its own position (x, y), so that
+Between pixels "bilinear" and "bicubic" are torch's `grid_sampler_2d`, which has no forward-mode
+derivative. Ours wraps its value and gradient and adds the tangent: an output pixel depends on the
+grid only through its own position (x, y), so that
 
     tangent = ∂value/∂x · ẋ + ∂value/∂y · ẏ + (the warp of the images' tangent)
 
@@ -16,16 +17,23 @@ with the slopes from torch's own backward pass; forward and reverse mode then ag
 pixel centres, where a bilinear interpolant has a kink. Reverse over forward needs torch 2.12;
 forward over forward is not to be had, torch drops the outer tangent there without an error.
 
-"fourier" reads the image as a periodic function instead, in plain operations.
+An affine map's grid is one outer sum per axis, of a term per row and a term per column,
 
-On a CPU the copies come in chunks that share one grid, on a GPU from one Triton kernel without a
-grid in memory (`warp_triton`; `kernels.fused` says when). `affine_warp` itself is the reference for
-both, and what there is everywhere else.
+    position[axis, row, column] = (a₀ x[column]) + (a₁ y[row] + a₂)
 
-Trigonometric interpolation: an image as a periodic function, read at any place without error.
+and is cheap to make again: nothing of it is kept for the backward pass. There torch's kernel gives
+the gradient by position, and one product with (x, y, 1) reduces it to the six numbers of each map,
+∂/∂aᵢ = Σ over pixels of ∂/∂position · (x, y, 1)ᵢ. On a CPU the images come a few at a time, with a
+small buffer for the grids of a chunk, so that they stay in the cache. The grid's layout is (batch,
+axis, samples, height, width): torch's vectorised kernel reads the two planes as they are, while
+writing or copying pairs (…, 2) costs more than the sampling itself. `torch.func.vmap` folds its
+axis into the batch; derivatives of derivatives, forward mode and other devices make the grid whole.
 
-The image (H, W) is the trigonometric polynomial of lowest order through its pixels, with period W
-pixels in x and H in y. Along one axis of N pixels its real basis is
+On a GPU the copies come from one Triton kernel without a grid in memory (`warp_triton`;
+`kernels.fused` says when).
+
+"fourier" reads the image (H, W) as a periodic function instead, the trigonometric polynomial of
+lowest order through its pixels, in plain operations. Along one axis of N pixels its real basis is
 
     1,  cos(2π k x / N),  sin(2π k x / N)   for 0 < k < N/2 ,   cos(π x)  where N is even
 
@@ -34,30 +42,10 @@ pixels in x and H in y. Along one axis of N pixels its real basis is
     value(x, y) = Σ_kl  φ_k(y) C_kl φ_l(x)          C = A_H · image · A_Wᵀ
 
 with A the analysis matrix, which inverts φ at the pixels. Shifts by whole pixels are rolls, shifts
-by less lose nothing: they make a group, up to the Nyquist term. Sums are written out, H·W
-multiplications for each place and channel, in plain operations for every mode of differentiation.
+by less lose nothing: they make a group, up to the Nyquist term. H·W multiplications for each place
+and channel.
 
-Axis order: images (batch, channels, height, width), places (batch, points) in pixels.
-
-Affine resampling on the CPU: a few images at a time, so that the grid stays in the cache.
-
-An affine map's grid is one outer sum per axis, of a term per row and a term per column,
-
-    position[axis, row, column] = (a₀ x[column]) + (a₁ y[row] + a₂)
-
-and it is cheap to make again. So a chunk of images gets its grid in a small buffer that is used
-for every chunk, is sampled, and nothing of the grid is kept for the backward pass. There the
-chunk's grid is made again, torch's kernel gives the gradient by position, and one product with
-(x, y, 1) reduces it to the six numbers of each map before it leaves the cache:
-
-    ∂/∂aᵢ = Σ over pixels of  ∂/∂position · (x, y, 1)ᵢ
-
-The grid's layout is (batch, axis, samples, height, width): torch's vectorised kernel reads the two
-planes as they are, while writing or copying pairs (…, 2) costs more than the sampling itself.
-
-Values and first gradients take this road; `torch.func.vmap` folds its axis into the batch.
-Derivatives of derivatives and forward mode make the grid whole, in plain operations.
-Oracles: loops over pixels, and `torch.nn.functional.affine_grid` with `grid_sample`.
+Oracles: loops over pixels, complex sums, and torch's `affine_grid` with `grid_sample`.
 """
 
 from __future__ import annotations
@@ -72,8 +60,142 @@ from torch import Tensor
 from isotropy.checks import CallerError, check_axes, check_choice, shape_text
 from isotropy.kernels.fused import fused_module, is_plain
 
+GridInterpolation = Literal["bilinear", "bicubic"]
+Interpolation = Literal["bilinear", "bicubic", "fourier"]
+GridPadding = Literal["zeros", "border", "reflection"]
+Padding = Literal["zeros", "border", "reflection", "mean"]
+
+_MODES: dict[str, int] = {"bilinear": 0, "bicubic": 2}
+_PADDINGS: dict[str, int] = {"zeros": 0, "border": 1, "reflection": 2}
+INTERPOLATIONS = (*_MODES, "fourier")
+GRID_PADDINGS = tuple(_PADDINGS)
+PADDINGS = (*GRID_PADDINGS, "mean")
+""""mean" is zeros about a colour, which `images` takes off and puts back."""
+
 MOST_NUMBERS = 2**24
 """How many numbers one chunk of places may hold at a time; reverse mode keeps all chunks."""
+# Positions in one chunk. Measured with 28×28 pixels and 31 samples: a quarter of this costs one
+# thread the same and two threads more, since they wait for each other after every operation;
+# at four times this memory traffic begins to count.
+_CHUNK = 1 << 20
+
+Sampler = tuple[int, int, bool]
+
+
+def affine_warp(
+    images: Tensor,
+    linear: Tensor,
+    shift: Tensor,
+    *,
+    interpolation: Interpolation = "bilinear",
+    padding: GridPadding = "zeros",
+    align_corners: bool = True,
+) -> Tensor:
+    """Resample each image under several affine maps T p = linear p + shift.
+
+    images (batch, channels, height, width); linear (batch, samples, 2, 2) and
+    shift (batch, samples, 2) in isotropic coordinates.
+    Returns (batch, samples, channels, height, width).
+
+    interpolation: "fourier" is periodic in the image's height and width, and uses no padding
+    """
+    check_axes(
+        images,
+        ("batch", "channels", "height", "width"),
+        what="images",
+        advice="add a channel axis with x[:, None]",
+    )
+    check_choice(interpolation, INTERPOLATIONS, what="interpolation")
+    check_choice(padding, GRID_PADDINGS, what="padding")
+    batch, channels, height, width = images.shape
+    if linear.shape[:1] + linear.shape[2:] != (batch, 2, 2):
+        raise CallerError(
+            f"linear: expected (batch, samples, 2, 2) with batch = {batch}, got "
+            f"{shape_text(linear)}"
+        )
+    samples = linear.shape[1]
+    if shift.shape != (batch, samples, 2):
+        raise CallerError(
+            f"shift: expected (batch, samples, 2) = ({batch}, {samples}, 2), got "
+            f"{shape_text(shift)}"
+        )
+    if interpolation == "fourier":
+        grid = _whole_grid(*_affine(images, linear, shift, align_corners))
+        columns, rows = (
+            place.flatten(1) * half_extent(length, align_corners) + (length - 1) / 2
+            for place, length in zip(grid.unbind(-1), (width, height), strict=True)
+        )
+        read = fourier_sample(images, columns, rows)
+        return _samples_first(read, (samples, channels, height, width))
+    fused = fused_module("isotropy.symmetry.actions.warp_triton", images, linear, shift)
+    warp = reference_warp if fused is None else fused.fused_warp
+    result: Tensor = warp(
+        images,
+        linear,
+        shift,
+        interpolation=interpolation,
+        padding=padding,
+        align_corners=align_corners,
+    )
+    return result
+
+
+def reference_warp(
+    images: Tensor,
+    linear: Tensor,
+    shift: Tensor,
+    *,
+    interpolation: GridInterpolation,
+    padding: GridPadding,
+    align_corners: bool,
+) -> Tensor:
+    """`affine_warp` by torch's `grid_sampler_2d`, on any device; shapes are not checked."""
+    sampler = (_MODES[interpolation], _PADDINGS[padding], align_corners)
+    affine = _affine(images, linear, shift, align_corners)
+    result: Tensor = _Warp.apply(images, *affine, sampler)
+    return result
+
+
+def reference_images_gradient(
+    cotangent: Tensor,
+    images: Tensor,
+    linear: Tensor,
+    shift: Tensor,
+    *,
+    interpolation: GridInterpolation,
+    padding: GridPadding,
+    align_corners: bool,
+) -> Tensor:
+    """The gradient of Σ cotangent · `reference_warp` by the images, like them."""
+    sampler = (_MODES[interpolation], _PADDINGS[padding], align_corners)
+    grid = _whole_grid(*_affine(images, linear, shift, align_corners))
+    return pull_back(_channels_first(cotangent), images, grid, sampler, [True, False])[0]
+
+
+def pixel_centres(length: int, unit: float, like: Tensor) -> Tensor:
+    """Centres of `length` pixels about the middle, in multiples of `unit` pixels."""
+    index = torch.arange(length, device=like.device, dtype=like.dtype)
+    return (index - (length - 1) / 2) / unit
+
+
+def half_extent(length: int, align_corners: bool) -> float:
+    """Pixels from the image's middle to where the normalised coordinate is one."""
+    return max((length - 1) / 2, 0.5) if align_corners else length / 2
+
+
+def pull_back(
+    cotangent: Tensor, images: Tensor, grid: Tensor, sampler: Sequence[Any], needed: Sequence[bool]
+) -> tuple[Tensor, Tensor]:
+    """Gradients of torch's `grid_sampler_2d` by images and grid, those that are needed."""
+    backward = torch.ops.aten.grid_sampler_2d_backward
+    try:
+        to_images, to_grid = backward(cotangent, images, grid, *sampler, list(needed))
+    except RuntimeError:  # vmap in torch 2.11 cannot leave one of the two out
+        to_images, to_grid = backward(cotangent, images, grid, *sampler, [True, True])
+    return to_images, to_grid
+
+
+# -- a periodic function -----------------------------------------------------------------------
 
 
 def fourier_sample(
@@ -114,38 +236,27 @@ def _analysis(length: int, like: Tensor) -> Tensor:
     return (basis / basis.square().sum(0)).mT.to(like)
 
 
-# Positions in one chunk. Measured with 28×28 pixels and 31 samples: a quarter of this costs one
-# thread the same and two threads more, since they wait for each other after every operation;
-# at four times this memory traffic begins to count.
-_CHUNK = 1 << 20
-
-Sampler = tuple[int, int, bool]
+# -- by torch's sampler ------------------------------------------------------------------------
 
 
-def chunked_warp(
-    images: Tensor,
-    linear: Tensor,
-    shift: Tensor,
-    centres: tuple[Tensor, Tensor],
-    aspect: float,
-    sampler: Sampler,
-) -> Tensor:
-    """Resample images under the affine maps T p = linear p + shift, several of each.
-
-    images (batch, channels, height, width); linear (batch, samples, 2, 2) and shift
-    (batch, samples, 2) in isotropic coordinates; centres: x (width,) and y (height,) of the
-    output's pixels in these; aspect: from isotropic y to the sampler's; sampler: torch's
-    numbers for interpolation and padding, and whether corners are aligned.
-    Returns (batch, samples, channels, height, width), contiguous.
-    """
+def _affine(
+    images: Tensor, linear: Tensor, shift: Tensor, align_corners: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The maps as coefficients of (x, y, 1) in the sampler's coordinates (batch, axis, samples, 3),
+    and the centres x (width,) and y (height,) of the output's pixels in isotropic ones."""
+    height, width = images.shape[2:]
+    unit = half_extent(width, align_corners)
+    # Isotropic y becomes the sampler's y, whose unit is half the image's height.
+    aspect = unit / half_extent(height, align_corners)
     coefficients = torch.cat([linear, shift[..., None]], dim=-1)
     if aspect != 1:
-        coefficients = coefficients * coefficients.new_tensor([[1.0], [aspect]])
-    result: Tensor = _ChunkedWarp.apply(images, coefficients.transpose(1, 2), *centres, sampler)
-    return result
+        scale = torch.tensor([[1.0], [aspect]], device=linear.device, dtype=linear.dtype)
+        coefficients = coefficients * scale
+    x, y = pixel_centres(width, unit, linear), pixel_centres(height, unit, linear)
+    return coefficients.transpose(1, 2), x, y
 
 
-class _ChunkedWarp(torch.autograd.Function):
+class _Warp(torch.autograd.Function):
     """images and coefficients (batch, axis, samples, 3) of (x, y, 1) to the warped images."""
 
     @staticmethod
@@ -170,7 +281,6 @@ class _ChunkedWarp(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         images, coefficients, x, y = ctx.saved_tensors
         needed = ctx.needs_input_grad[:2]
-        basis, samples = _monomials(x, y), coefficients.shape[2]
         to_images, to_coefficients = [], []
         grids: Iterable[tuple[slice, Tensor]] = _grids(coefficients, x, y)
         if torch.is_grad_enabled():  # a graph is asked for: operations that have derivatives
@@ -182,7 +292,7 @@ class _ChunkedWarp(torch.autograd.Function):
             if needed[0]:
                 to_images.append(by_image)
             if needed[1]:
-                to_coefficients.append(_reduced(by_grid, basis, samples))
+                to_coefficients.append(_reduced(by_grid, x, y, coefficients.shape[2]))
         return (
             torch.cat(to_images) if needed[0] else None,
             torch.cat(to_coefficients).transpose(1, 2) if needed[1] else None,
@@ -214,27 +324,12 @@ class _ChunkedWarp(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
         folded = _folded(info.batch_size, in_dims[:2], inputs[:2])
-        warped: Tensor = _ChunkedWarp.apply(*folded, *inputs[2:])
+        warped: Tensor = _Warp.apply(*folded, *inputs[2:])
         return warped.unflatten(0, (info.batch_size, -1)), 0
 
 
-def pull_back(
-    cotangent: Tensor, images: Tensor, grid: Tensor, sampler: Sequence[Any], needed: Sequence[bool]
-) -> tuple[Tensor, Tensor]:
-    """Gradients of torch's `grid_sampler_2d` by images and grid, those that are needed."""
-    backward = torch.ops.aten.grid_sampler_2d_backward
-    try:
-        to_images, to_grid = backward(cotangent, images, grid, *sampler, list(needed))
-    except RuntimeError:  # vmap in torch 2.11 cannot leave one of the two out
-        to_images, to_grid = backward(cotangent, images, grid, *sampler, [True, True])
-    return to_images, to_grid
-
-
 def _terms(coefficients: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The grid's terms per column (batch, 2, samples, 1, W) and per row (batch, 2, samples, H, 1).
-
-    Rounded like the reference path's, so that both read on the same side of every pixel centre.
-    """
+    """Terms of the grid per column (batch, 2, samples, 1, W), per row (batch, 2, samples, H, 1)."""
     across, down, constant = coefficients[..., None].unbind(-2)
     return (across * x)[..., None, :], (down * y + constant)[..., None]
 
@@ -254,6 +349,10 @@ def _pairs_last(planes: Tensor) -> Tensor:
 
 def _grids(coefficients: Tensor, x: Tensor, y: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Slices of the batch and their grids as in `_whole_grid`, each good until the next."""
+    # An exported program has a batch of any size, and does not come in chunks.
+    if is_plain() or coefficients.device.type != "cpu":
+        yield slice(None), _whole_grid(coefficients, x, y)
+        return
     batch, _, samples, _ = coefficients.shape
     by_column, by_row = _terms(coefficients, x, y)
     # torch's kernel works on images in parallel, so every thread gets as many.
@@ -268,20 +367,21 @@ def _grids(coefficients: Tensor, x: Tensor, y: Tensor) -> Iterator[tuple[slice, 
         yield chunk, _pairs_last(grid)
 
 
-def _monomials(x: Tensor, y: Tensor) -> Tensor:
-    """(x, y, 1) of every pixel for each axis, zero for the other: (height·width·2, 2·3)."""
+def _reduced(by_grid: Tensor, x: Tensor, y: Tensor, samples: int) -> Tensor:
+    """Gradients by position (batch, samples·H, W, 2) to those by (batch, samples, 2, 3)."""
+    if by_grid.is_cuda:  # where a product of matrices may be one in TF32
+        pairs = by_grid.reshape(-1, samples, len(y), len(x), 2)
+        by_row, by_column = pairs.sum(3), pairs.sum(2)
+        moments = (by_column * x[:, None]).sum(2), (by_row * y[:, None]).sum(2), by_row.sum(2)
+        return torch.stack(moments, dim=-1)
+    # (x, y, 1) of every pixel for each axis, zero for the other: (height·width·2, 2·3).
     monomials = x.new_zeros(len(y), len(x), 2, 2, 3)
     own = monomials.diagonal(dim1=2, dim2=3)  # (height, width, 3, 2)
     own[:, :, 0] = x[:, None]
     own[:, :, 1] = y[:, None, None]
     own[:, :, 2] = 1
-    return monomials.reshape(-1, 6)
-
-
-def _reduced(by_grid: Tensor, basis: Tensor, samples: int) -> Tensor:
-    """Gradients by position (batch, samples·H, W, 2) to those by (batch, samples, 2, 3)."""
-    pairs = by_grid.reshape(-1, samples, len(basis))
-    return (pairs @ basis).reshape(-1, samples, 2, 3)
+    pairs = by_grid.reshape(-1, samples, len(y) * len(x) * 2)
+    return (pairs @ monomials.reshape(-1, 6)).reshape(-1, samples, 2, 3)
 
 
 def _samples_first(sampled: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -303,210 +403,3 @@ def _folded(size: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor])
         for each, axis in zip(tensors, in_dims, strict=True)
     )
     return [each.flatten(0, 1) for each in moved]
-
-
-GridInterpolation = Literal["bilinear", "bicubic"]
-Interpolation = Literal["bilinear", "bicubic", "fourier"]
-GridPadding = Literal["zeros", "border", "reflection"]
-Padding = Literal["zeros", "border", "reflection", "mean"]
-
-_MODES: dict[str, int] = {"bilinear": 0, "bicubic": 2}
-_PADDINGS: dict[str, int] = {"zeros": 0, "border": 1, "reflection": 2}
-INTERPOLATIONS = (*_MODES, "fourier")
-GRID_PADDINGS = tuple(_PADDINGS)
-PADDINGS = (*GRID_PADDINGS, "mean")
-""""mean" is zeros about a colour, which `images` takes off and puts back."""
-
-
-def affine_warp(
-    images: Tensor,
-    linear: Tensor,
-    shift: Tensor,
-    *,
-    interpolation: Interpolation = "bilinear",
-    padding: GridPadding = "zeros",
-    align_corners: bool = True,
-) -> Tensor:
-    """Resample each image under several affine maps T p = linear p + shift.
-
-    images (batch, channels, height, width); linear (batch, samples, 2, 2) and
-    shift (batch, samples, 2) in isotropic coordinates.
-    Returns (batch, samples, channels, height, width).
-
-    interpolation: "fourier" is periodic in the image's height and width, and uses no padding
-    """
-    check_axes(
-        images,
-        ("batch", "channels", "height", "width"),
-        what="images",
-        advice="add a channel axis with x[:, None]",
-    )
-    check_choice(interpolation, INTERPOLATIONS, what="interpolation")
-    check_choice(padding, GRID_PADDINGS, what="padding")
-    batch, channels, height, width = images.shape
-    if linear.shape[:1] + linear.shape[2:] != (batch, 2, 2):
-        raise CallerError(
-            f"linear: expected (batch, samples, 2, 2) with batch = {batch}, got "
-            f"{shape_text(linear)}"
-        )
-    samples = linear.shape[1]
-    if shift.shape != (batch, samples, 2):
-        raise CallerError(
-            f"shift: expected (batch, samples, 2) = ({batch}, {samples}, 2), got "
-            f"{shape_text(shift)}"
-        )
-    # An exported program has a batch of any size, and does not come in chunks.
-    if images.device.type == "cpu" and interpolation != "fourier" and not is_plain():
-        unit = half_extent(width, align_corners)
-        centres = (pixel_centres(width, unit, linear), pixel_centres(height, unit, linear))
-        aspect = unit / half_extent(height, align_corners)
-        sampler = (_MODES[interpolation], _PADDINGS[padding], align_corners)
-        return chunked_warp(images, linear, shift, centres, aspect, sampler)
-    if interpolation == "fourier":
-        grid = _sampling_grid(linear, shift, height, width, align_corners)
-        columns, rows = (
-            place.flatten(1) * half_extent(length, align_corners) + (length - 1) / 2
-            for place, length in zip(grid.unbind(-1), (width, height), strict=True)
-        )
-        read = fourier_sample(images, columns, rows)
-        return read.reshape(batch, channels, samples, height, width).transpose(1, 2)
-    fused = fused_module("isotropy.symmetry.actions.warp_triton", images, linear, shift)
-    warp = reference_warp if fused is None else fused.fused_warp
-    result: Tensor = warp(
-        images,
-        linear,
-        shift,
-        interpolation=interpolation,
-        padding=padding,
-        align_corners=align_corners,
-    )
-    return result
-
-
-def reference_warp(
-    images: Tensor,
-    linear: Tensor,
-    shift: Tensor,
-    *,
-    interpolation: GridInterpolation,
-    padding: GridPadding,
-    align_corners: bool,
-) -> Tensor:
-    """`affine_warp` by torch's `grid_sampler_2d`, on any device; shapes are not checked."""
-    batch, channels, height, width = images.shape
-    samples = linear.shape[1]
-    warped = grid_sample(
-        images,
-        _tall_grid(images, linear, shift, align_corners),
-        interpolation=interpolation,
-        padding=padding,
-        align_corners=align_corners,
-    )
-    return warped.reshape(batch, channels, samples, height, width).transpose(1, 2)
-
-
-def reference_images_gradient(
-    cotangent: Tensor,
-    images: Tensor,
-    linear: Tensor,
-    shift: Tensor,
-    *,
-    interpolation: GridInterpolation,
-    padding: GridPadding,
-    align_corners: bool,
-) -> Tensor:
-    """The gradient of Σ cotangent · `reference_warp` by the images, like them."""
-    grid = _tall_grid(images, linear, shift, align_corners)
-    tall = cotangent.transpose(1, 2).flatten(2, 3)  # (batch, channels, samples·height, width)
-    options = [_MODES[interpolation], _PADDINGS[padding], align_corners]
-    return pull_back(tall, images, grid, options, [True, False])[0]
-
-
-def _tall_grid(images: Tensor, linear: Tensor, shift: Tensor, align_corners: bool) -> Tensor:
-    """All samples of one image in one grid: the image is read where it lies, not copied."""
-    height, width = images.shape[2:]
-    return _sampling_grid(linear, shift, height, width, align_corners).flatten(1, 2)
-
-
-def pixel_centres(length: int, unit: float, like: Tensor) -> Tensor:
-    """Centres of `length` pixels about the middle, in multiples of `unit` pixels."""
-    index = torch.arange(length, device=like.device, dtype=like.dtype)
-    return (index - (length - 1) / 2) / unit
-
-
-def half_extent(length: int, align_corners: bool) -> float:
-    """Pixels from the image's middle to where the normalised coordinate is one."""
-    return max((length - 1) / 2, 0.5) if align_corners else length / 2
-
-
-def _sampling_grid(
-    linear: Tensor, shift: Tensor, height: int, width: int, align_corners: bool
-) -> Tensor:
-    """Where each output pixel reads, in grid_sample's coordinates: (batch, samples, H, W, 2)."""
-    unit = half_extent(width, align_corners)
-    x = pixel_centres(width, unit, linear)
-    y = pixel_centres(height, unit, linear)
-    # Isotropic y becomes grid_sample's y, whose unit is half the image's height.
-    aspect = unit / half_extent(height, align_corners)
-    scale = torch.tensor([1.0, aspect], device=linear.device, dtype=linear.dtype)
-    linear = linear * scale[:, None]
-    along_rows = linear[..., 0, None] * x  # (batch, samples, 2, width)
-    along_columns = linear[..., 1, None] * y + (shift * scale)[..., None]
-    grid = along_columns[..., :, None] + along_rows[..., None, :]  # (batch, samples, 2, H, W)
-    return grid.movedim(2, -1)
-
-
-def grid_sample(
-    images: Tensor,
-    grid: Tensor,
-    *,
-    interpolation: GridInterpolation = "bilinear",
-    padding: GridPadding = "zeros",
-    align_corners: bool = True,
-) -> Tensor:
-    """`torch.nn.functional.grid_sample` with a forward-mode derivative.
-
-    images (batch, channels, height, width), grid (batch, rows, columns, 2) in [−1, 1].
-    """
-    options = (_MODES[interpolation], _PADDINGS[padding], align_corners)
-    result: Tensor = _GridSample.apply(images, grid, *options)
-    return result
-
-
-class _GridSample(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(images: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Tensor:
-        return torch.grid_sampler_2d(images, grid, mode, padding, corners)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        images, grid, *ctx.options = inputs
-        ctx.save_for_backward(images, grid)
-        ctx.save_for_forward(images, grid)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        images, grid = ctx.saved_tensors
-        needed = list(ctx.needs_input_grad[:2])
-        to_images, to_grid = pull_back(cotangent, images, grid, ctx.options, needed)
-        return (to_images if needed[0] else None, to_grid if needed[1] else None, None, None, None)
-
-    @staticmethod
-    def jvp(ctx: Any, images_dot: Tensor | None, grid_dot: Tensor | None, *_: Any) -> Tensor:
-        images, grid = ctx.saved_tensors
-        tangent = torch.zeros((), device=images.device, dtype=images.dtype)
-        if grid_dot is not None:
-            batch, channels = images.shape[:2]
-            # The value at a pixel depends on that pixel's position alone, so one backward pass of
-            # ones gives all slopes (batch·channels, rows, columns, 2); channels must not mix.
-            single = images.flatten(0, 1)[:, None]
-            repeated = grid[:, None].expand(-1, channels, -1, -1, -1).flatten(0, 1)
-            ones = torch.ones_like(repeated[..., 0])[:, None]
-            slopes = pull_back(ones, single, repeated, ctx.options, [False, True])[1]
-            slopes = slopes.unflatten(0, (batch, channels))
-            tangent = tangent + (slopes * grid_dot[:, None]).sum(-1)
-        if images_dot is not None:
-            tangent = tangent + torch.grid_sampler_2d(images_dot, grid, *ctx.options)
-        return tangent

@@ -12,18 +12,13 @@ E_ij is the matrix with a single 1. Infinitesimal generators (Finzi 2023, A.1.5)
 group made here is read back as an equal group. In a pattern, small letters stand for whole numbers
 and capitals for groups.
 
-The turning cube: its six faces under rotations, and Rubik's cube with its 48 facets.
-
-Coordinates: x to the right, y up, z to the viewer. Faces come in the order U F R B L D (up, front,
-right, back, left, down). A facet is the place of its small cube in {−1, 0, 1}³ and an outward
-normal; the six centres never move and are left out. Facets are numbered face by face and read in
-rows from the top left, as seen from outside, with B above U and F above D. A quarter turn is
-clockwise as seen from outside the face with normal n:
-
-    v ↦ (n · v) n − n × v
-
-on the place and the normal of every facet with place · n = 1. Permutations tell where each facet
-goes, as `Group` wants them: facet i to places[i].
+`Cube` turns six faces and `RubiksCube` 48 facets. Coordinates: x to the right, y up, z to the
+viewer. Faces come in the order U F R B L D (up, front, right, back, left, down). A facet is the
+place of its small cube in {−1, 0, 1}³ and an outward normal; the six centres never move and are
+left out. Facets are numbered face by face and read in rows from the top left, as seen from outside,
+with B above U and F above D. A quarter turn is clockwise as seen from outside the face with normal
+n: v ↦ (n · v) n − n × v, on the place and the normal of every facet with place · n = 1.
+Permutations tell where each facet goes, as `Group` wants them: facet i to places[i].
 
 The ranks 2, 6, 22 that are published for Rubik's cube (Finzi 2023, Table A.3) are of another group.
 There the turns of F, R, B, L and D come from that of U by exchanging whole faces without turning
@@ -35,6 +30,7 @@ from __future__ import annotations
 
 import operator
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -43,6 +39,8 @@ from isotropy.symmetry.groups.group import Classical, Group
 from isotropy.symmetry.groups.language import NamedGroup, read_group
 from isotropy.symmetry.groups.products import embed, semidirect_product, wreath_product
 
+MINKOWSKI = np.diag([1.0, -1.0, -1.0, -1.0])
+"""The form of the Lorentz groups, time first."""
 FACES: dict[str, tuple[int, ...]] = {
     "U": (0, 1, 0),
     "F": (0, 0, 1),
@@ -57,6 +55,8 @@ _UP = {"U": (0, 0, -1), "D": (0, 0, 1)}
 """Which way is up on a face; y on the other four."""
 
 _Facet = tuple[tuple[int, ...], tuple[int, ...]]
+
+# -- the turning cube --------------------------------------------------------------------------
 
 
 def face_permutation(face: str) -> np.ndarray:
@@ -77,7 +77,7 @@ def facet_permutation(face: str) -> np.ndarray:
 
 
 def torn_facet_permutation(face: str) -> np.ndarray:
-    """The turn of `face` behind the published ranks: see the module; for U it is the true one."""
+    """The turn of `face` behind the published ranks: see above; for U it is the true one."""
     faces = list(FACES)
     to_up = np.arange(6)
     # Quarter turns of the whole cube that bring the face to U, of which only the faces' places are
@@ -109,9 +109,6 @@ def _turned(vector: tuple[int, ...], normal: tuple[int, ...]) -> tuple[int, ...]
 def _integers(vector: np.ndarray) -> tuple[int, ...]:
     return tuple(int(each) for each in vector)
 
-
-MINKOWSKI = np.diag([1.0, -1.0, -1.0, -1.0])
-"""The form of the Lorentz groups, time first."""
 
 # -- finite groups -----------------------------------------------------------------------------
 
@@ -207,35 +204,27 @@ def O(n: int) -> Group:  # noqa: E743
 
 def SO13p() -> Group:
     """SO⁺(1,3): boosts and rotations."""
-    return Group("SO+(1,3)", algebra=_lorentz(4), classical=Classical("SO", MINKOWSKI))
+    return _lorentz("SO+(1,3)", "SO", 4)
 
 
 def SO13() -> Group:
     """SO(1,3): boosts, rotations, and −1."""
-    classical = Classical("SO", MINKOWSKI)
-    return Group("SO(1,3)", algebra=_lorentz(4), discrete=[-np.eye(4)], classical=classical)
+    return _lorentz("SO(1,3)", "SO", 4, -np.eye(4))
 
 
 def O13() -> Group:
     """O(1,3), the Lorentz group: boosts, rotations, −1 and the reversal of time."""
-    return Group(
-        "O(1,3)",
-        algebra=_lorentz(4),
-        discrete=[-np.eye(4), -MINKOWSKI],
-        classical=Classical("O", MINKOWSKI),
-    )
+    return _lorentz("O(1,3)", "O", 4, -np.eye(4), -MINKOWSKI)
 
 
 def SO11p() -> Group:
     """SO⁺(1,1): boosts along one axis."""
-    return Group("SO+(1,1)", algebra=_lorentz(2), classical=Classical("SO", MINKOWSKI[:2, :2]))
+    return _lorentz("SO+(1,1)", "SO", 2)
 
 
 def O11() -> Group:
     """O(1,1): boosts along one axis, −1 and the reversal of time."""
-    form = MINKOWSKI[:2, :2]
-    discrete, classical = [-np.eye(2), -form], Classical("O", form)
-    return Group("O(1,1)", algebra=_lorentz(2), discrete=discrete, classical=classical)
+    return _lorentz("O(1,1)", "O", 2, -np.eye(2), -MINKOWSKI[:2, :2])
 
 
 def Sp(m: int) -> Group:
@@ -287,11 +276,6 @@ def Scaling(n: int) -> Group:
 # -- embedded in space -------------------------------------------------------------------------
 
 
-def Embedded(group: Group, dimension: int, first: int = 0) -> Group:
-    """`group` on the coordinates from `first` on, of `dimension`; the others stay in place."""
-    return embed(group, dimension, first)
-
-
 def SO2eR3() -> Group:
     """Rotations of R³ about the third axis."""
     return embed(SO(2), 3, name="SO2eR3")
@@ -341,7 +325,7 @@ GROUPS: dict[str, NamedGroup] = {
     "SO2eR3": NamedGroup(SO2eR3, "rotations of space about the third axis"),
     "O2eR3": NamedGroup(O2eR3, "SO2eR3 and reflections in planes through the axis"),
     "DkeR3(k)": NamedGroup(DkeR3, "D(k) on the first two coordinates of space"),
-    "Embedded(G,d,i)": NamedGroup(Embedded, "G on d coordinates, moving those from i on"),
+    "Embedded(G,d,i)": NamedGroup(embed, "G on d coordinates, moving those from i on"),
     "Semidirect(N,H)": NamedGroup(semidirect_product, "N and H on one space, H normalising N"),
     "Wreath(G,H)": NamedGroup(wreath_product, "copies of G's space, permuted by H"),
     "Real(G)": NamedGroup(Group.real_form, "a complex group on real and imaginary parts"),
@@ -389,10 +373,12 @@ def _skew_hermitian(n: int) -> list[np.ndarray]:
     return _skew(n) + [1j * (_unit(n, i, j) + _unit(n, j, i)) for i, j in pairs]
 
 
-def _lorentz(n: int) -> list[np.ndarray]:
-    """Boosts and rotations of one time and n − 1 space coordinates."""
+def _lorentz(name: str, kind: Literal["O", "SO"], n: int, *discrete: np.ndarray) -> Group:
+    """Boosts and rotations of one time and n − 1 space coordinates, and what is discrete."""
     boosts = [_unit(n, 0, i) + _unit(n, i, 0) for i in range(1, n)]
-    return boosts + [np.pad(each, ((1, 0), (1, 0))) for each in _skew(n - 1)]
+    rotations = [np.pad(each, ((1, 0), (1, 0))) for each in _skew(n - 1)]
+    classical = Classical(kind, MINKOWSKI[:n, :n])
+    return Group(name, algebra=boosts + rotations, discrete=discrete, classical=classical)
 
 
 def _rotation(k: int) -> np.ndarray:

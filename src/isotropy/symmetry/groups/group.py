@@ -7,19 +7,20 @@ Every element of a group with finitely many components is a product
 of the exponential of its Lie algebra and of discrete generators, so that a linear condition on all
 of the group is one on the generators A_i and h_k. They are given on the space V = R^d or C^d on
 which the group is defined, as dense or sparse matrices, as permutations (a sequence of d integers,
-coordinate i goes to place p[i]: (P x)[p[i]] = x[i]), or as `scipy` linear operators; every other
+coordinate i goes to place p[i]: (P x)[p[i]] = x[i]), or as `scipy` linear operators; all become
+sparse matrices in float64, or complex128 where there is an imaginary part. Every other
 representation is made of V (`representations`).
 
     >>> quarter_turn = Group("C(4)", discrete=[[[0, -1], [1, 0]]])
     >>> screw = Group("screw", algebra=[[[0, -1, 0], [1, 0, 0], [0, 0, 0]]], discrete=[[0, 2, 1]])
 
-Named groups are in `catalogue`, products of groups in `products`, the forms in which
-generators may be given in `generators`.
+Named groups are in `catalogue`, products of groups in `products`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,21 +29,14 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sparse
 import torch
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions.images import (
-    ROUNDING,
-    Span,
-    as_matrix,
-    is_singular,
-    permutation_matrix,
-    realified,
-    signed_permutation,
-)
 
-__all__ = ["Classical", "Group", "check_classical", "permutation_matrix", "signed_permutation"]
-
+ROUNDING = 1e-9
+"""Relative size below which a number that should be zero is."""
 LARGEST_PART = 10_000_000
 """Entries of brackets that are looked at together."""
 
@@ -137,16 +131,7 @@ class Group:
         Numbers count to 12 digits each, however small, so that rounding does not tell two groups
         apart and units do not make them one.
         """
-        digest = hashlib.sha256()
-        for kind, matrices in (("algebra", self.algebra), ("discrete", self.discrete)):
-            digest.update(f"{kind} {len(matrices)} {self.dimension};".encode())
-            for each in matrices:
-                entries = each.tocoo()
-                numbers = _rounded(entries.data.astype(complex))
-                order = np.lexsort((entries.col, entries.row))
-                for part in (entries.row.astype(np.int64), entries.col.astype(np.int64), numbers):
-                    digest.update(np.ascontiguousarray(part[order]).tobytes())
-        return digest.hexdigest()
+        return digest_of(self.dimension, self.algebra, self.discrete)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Group) and self.key == other.key
@@ -159,25 +144,26 @@ class Group:
 
     # -- elements ------------------------------------------------------------------------------
 
-    def algebra_tensor(self, dtype: torch.dtype | None = None) -> Tensor:
-        """All A_i, (D, d, d)."""
-        return _stacked(self.algebra, self.dimension, dtype or self._dtype)
+    def algebra_tensor(self) -> Tensor:
+        """All A_i, (D, d, d), float64 or complex128."""
+        return self._stacked(self.algebra)
 
-    def discrete_tensor(self, dtype: torch.dtype | None = None) -> Tensor:
-        """All h_k, (M, d, d)."""
-        return _stacked(self.discrete, self.dimension, dtype or self._dtype)
+    def discrete_tensor(self) -> Tensor:
+        """All h_k, (M, d, d), float64 or complex128."""
+        return self._stacked(self.discrete)
+
+    def _stacked(self, matrices: Sequence[sparse.csr_array]) -> Tensor:
+        dense = np.zeros((len(matrices), self.dimension, self.dimension), np.complex128)
+        for place, each in zip(dense, matrices, strict=True):
+            place[:] = each.toarray()
+        return torch.from_numpy(dense if self.is_complex else dense.real.copy())
 
     @property
     def _dtype(self) -> torch.dtype:
         return torch.complex128 if self.is_complex else torch.float64
 
     def sample(
-        self,
-        count: int,
-        generator: torch.Generator,
-        *,
-        largest: float | None = None,
-        spread: Sequence[float] | None = None,
+        self, count: int, generator: torch.Generator, *, largest: float | None = None
     ) -> Tensor:
         """`count` elements (count, d, d): exp(Σ z_i A_i), z normal, times powers of every h_k.
 
@@ -185,7 +171,6 @@ class Group:
         generator to a power in −5 … 4. Spread over the group, but not with the invariant measure.
         largest: the Frobenius norm beyond which Σ z_i A_i is scaled down; boosts and scalings
                  grow exponentially with it
-        spread:  the standard deviation of every z_i, 1 if not given
         On the device of `generator`, float64 or complex128.
         """
         algebra = self.algebra_tensor().to(generator.device)
@@ -195,13 +180,6 @@ class Group:
             weights = torch.randn(
                 count, len(algebra), generator=generator, dtype=torch.float64, device=found.device
             )
-            if spread is not None:
-                if len(spread) != len(algebra):
-                    raise CallerError(
-                        f"group {self.name}: expected a spread for each of the {len(algebra)} "
-                        f"infinitesimal generators, got {len(spread)}"
-                    )
-                weights = weights * torch.as_tensor(spread, dtype=torch.float64).to(found.device)
             inner = torch.einsum("ci,ijk->cjk", weights.to(algebra.dtype), algebra)
             if largest is not None:
                 norms = torch.linalg.matrix_norm(inner)[:, None, None]
@@ -243,16 +221,14 @@ class Group:
                     f"group {self.name}: discrete generator {index} is singular, and a group has "
                     "only invertible elements; infinitesimal generators go into algebra="
                 )
-        span = Span(self.algebra)
-        self._check_bracket(span)
+        if len(self.algebra) > 1:
+            self._check_bracket()
         if self.classical is not None:
             check_classical(self, self.classical)
 
-    def _check_bracket(self, span: Span) -> None:
+    def _check_bracket(self) -> None:
         """Every [A_i, A_j] is a real combination of the algebra; many pairs at once."""
-        if len(self.algebra) < 2:
-            return
-        number, d = len(self.algebra), self.dimension
+        span, number, d = Span(self.algebra), len(self.algebra), self.dimension
         sizes = np.array([np.linalg.norm(each.data) for each in self.algebra])
         at_once = max(1, LARGEST_PART // (number * max(span.entries, 1)))
         for start in range(0, number, at_once):
@@ -300,7 +276,7 @@ def check_classical(group: Group, classical: Classical) -> None:
     problem = ""
     if found != dimensions[kind]:
         problem = f"its algebra has {dimensions[kind]} dimensions, got {found}"
-    determinants = [_determinant(each) for each in group.discrete]
+    determinants = [complex(np.linalg.det(each.toarray())) for each in group.discrete]
     if kind in ("O", "SO", "Sp"):
         problem = problem or _broken_form(group, classical)
         if kind == "O" and not any(abs(each + 1) < 1e-6 for each in determinants):
@@ -327,13 +303,21 @@ def _broken_form(group: Group, classical: Classical) -> str:
     return "every generator keeps the form, AᵀB + BA = 0 and hᵀBh = B, and one does not"
 
 
-def _determinant(matrix: sparse.csr_array) -> complex:
-    return complex(np.linalg.det(matrix.toarray()))
-
-
 def _is_small(matrix: sparse.csr_array, against: sparse.csr_array) -> bool:
     largest = np.abs(against.data).max(initial=1.0)
     return bool(np.abs(matrix.data).max(initial=0.0) <= ROUNDING * largest)
+
+
+def digest_of(size: int, *lists: Sequence[sparse.csr_array]) -> str:
+    """What tells lists of matrices (size, size) from others; numbers count to 12 digits each."""
+    digest = hashlib.sha256(f"{size} {[len(each) for each in lists]};".encode())
+    for matrix in itertools.chain(*lists):
+        entries = matrix.tocoo()
+        numbers = _rounded(entries.data.astype(complex))
+        order = np.lexsort((entries.col, entries.row))
+        for part in (entries.row.astype(np.int64), entries.col.astype(np.int64), numbers):
+            digest.update(np.ascontiguousarray(part[order]).tobytes())
+    return digest.hexdigest()
 
 
 def _rounded(numbers: np.ndarray) -> np.ndarray:
@@ -345,7 +329,145 @@ def _rounded(numbers: np.ndarray) -> np.ndarray:
     return np.concatenate([whole + 0.0, exponents], axis=1)
 
 
-def _stacked(matrices: Sequence[sparse.csr_array], dimension: int, dtype: torch.dtype) -> Tensor:
-    if not matrices:
-        return torch.zeros(0, dimension, dimension, dtype=dtype)
-    return torch.from_numpy(np.stack([each.toarray() for each in matrices])).to(dtype)
+# -- generators as a user gives them, and what their matrices show ---------------------------
+
+
+def signed_permutation(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray] | None:
+    """(places, signs) if the matrix has one ±1 in every row and column, else None."""
+    columns = matrix.tocsc()
+    columns.eliminate_zeros()
+    one_each = np.array_equal(columns.indptr, np.arange(matrix.shape[0] + 1))
+    if not one_each or np.iscomplexobj(columns.data) or not (np.abs(columns.data) == 1).all():
+        return None
+    places = columns.indices.astype(np.int64)
+    if len(np.unique(places)) != len(places):
+        return None
+    return places, columns.data.astype(np.int64)
+
+
+def permutation_matrix(places: Sequence[int] | np.ndarray) -> sparse.csr_array:
+    """P with (P x)[places[i]] = x[i]."""
+    size = len(places)
+    return sparse.csr_array((np.ones(size), (np.asarray(places), np.arange(size))), (size, size))
+
+
+def as_matrix(given: Any, what: str) -> sparse.csr_array:
+    """What a user gave, as a sparse matrix of finite numbers; `what` names it in errors."""
+    if isinstance(given, LinearOperator):
+        given = _written_out(given)
+    if sparse.issparse(given):
+        matrix = sparse.csr_array(given, copy=True)
+    else:
+        array = (
+            given.detach().cpu().numpy() if isinstance(given, Tensor) else _as_array(given, what)
+        )
+        if array.ndim == 1:
+            return permutation_matrix(_as_places(array, what))
+        if array.ndim != 2:
+            raise CallerError(
+                f"{what}: expected a matrix (d, d) or a permutation of d integers, got shape "
+                f"{tuple(array.shape)}"
+            )
+        matrix = sparse.csr_array(array)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise CallerError(f"{what}: expected a square matrix, got shape {tuple(matrix.shape)}")
+    if not np.isfinite(matrix.data).all():
+        raise CallerError(f"{what}: expected finite numbers, got a NaN or an infinity")
+    is_complex = np.iscomplexobj(matrix.data) and bool(np.abs(matrix.data.imag).max(initial=0))
+    matrix = matrix.astype(np.complex128) if is_complex else matrix.real.astype(np.float64)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def _as_array(given: Any, what: str) -> np.ndarray:
+    try:
+        array = np.asarray(given)
+    except ValueError:  # rows of different lengths
+        array = np.array(None)
+    if array.dtype.kind not in "biufc":
+        raise CallerError(
+            f"{what}: expected a matrix (d, d) of numbers or a permutation of d integers, got "
+            f"{given!r}"
+        )
+    return array
+
+
+def _written_out(operator: LinearOperator, at_once: int = 256) -> sparse.csr_array:
+    """Some columns at a time, so that a sparse operator is never written out densely."""
+    rows, columns = operator.shape
+    parts = [
+        operator @ np.eye(columns, min(at_once, columns - start), -start)
+        for start in range(0, columns, at_once)
+    ]
+    return sparse.hstack([sparse.csc_array(part) for part in parts]) if parts else np.eye(rows)
+
+
+def _as_places(array: np.ndarray, what: str) -> np.ndarray:
+    whole = array.astype(np.int64) if np.isfinite(array.astype(float)).all() else array
+    if not np.array_equal(whole, array) or not np.array_equal(
+        np.sort(whole), np.arange(len(whole))
+    ):
+        raise CallerError(
+            f"{what}: expected a permutation of 0 … {len(array) - 1}, got {array.tolist()}"
+        )
+    return whole
+
+
+def is_singular(matrix: sparse.csr_array) -> bool:
+    """By the singular values of each block, so that h ⊗ 1 costs no more than h."""
+    _, labels = connected_components(np.abs(matrix), directed=False)
+    order = np.argsort(labels, kind="stable")
+    values = [
+        np.linalg.svd(matrix[block][:, block].toarray(), compute_uv=False)
+        for block in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+    ]
+    largest = max(float(each[0]) for each in values)
+    return not min(float(each[-1]) for each in values) > ROUNDING * largest
+
+
+def _real_rows(rows: sparse.csr_array) -> sparse.csr_array:
+    """Rows of complex numbers as real parts followed by imaginary parts."""
+    if not np.iscomplexobj(rows.data):
+        imaginary = sparse.csr_array(rows.shape)
+        return sparse.csr_array(sparse.hstack([rows, imaginary]))
+    return sparse.csr_array(sparse.hstack([rows.real, rows.imag]))
+
+
+def realified(matrix: sparse.csr_array) -> sparse.csr_array:
+    """X + iY as [[X, −Y], [Y, X]]."""
+    real, imaginary = matrix.real, sparse.csr_array(matrix.imag)
+    return sparse.csr_array(sparse.block_array([[real, -imaginary], [imaginary, real]]))
+
+
+class Span:
+    """All real combinations of some matrices (d, d): `dimension`, and `entries` that they use."""
+
+    def __init__(self, matrices: Sequence[sparse.csr_array]) -> None:
+        self.dimension = self.entries = 0
+        if not matrices:
+            return
+        rows = _real_rows(sparse.vstack([each.reshape(1, -1) for each in matrices]))
+        self._used = np.unique(rows.indices)
+        self.entries = len(self._used)
+        dense = rows[:, self._used].toarray()
+        norms = np.linalg.norm(dense, axis=1, keepdims=True)
+        _, values, basis = np.linalg.svd(dense / np.where(norms > 0, norms, 1), False)
+        self.dimension = int((values > ROUNDING).sum())
+        self._basis = basis[: self.dimension]
+
+    def distances(self, rows: sparse.csr_array) -> np.ndarray:
+        """How far from the span each matrix is, given as a row (d²)."""
+        real = _real_rows(rows)
+        if not self.dimension:
+            return np.sqrt(real.multiply(real).sum(1))
+        inside = real[:, self._used].toarray()
+        inside = inside - (inside @ self._basis.T) @ self._basis
+        outside = real.copy()
+        outside.data[np.isin(outside.indices, self._used)] = 0
+        return np.sqrt((inside**2).sum(1) + outside.multiply(outside).sum(1))
+
+    def contains(self, matrix: sparse.csr_array, scale: float | None = None) -> bool:
+        """Whether `matrix` is in the span, but for 1e-7 of `scale` (its own norm)."""
+        against = float(np.linalg.norm(matrix.data)) if scale is None else scale
+        return bool(self.distances(matrix.reshape(1, -1))[0] <= 1e-7 * against)

@@ -1,4 +1,6 @@
-"""Reads a group as it is written: `SO(3)`, `O(1,3)`, `Z(4) x Z(4)`, `Wreath(Z(3), S(2))`.
+"""Groups and representations as they are written on a command line and in files.
+
+**Groups**: `SO(3)`, `O(1,3)`, `Z(4) x Z(4)`, `Wreath(Z(3), S(2))`.
 
     product  = factor { "x" factor }
     factor   = name [ "(" argument { "," argument } ")" ]
@@ -8,7 +10,7 @@ A table says which factors there are, one pattern each: `SO(n)`, `SO(1,3)`, `Wre
 small letters stand for whole numbers and capitals for groups; numbers must be as written. `×` and
 `⁺` are read as x and +.
 
-Representations as they are written on a command line and in files.
+**Representations**:
 
     V >> V*V        linear maps from V to V ⊗ V; >> is loosest and comes once
     R + S           direct sum
@@ -21,8 +23,11 @@ Representations as they are written on a command line and in files.
     Scalar  P       scalar, pseudoscalar; a number n that stands alone is n scalars, 0 nothing
     irrep(l)        irreducible representation of order l of subgroups of O(2) and O(3)
 
-Spaces do not matter. Representations of your own are read by the names that are handed in.
+Representations of your own are read by the names that are handed in.
 `parse_representation(str(rep)) == rep` for every rep that is not bound to a group.
+
+Spaces do not matter. Both are read from left to right, one method a level of the grammar, and
+errors point at the place, counted from 1, where the text makes no sense.
 """
 
 from __future__ import annotations
@@ -31,14 +36,103 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups.factors import of_factor
 from isotropy.symmetry.groups.group import Group
-from isotropy.symmetry.groups.irreducible import irrep
 from isotropy.symmetry.groups.products import direct_product
-from isotropy.symmetry.groups.representations import Maps, P, Representation, Scalar, T, V
+from isotropy.symmetry.groups.representations import (
+    Maps,
+    P,
+    Representation,
+    Scalar,
+    T,
+    V,
+    irrep,
+    of_factor,
+)
+
+LARGEST_ORDER = 64
+"""Of T(p, q), a power and an irrep: beyond it was a slip."""
+DEEPEST = 50
+"""Parentheses within parentheses."""
+
+Read = TypeVar("Read")
+
+
+class _Token(NamedTuple):
+    kind: str  # "number", "word", "sign" or "end"
+    text: str
+    place: int  # of the first character, from 1
+
+
+class _Reader:
+    """The tokens of a text, and how far it has been read."""
+
+    tokens: str
+    """A regular expression with the groups number, word and sign."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = [
+            _Token(match.lastgroup or "", match.group(), match.start() + 1)
+            for match in re.finditer(self.tokens, text)
+        ]
+        self._tokens.append(_Token("end", "", len(text) + 1))
+        self._next = 0
+
+    @property
+    def _token(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _takes(self, sign: str) -> bool:
+        taken = self._token.kind == "sign" and self._token.text == sign
+        self._next += taken
+        return taken
+
+    def _expect(self, sign: str) -> None:
+        if not self._takes(sign):
+            raise self._unexpected(repr(sign))
+
+    def _of_kind(self, kind: str, expected: str) -> _Token:
+        """The next token, which is of this kind."""
+        token = self._token
+        if token.kind != kind:
+            raise self._unexpected(expected)
+        self._next += 1
+        return token
+
+    def _number(self, expected: str) -> int:
+        token = self._of_kind("number", expected)
+        if len(token.text) > 9:
+            raise CallerError(
+                f"expected a number of at most 9 digits at {self._at(token)}, got {token.text}"
+            )
+        return int(token.text)
+
+    def _listed(self, read: Callable[[], Read], most: int | None = None) -> list[Read]:
+        """What lies between parentheses, with commas between."""
+        self._expect("(")
+        found = [read()]
+        while len(found) != most and self._takes(","):
+            found.append(read())
+        self._expect(")")
+        return found
+
+    def _finish(self, expected: str) -> None:
+        if self._token.kind != "end":
+            raise self._unexpected(expected)
+
+    def _at(self, token: _Token) -> str:
+        return f"position {token.place} of {self._text!r}"
+
+    def _unexpected(self, expected: str) -> CallerError:
+        token = self._token
+        got = "the end" if token.kind == "end" else repr(token.text)
+        return CallerError(f"expected {expected} at {self._at(token)}, got {got}")
+
+
+# -- groups ------------------------------------------------------------------------------------
 
 
 class NamedGroup(NamedTuple):
@@ -50,37 +144,31 @@ class NamedGroup(NamedTuple):
 
 def read_group(text: str, table: Mapping[str, NamedGroup]) -> Group:
     """The group that `text` means; raises, naming the place, where it means none."""
-    reader = _Reader(text, table)
-    found = reader.product()
-    reader.finish()
-    return found
+    return _GroupReader(text.replace("⁺", "+").replace("×", "x"), table).whole()
 
 
-class _Reader:
-    """Reads from left to right, and knows where it is."""
+class _GroupReader(_Reader):
+    tokens = r"(?P<number>[+-]?[0-9]+)|(?P<word>[A-Za-wyz][A-Za-z0-9_]*\+?)|(?P<sign>\S)"
 
     def __init__(self, text: str, table: Mapping[str, NamedGroup]) -> None:
-        self.text, self.at = text.replace("⁺", "+").replace("×", "x"), 0
+        super().__init__(text)
         self.table = table
 
-    def product(self) -> Group:
-        factors = [self.factor()]
-        while self.take("x"):
-            factors.append(self.factor())
+    def whole(self) -> Group:
+        found = self._product()
+        self._finish("'x' and another group, or the end")
+        return found
+
+    def _product(self) -> Group:
+        factors = [self._factor()]
+        while self._takes("x"):
+            factors.append(self._factor())
         return direct_product(*factors)
 
-    def factor(self) -> Group:
-        name = self.match(r"[A-Za-z]\w*\+?")
-        if name is None:
-            raise self.error("the name of a group")
+    def _factor(self) -> Group:
+        name = self._of_kind("word", "the name of a group").text
         patterns = _patterns(name, self.table)
-        arguments: list[Any] = []
-        if self.take("("):
-            arguments.append(self.argument())
-            while self.take(","):
-                arguments.append(self.argument())
-            if not self.take(")"):
-                raise self.error("')'")
+        arguments = self._listed(self._argument) if self._token.text == "(" else []
         for pattern, wanted in patterns.items():
             if _fits(wanted, arguments):
                 given = [
@@ -90,31 +178,8 @@ class _Reader:
         written = f"{name}({','.join(map(str, arguments))})" if arguments else name
         raise CallerError(f"group {written!r}: expected {' or '.join(patterns)}")
 
-    def argument(self) -> int | Group:
-        number = self.match(r"[+-]?\d+")
-        return self.product() if number is None else int(number)
-
-    def match(self, pattern: str) -> str | None:
-        found = re.compile(rf"\s*({pattern})", re.ASCII).match(self.text, self.at)
-        if found is None:
-            return None
-        self.at = found.end()
-        return found[1]
-
-    def take(self, symbol: str) -> bool:
-        return self.match(re.escape(symbol)) is not None
-
-    def finish(self) -> None:
-        if self.text[self.at :].strip():
-            raise self.error("'x' and another group, or the end")
-
-    def error(self, expected: str) -> CallerError:
-        rest = self.text[self.at :].lstrip()
-        got = repr(rest[0]) if rest else "the end"
-        place = len(self.text) - len(rest) + 1
-        return CallerError(
-            f"group {self.text!r}: expected {expected} at position {place}, got {got}"
-        )
+    def _argument(self) -> int | Group:
+        return self._number("") if self._token.kind == "number" else self._product()
 
 
 def _patterns(name: str, table: Mapping[str, NamedGroup]) -> dict[str, list[str]]:
@@ -147,10 +212,7 @@ def _fits(wanted: list[str], given: list[Any]) -> bool:
     )
 
 
-LARGEST_ORDER = 64
-"""Of T(p, q), a power and an irrep: beyond it was a slip."""
-DEEPEST = 50
-"""Parentheses within parentheses."""
+# -- representations ---------------------------------------------------------------------------
 
 NAMED = MappingProxyType({"V": V, "Scalar": Scalar, "P": P})
 """Words that stand for a representation."""
@@ -158,12 +220,6 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Representation], int]] = MappingProx
     {"T": (T, 2), "irrep": (irrep, 1)}
 )
 """Words that take numbers, and at most how many."""
-
-
-class _Token(NamedTuple):
-    kind: str  # "number", "word", "sign" or "end"
-    text: str
-    place: int  # of the first character, from 1
 
 
 def parse_representation(
@@ -179,21 +235,19 @@ def parse_representation(
         raise CallerError(
             f"expected names other than {', '.join([*NAMED, *FUNCTIONS])}, got {taken}"
         )
-    return _Parser(text, {**NAMED, **names}).whole()
+    return _RepresentationReader(text, {**NAMED, **names}).whole()
 
 
-class _Parser:
-    """Recursive descent, one method a level of the grammar.
-
-    whole = sum [">>" sum];  sum = product {"+" product};  product = factor {"*" factor};
+class _RepresentationReader(_Reader):
+    """whole = sum [">>" sum];  sum = product {"+" product};  product = factor {"*" factor};
     factor = number factor | number | atom {"'" | "^" number | "@" number}
     """
 
+    tokens = r"(?P<number>[0-9]+)|(?P<word>[^\W\d]\w*)|(?P<sign>>>|\S)"
+
     def __init__(self, text: str, names: Mapping[str, Representation]) -> None:
-        self._text = text
+        super().__init__(text)
         self._names = names
-        self._tokens = _tokens(text)
-        self._next = 0
         self._depth = 0
 
     def whole(self) -> Representation | Maps:
@@ -219,11 +273,9 @@ class _Parser:
         return found * Scalar if isinstance(found, int) else found
 
     def _factor(self) -> Representation | int:
-        token = self._token
-        if token.kind == "number":
+        if self._token.kind == "number":
             amount = self._number("a number")
-            following = self._token
-            if following.kind == "word" or following.text == "(":
+            if self._token.kind == "word" or self._token.text == "(":
                 return amount * self._factor()
             return amount
         found = self._atom()
@@ -238,15 +290,12 @@ class _Parser:
                 return found
 
     def _atom(self) -> Representation:
-        token = self._token
-        if token.text == "(":
+        if self._token.text == "(":
             return self._parenthesis()
-        if token.kind != "word":
-            raise self._unexpected("a factor")
-        self._next += 1
+        token = self._of_kind("word", "a factor")
         if token.text in FUNCTIONS:
             function, most = FUNCTIONS[token.text]
-            return function(*self._arguments(token.text, most))
+            return function(*self._listed(lambda: self._order(f"a number for {token.text}"), most))
         if token.text not in self._names:
             raise self._unknown(token)
         return self._names[token.text]
@@ -256,7 +305,7 @@ class _Parser:
         if self._depth > DEEPEST:
             raise CallerError(
                 f"expected at most {DEEPEST} parentheses within each other, got more at "
-                f"{self._where()}"
+                f"{self._at(self._token)}"
             )
         self._expect("(")
         found = self._sum()
@@ -264,76 +313,20 @@ class _Parser:
         self._depth -= 1
         return found
 
-    def _arguments(self, name: str, most: int) -> list[int]:
-        self._expect("(")
-        found = [self._order(f"a number for {name}")]
-        while len(found) < most and self._takes(","):
-            found.append(self._order(f"a number for {name}"))
-        self._expect(")")
-        return found
-
     def _order(self, what: str) -> int:
-        where = self._where()
+        token = self._token
         found = self._number(what)
         if found > LARGEST_ORDER:
-            raise CallerError(f"expected {what} of at most {LARGEST_ORDER} at {where}, got {found}")
+            raise CallerError(
+                f"expected {what} of at most {LARGEST_ORDER} at {self._at(token)}, got {found}"
+            )
         return found
-
-    def _number(self, what: str) -> int:
-        if self._token.kind != "number":
-            raise self._unexpected(what)
-        self._next += 1
-        return int(self._tokens[self._next - 1].text)
-
-    # -- tokens --------------------------------------------------------------------------------
-
-    @property
-    def _token(self) -> _Token:
-        return self._tokens[self._next]
-
-    def _takes(self, sign: str) -> bool:
-        taken = self._token.kind == "sign" and self._token.text == sign
-        self._next += taken
-        return taken
-
-    def _expect(self, sign: str) -> None:
-        if not self._takes(sign):
-            raise self._unexpected(repr(sign))
-
-    def _finish(self, expected: str) -> None:
-        if self._token.kind != "end":
-            raise self._unexpected(expected)
-
-    def _where(self) -> str:
-        return f"position {self._token.place} of {self._text!r}"
-
-    def _unexpected(self, expected: str) -> CallerError:
-        got = "the end" if self._token.kind == "end" else repr(self._token.text)
-        return CallerError(f"expected {expected} at {self._where()}, got {got}")
 
     def _unknown(self, token: _Token) -> CallerError:
         known = [*self._names, *FUNCTIONS]
         near = difflib.get_close_matches(token.text, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return CallerError(
-            f"unknown representation {token.text!r} at position {token.place} of {self._text!r}: "
-            f"expected one of {', '.join(known)}{hint}"
+            f"unknown representation {token.text!r} at {self._at(token)}: expected one of "
+            f"{', '.join(known)}{hint}"
         )
-
-
-def _tokens(text: str) -> list[_Token]:
-    found = []
-    for match in re.finditer(r"(?P<number>[0-9]+)|(?P<word>[^\W\d]\w*)|(?P<sign>>>|\S)", text):
-        kind, token = match.lastgroup or "", match.group()
-        if kind == "sign" and token not in (">>", *"+*^'@(),"):
-            raise CallerError(
-                f"expected a representation such as V, T(2), 3V + V*V' or V >> V*V, got {token!r} "
-                f"at position {match.start() + 1} of {text!r}"
-            )
-        if kind == "number" and len(token) > 9:
-            raise CallerError(
-                f"expected a number of at most 9 digits at position {match.start() + 1} of "
-                f"{text!r}, got {token}"
-            )
-        found.append(_Token(kind, token, match.start() + 1))
-    return [*found, _Token("end", "", len(text) + 1)]

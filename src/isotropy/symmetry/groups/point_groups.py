@@ -22,13 +22,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import scipy.sparse as sparse
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.symmetry.actions.finite import Element, FiniteAction, MapAction
 from isotropy.symmetry.groups.catalogue import group_named
-from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.group import Group, signed_permutation
+from isotropy.symmetry.groups.products import finite_elements
 
 Matrix = tuple[tuple[int, int], tuple[int, int]]
 
@@ -40,7 +42,6 @@ ELEMENTS: dict[str, Matrix] = {
     "turn_270": ((0, 1), (-1, 0)),
 }
 """Elements of `flip` and `quarter_turns` by their names."""
-_IDENTITY: Matrix = ((1, 0), (0, 1))
 _ADVICE = "choose among Trivial(2), C(2), C(4), D(1), D(2) and D(4)"
 
 
@@ -75,13 +76,11 @@ class PointGroup:
                 f"group {group.name}: expected a group on the plane R^2, got one on "
                 f"{field}^{group.dimension}; {_ADVICE}"
             )
-        generators = [_on_grid(each.toarray(), group.name) for each in group.discrete]
-        found = [_IDENTITY]
-        for element in found:  # which grows, by at most the eight symmetries of the square
-            for generator in generators:
-                product = _product(generator, element)
-                if product not in found:
-                    found.append(product)
+        for generator in group.discrete:
+            _on_grid(generator.toarray(), group.name)
+        elements = finite_elements(group, largest=8)
+        assert elements is not None, "the square has eight symmetries"
+        found = (_on_grid(each.toarray(), group.name) for each in elements.values())
         return cls(group.name, tuple(found))
 
     @classmethod
@@ -113,14 +112,14 @@ class PointGroup:
     @property
     def product(self) -> Tensor:
         """Places of products, (|H|, |H|): entry [g, h] is the place of g h."""
-        found = [[self._place(_product(g, h)) for h in self.matrices] for g in self.matrices]
-        return torch.tensor(found, device="cpu")
+        elements = self.elements
+        products = torch.einsum("gij,hjk->ghik", elements, elements)
+        return (products[:, :, None] == elements).all(-1).all(-1).long().argmax(-1)
 
     @property
     def inverse(self) -> Tensor:
         """Places of inverses, (|H|,)."""
-        places = [self._place(_transposed(h)) for h in self.matrices]
-        return torch.tensor(places, device="cpu")
+        return (self.product == 0).long().argmax(-1)
 
     @property
     def exchanges_axes(self) -> bool:
@@ -157,17 +156,11 @@ class PointGroup:
     def __repr__(self) -> str:
         return self.name
 
-    def _place(self, matrix: Matrix) -> int:
-        return self.matrices.index(matrix)
-
 
 def _on_grid(matrix: np.ndarray, name: str) -> Matrix:
     """The generator in integers; raises if it is not a symmetry of the square."""
     whole = np.round(matrix)
-    signed_permutation = np.array_equal(np.abs(whole) @ np.ones(2), np.ones(2)) and np.array_equal(
-        np.ones(2) @ np.abs(whole), np.ones(2)
-    )
-    if np.abs(matrix - whole).max() > 1e-9 or not signed_permutation:
+    if np.abs(matrix - whole).max() > 1e-9 or signed_permutation(sparse.csr_array(whole)) is None:
         written = np.array2string(matrix, precision=3, suppress_small=True).replace("\n", "")
         raise CallerError(
             f"group {name} does not act on the grid: its generator {written} does not send pixels "
@@ -175,15 +168,3 @@ def _on_grid(matrix: np.ndarray, name: str) -> Matrix:
         )
     (a, b), (c, d) = whole.astype(int).tolist()
     return ((a, b), (c, d))
-
-
-def _product(left: Matrix, right: Matrix) -> Matrix:
-    (a, b), (c, d) = left
-    (e, f), (g, h) = right
-    return ((a * e + b * g, a * f + b * h), (c * e + d * g, c * f + d * h))
-
-
-def _transposed(matrix: Matrix) -> Matrix:
-    """The inverse of a signed permutation."""
-    (a, b), (c, d) = matrix
-    return ((a, c), (b, d))

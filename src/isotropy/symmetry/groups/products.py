@@ -1,4 +1,4 @@
-"""Groups made of groups: embedded, direct, semidirect and wreath products (Finzi 2023, A.1.7).
+"""Groups made of groups (Finzi 2023, A.1.7), and whether one group can be a subgroup of another.
 
     embed               on R^D, moving d coordinates in a row and leaving the others in place
     direct_product      G × H on V ⊗ W, the index of V slow:    A ⊗ 1, 1 ⊗ B;   g ⊗ 1, 1 ⊗ h
@@ -7,10 +7,8 @@
 
 A direct product remembers its `factors`: its bases are Kronecker products of theirs.
 
-Whether a group can be a subgroup of another, matrices of one being matrices of the other.
-
-That every element of the one is an element of the other cannot be told from generators in general.
-What is told, each a property that a subgroup inherits, of its generators A and h:
+That every element of one group is in another cannot be told from generators in general.
+`check_subgroup` asks for what a subgroup inherits, of its generators A and h, and believes more:
 
     the same V           the same dimension, and real matrices in a real group
     Lie algebra          every A is a combination of the group's A_i
@@ -19,24 +17,26 @@ What is told, each a property that a subgroup inherits, of its generators A and 
     a form B             hᵀ B h = B, where the group is known to keep B
     determinant 1        det h = 1, where the group's are
     finite groups        h is one of the elements, where the group has at most `LARGEST_SEARCHED`
-
-The rest is believed.
 """
 
 from __future__ import annotations
 
 import operator
+from functools import lru_cache
 
 import numpy as np
 import scipy.sparse as sparse
 from scipy.sparse.csgraph import connected_components
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.actions.images import Span, signed_permutation
-from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.group import Group, Span, signed_permutation
 
 LARGEST_ENUMERATED = 2000
 """Elements of a finite normal subgroup up to which all are listed, to see whether it is normal."""
+LARGEST_SEARCHED = 200
+"""Elements of a finite group up to which all are listed, to look for those of a subgroup."""
+ROUNDING = 1e-7
+"""The largest violation of a property that subgroups inherit, relative to the generator."""
 
 
 def embed(group: Group, dimension: int, first: int = 0, *, name: str | None = None) -> Group:
@@ -84,7 +84,13 @@ def direct_product(first: Group, *others: Group) -> Group:
     )
 
 
-def semidirect_product(normal: Group, acting: Group, *, name: str | None = None) -> Group:
+@lru_cache(maxsize=64)
+def is_direct_product(group: Group) -> bool:
+    """Whether the generators are those of `direct_product` of its factors, in its order."""
+    return bool(group.factors) and direct_product(*group.factors) == group
+
+
+def semidirect_product(normal: Group, acting: Group) -> Group:
     """N ⋊ H on the space on which both act: the group of all n h.
 
     Raises unless H normalises N, that is h n h⁻¹ is in N for all generators:
@@ -102,7 +108,7 @@ def semidirect_product(normal: Group, acting: Group, *, name: str | None = None)
         )
     _check_normal(normal, acting)
     return Group(
-        name or f"Semidirect({normal},{acting})",
+        f"Semidirect({normal},{acting})",
         algebra=[*normal.algebra, *acting.algebra],
         discrete=[*normal.discrete, *acting.discrete],
         dimension=normal.dimension,
@@ -232,10 +238,7 @@ def _not_normal(normal: Group, acting: Group, why: str) -> CallerError:
     )
 
 
-ROUNDING = 1e-7
-"""The largest violation, relative to the generator."""
-LARGEST_SEARCHED = 200
-"""Elements of a finite group up to which all are listed."""
+# -- is one group within another? --------------------------------------------------------------
 
 
 def check_subgroup(subgroup: Group, group: Group) -> None:
@@ -250,7 +253,8 @@ def check_subgroup(subgroup: Group, group: Group) -> None:
         )
     if subgroup.is_complex and not group.is_complex:
         raise CallerError(f"{start}: its matrices are complex, those of {group} real")
-    if not _is_within(subgroup, group):
+    span = Span(group.algebra)
+    if not all(span.contains(each) for each in subgroup.algebra):
         raise CallerError(f"{start}: its Lie algebra is not in that of {group}")
     if group.is_unitary and not subgroup.is_unitary:
         kind = "unitary" if group.is_complex else "orthogonal"
@@ -274,18 +278,6 @@ def has_determinant_one(group: Group) -> bool:
     return bool(numbers.max(initial=0.0) <= ROUNDING)
 
 
-def _is_within(subgroup: Group, group: Group) -> bool:
-    """Every A of the subgroup is a real combination of the group's A_i."""
-    inner, outer = (_real_rows(each) for each in (subgroup, group))
-    if not inner.nnz or not outer.nnz:
-        return not inner.nnz
-    used = np.unique(np.concatenate([inner.indices, outer.indices]))
-    rows, wanted = outer[:, used].toarray(), inner[:, used].toarray()
-    found = np.linalg.lstsq(rows.T, wanted.T, rcond=None)[0]
-    left = np.abs(rows.T @ found - wanted.T).max()
-    return bool(left <= ROUNDING * max(1.0, float(np.abs(wanted).max())))
-
-
 def _is_among_elements(subgroup: Group, group: Group) -> bool:
     """Adding the subgroup's generators to a finite group gives no new element."""
     elements = finite_elements(group, LARGEST_SEARCHED)
@@ -297,14 +289,6 @@ def _is_among_elements(subgroup: Group, group: Group) -> bool:
         dimension=group.dimension,
     )
     return finite_elements(both, len(elements)) is not None
-
-
-def _real_rows(group: Group) -> sparse.csr_array:
-    """Every A flattened, real and imaginary part after each other, (D, 2 d²)."""
-    if not group.algebra:
-        return sparse.csr_array((1, 2 * group.dimension**2))
-    rows = sparse.vstack([each.reshape(1, -1) for each in group.algebra]).tocsr()
-    return sparse.csr_array(sparse.hstack([rows.real, rows.imag]).tocsr())
 
 
 def _keeps(element: np.ndarray, form: np.ndarray) -> bool:

@@ -10,28 +10,26 @@
     R >> S  linear maps from R to S, matrices (dim S, dim R)       ρ_S ⊗ ρ_R*
 
 (Finzi 2023, Table 2.1.) A representation is written before there is a group, `V >> V * V`, and
-bound to one by a call, `(V >> V * V)(SO(3))`; what is bound to different groups does not mix. On
-binding each atom is asked whether it is a representation of the group.
+bound to one by a call, `(V >> V * V)(SO(3))`; what is bound to different groups does not mix.
 
 Kept in normal form: a sum of products of `Atom`s, `terms`, each an amount and the atoms of one
 product. A product of sums is the sum of all products, in the order left to right; its blocks lie
 one after another. Bases are found for each pair of terms (`isotropy.bases`).
 
-`str` writes what `language` reads.
-
-Whether ρ, a function of the group's matrices, is a representation of the group.
+On binding each atom is asked whether it is a representation of the group. One given by its user
+(`custom`) is checked on sampled elements g, h and every infinitesimal generator A,
 
     ρ(1) = 1,    ρ(g h) = ρ(g) ρ(h),    exp(dρ(A)) = ρ(exp A)
 
-on sampled elements g, h and every infinitesimal generator A, each within `TOLERANCE` of the norms
-on its right. The last two are compared on a few random vectors, so that ρ of size n takes O(n²)
-work. A representation given by its user (`custom`) is checked whenever it is bound to a new group;
-sums, products, duals and restrictions of representations are representations by construction.
+each within `TOLERANCE` of the norms on its right. The last two are compared on a few random
+vectors, so that ρ of size n takes O(n²) work. Sums, products, duals and restrictions of
+representations are representations by construction.
+
+`str` writes what `language` reads.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,9 +45,22 @@ from scipy.sparse.linalg import expm_multiply
 from torch import Tensor
 
 from isotropy.checks import CallerError, shape_text
-from isotropy.symmetry.groups.atoms import BASE, PSEUDOSCALAR, Atom, Product
-from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.atoms import (
+    BASE,
+    PSEUDOSCALAR,
+    Atom,
+    Irreducible,
+    OfFactor,
+    Product,
+)
+from isotropy.symmetry.groups.group import Group, digest_of
 from isotropy.symmetry.groups.products import check_subgroup
+
+__all__ = [
+    "BASE", "PSEUDOSCALAR", "Atom", "Custom", "Maps", "P", "Product", "Representation", "Scalar",
+    "T", "Term", "V", "custom", "irrep", "is_permutation", "of_factor", "product_element",
+    "product_size",
+]  # fmt: skip
 
 TOLERANCE = 1e-8
 """The largest violation, relative to the norms of ρ(g) and ρ(h)."""
@@ -59,86 +70,6 @@ VECTORS = 3
 """On how many vectors both sides are compared."""
 LARGEST = 1.0
 """The Frobenius norm of the largest Σ z_i A_i: boosts and scalings grow exponentially with it."""
-
-
-def check_atom(atom: Atom, group: Group, *, generator: torch.Generator | None = None) -> None:
-    """Raise `CallerError` unless `atom` is a representation of `group`; see the module."""
-    generator = generator or torch.Generator().manual_seed(0)
-    _check_values(atom, group)
-    elements = group.sample(2 * PAIRS, generator, largest=LARGEST)
-    vectors = torch.randn(atom.size(group), VECTORS, generator=generator, dtype=torch.float64)
-    vectors = (vectors / torch.linalg.vector_norm(vectors, dim=0)).to(elements.dtype)
-    for g, h in elements.unflatten(0, (PAIRS, 2)):
-        left, right, both = (_image(atom, group, each) for each in (g, h, g @ h))
-        scale = float(torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right))
-        expected = left @ (right @ vectors)
-        _check_equal(both @ vectors, expected, scale, "ρ(gh) = ρ(g)ρ(h)", atom, group)
-    _check_derivatives(atom, group, vectors)
-
-
-def _check_values(atom: Atom, group: Group) -> None:
-    """ρ(1) is a finite square matrix of the group's numbers, and the identity."""
-    identity = torch.eye(group.dimension, dtype=group.algebra_tensor().dtype)
-    image = _image(atom, group, identity)
-    if not isinstance(image, Tensor) or image.ndim != 2 or image.shape[0] != image.shape[1]:
-        got = f"shape {tuple(image.shape)}" if isinstance(image, Tensor) else repr(type(image))
-        raise CallerError(
-            f"ρ of {atom}, a representation of {group}: expected a square matrix for a matrix "
-            f"{tuple(identity.shape)}, got {got}"
-        )
-    if image.dtype != identity.dtype:
-        raise CallerError(
-            f"ρ of {atom}, a representation of {group}: expected {identity.dtype} for "
-            f"{identity.dtype}, got {image.dtype}; let constants follow the dtype of the argument, "
-            "and take the real form of what is complex"
-        )
-    expected = torch.eye(len(image), dtype=image.dtype)
-    _check_equal(image, expected, len(image) ** 0.5, "ρ(1) = 1", atom, group)
-
-
-def _check_derivatives(atom: Atom, group: Group, vectors: Tensor) -> None:
-    for generator, image in zip(group.algebra_tensor(), atom.algebra(group), strict=True):
-        if not np.isfinite(image.data).all():
-            raise CallerError(
-                f"{atom} is not a representation of {group}: its derivative at the identity has a "
-                "NaN or an infinity; ρ has to be smooth there, beware of square roots of zero"
-            )
-        step = LARGEST / max(LARGEST, float(torch.linalg.matrix_norm(generator)))
-        moved = _image(atom, group, torch.linalg.matrix_exp(step * generator))
-        expected = torch.from_numpy(expm_multiply(step * image, vectors.numpy()))
-        scale = float(torch.linalg.matrix_norm(moved))
-        _check_equal(moved @ vectors, expected, scale, "ρ(exp A) = exp(dρ(A))", atom, group)
-
-
-def _image(atom: Atom, group: Group, element: Tensor) -> Tensor:
-    """ρ(g), all of it finite."""
-    image = atom.element(group, element)
-    if isinstance(image, Tensor) and not bool(torch.isfinite(image).all()):
-        raise CallerError(
-            f"{atom} is not a representation of {group}: ρ(g) of an element has a NaN or an "
-            "infinity"
-        )
-    return image
-
-
-def _check_equal(
-    found: Tensor, expected: Tensor, scale: float, law: str, atom: Atom, group: Group
-) -> None:
-    """‖found − expected‖ within the tolerance of `scale`."""
-    worst = float(torch.linalg.matrix_norm(found - expected)) / max(scale, 1.0)
-    if not worst <= TOLERANCE:
-        raise CallerError(
-            f"{atom} is not a representation of {group}: expected {law}, got a relative difference "
-            f"of {worst:.1e}; write ρ as a smooth function of the group's matrix g that keeps "
-            "products"
-        )
-
-
-__all__ = [
-    "BASE", "PSEUDOSCALAR", "Atom", "Custom", "Maps", "P", "Product", "Representation", "Scalar",
-    "T", "Term", "V", "custom", "is_permutation", "product_element", "product_size",
-]  # fmt: skip
-
 LARGEST_TERMS = 20_000
 """Terms in one sum: beyond it a multiplicity or a power was a slip."""
 
@@ -197,17 +128,8 @@ def _check_once(atom: Atom, group: Group) -> None:
 
 @lru_cache(maxsize=512)
 def _digest(atom: Atom, group: Group) -> str:
-    """Of its size and its images of the generators, rounded to 9 places."""
-    digest = hashlib.sha256(str(atom.size(group)).encode())
-    for image in (*atom.algebra(group), *atom.discrete(group)):
-        rounded = sparse.csr_array(image.astype(complex))
-        rounded.data = np.round(rounded.data, 9) + 0.0  # no −0
-        rounded.eliminate_zeros()
-        rounded.sort_indices()
-        for part in (rounded.indptr.astype(np.int64), rounded.indices.astype(np.int64)):
-            digest.update(part.tobytes())
-        digest.update(rounded.data.tobytes())
-    return digest.hexdigest()
+    """Of its size and its images of the generators."""
+    return digest_of(atom.size(group), atom.algebra(group), atom.discrete(group))
 
 
 @dataclass(frozen=True)
@@ -258,7 +180,7 @@ class Representation:
         """The same of a subgroup, whose elements are matrices of the group: the same ρ of fewer g.
 
         Refused where the subgroup cannot be one: another dimension (`embed` it first), or one of
-        the properties that `restriction.check_subgroup` knows.
+        the properties that `products.check_subgroup` knows.
         """
         check_subgroup(subgroup, self.group)
         return Representation(self.terms, subgroup)
@@ -367,14 +289,18 @@ class Representation:
         return f"{self} of {self._group}" if self._group else str(self)
 
 
+@dataclass(frozen=True, repr=False)
 class Maps:
     """Linear maps from `source` to `target`: matrices (target.size, source.size)."""
 
-    def __init__(self, source: Representation, target: Representation) -> None:
-        group = _common_group(source, target)
+    source: Representation
+    target: Representation
+
+    def __post_init__(self) -> None:
+        group = _common_group(self.source, self.target)
         if group is not None:
-            source, target = source(group), target(group)
-        self.source, self.target = source, target
+            object.__setattr__(self, "source", self.source(group))
+            object.__setattr__(self, "target", self.target(group))
 
     def __call__(self, group: Group) -> Maps:
         """The same, of this group."""
@@ -393,13 +319,6 @@ class Maps:
         """Entries of a matrix."""
         return self.source.size * self.target.size
 
-    def __eq__(self, other: object) -> bool:
-        mine = (self.source, self.target)
-        return isinstance(other, Maps) and mine == (other.source, other.target)
-
-    def __hash__(self) -> int:
-        return hash((self.source, self.target))
-
     def __str__(self) -> str:
         return f"{self.source} >> {self.target}"
 
@@ -413,6 +332,40 @@ def T(p: int, q: int = 0) -> Representation:
     if not all(isinstance(each, Integral) and int(each) >= 0 for each in orders):
         raise CallerError(f"T(p, q): expected whole p and q of at least 0, got {p} and {q}")
     return Representation((Term(1, (BASE,) * p + (BASE.dual,) * q),))
+
+
+def irrep(order: int) -> Representation:
+    """The irreducible representation of order l; see `atoms`. That of order 0 is `Scalar`.
+
+    Of groups of orthogonal 2×2 and 3×3 matrices; refused on binding to another.
+    """
+    given: object = order
+    if not isinstance(given, Integral) or int(given) < 0:
+        raise CallerError(f"irrep(order): expected a whole number of at least 0, got {order!r}")
+    if int(given) == 0:
+        return Scalar
+    return Representation((Term(1, (Irreducible(int(given)),)),))
+
+
+def of_factor(representation: Representation, index: int) -> Representation:
+    """The representation of factor `index`, counted from 0, as one of the direct product.
+
+    >>> (of_factor(V, 0) * of_factor(V, 1))(direct_product(SO(3), S(4)))  # the product's own V
+    """
+    given: object = index
+    if not isinstance(given, Integral) or int(given) < 0:
+        raise CallerError(f"of_factor: expected an index of at least 0, got {index!r}")
+    if representation.is_bound:
+        raise CallerError(
+            f"of_factor: expected a representation that is not bound to a group, got "
+            f"{representation!r}; bind the result to the direct product"
+        )
+    return Representation(
+        tuple(
+            Term(term.amount, tuple(OfFactor(atom, int(given)) for atom in term.atoms))
+            for term in representation.terms
+        )
+    )
 
 
 def custom(name: str, rho: Callable[[Tensor], Tensor]) -> Representation:
@@ -509,6 +462,82 @@ def _as_amount(other: object) -> int:
     if not isinstance(other, Integral) or int(other) < 0:
         raise CallerError(f"expected a representation or a whole number, got {other!r}")
     return int(other)
+
+
+# -- is it a representation? -------------------------------------------------------------------
+
+
+def check_atom(atom: Atom, group: Group, *, generator: torch.Generator | None = None) -> None:
+    """Raise `CallerError` unless `atom` is a representation of `group`; see the module."""
+    generator = generator or torch.Generator().manual_seed(0)
+    _check_values(atom, group)
+    elements = group.sample(2 * PAIRS, generator, largest=LARGEST)
+    vectors = torch.randn(atom.size(group), VECTORS, generator=generator, dtype=torch.float64)
+    vectors = (vectors / torch.linalg.vector_norm(vectors, dim=0)).to(elements.dtype)
+    for g, h in elements.unflatten(0, (PAIRS, 2)):
+        left, right, both = (_image(atom, group, each) for each in (g, h, g @ h))
+        scale = float(torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right))
+        expected = left @ (right @ vectors)
+        _check_equal(both @ vectors, expected, scale, "ρ(gh) = ρ(g)ρ(h)", atom, group)
+    _check_derivatives(atom, group, vectors)
+
+
+def _check_values(atom: Atom, group: Group) -> None:
+    """ρ(1) is a finite square matrix of the group's numbers, and the identity."""
+    identity = torch.eye(group.dimension, dtype=group.algebra_tensor().dtype)
+    image = _image(atom, group, identity)
+    if not isinstance(image, Tensor) or image.ndim != 2 or image.shape[0] != image.shape[1]:
+        got = f"shape {tuple(image.shape)}" if isinstance(image, Tensor) else repr(type(image))
+        raise CallerError(
+            f"ρ of {atom}, a representation of {group}: expected a square matrix for a matrix "
+            f"{tuple(identity.shape)}, got {got}"
+        )
+    if image.dtype != identity.dtype:
+        raise CallerError(
+            f"ρ of {atom}, a representation of {group}: expected {identity.dtype} for "
+            f"{identity.dtype}, got {image.dtype}; let constants follow the dtype of the argument, "
+            "and take the real form of what is complex"
+        )
+    expected = torch.eye(len(image), dtype=image.dtype)
+    _check_equal(image, expected, len(image) ** 0.5, "ρ(1) = 1", atom, group)
+
+
+def _check_derivatives(atom: Atom, group: Group, vectors: Tensor) -> None:
+    for generator, image in zip(group.algebra_tensor(), atom.algebra(group), strict=True):
+        if not np.isfinite(image.data).all():
+            raise CallerError(
+                f"{atom} is not a representation of {group}: its derivative at the identity has a "
+                "NaN or an infinity; ρ has to be smooth there, beware of square roots of zero"
+            )
+        step = LARGEST / max(LARGEST, float(torch.linalg.matrix_norm(generator)))
+        moved = _image(atom, group, torch.linalg.matrix_exp(step * generator))
+        expected = torch.from_numpy(expm_multiply(step * image, vectors.numpy()))
+        scale = float(torch.linalg.matrix_norm(moved))
+        _check_equal(moved @ vectors, expected, scale, "ρ(exp A) = exp(dρ(A))", atom, group)
+
+
+def _image(atom: Atom, group: Group, element: Tensor) -> Tensor:
+    """ρ(g), all of it finite."""
+    image = atom.element(group, element)
+    if isinstance(image, Tensor) and not bool(torch.isfinite(image).all()):
+        raise CallerError(
+            f"{atom} is not a representation of {group}: ρ(g) of an element has a NaN or an "
+            "infinity"
+        )
+    return image
+
+
+def _check_equal(
+    found: Tensor, expected: Tensor, scale: float, law: str, atom: Atom, group: Group
+) -> None:
+    """‖found − expected‖ within the tolerance of `scale`."""
+    worst = float(torch.linalg.matrix_norm(found - expected)) / max(scale, 1.0)
+    if not worst <= TOLERANCE:
+        raise CallerError(
+            f"{atom} is not a representation of {group}: expected {law}, got a relative difference "
+            f"of {worst:.1e}; write ρ as a smooth function of the group's matrix g that keeps "
+            "products"
+        )
 
 
 V = Representation((Term(1, (BASE,)),))
