@@ -14,7 +14,7 @@ import torch
 from data_files import idx_bytes
 
 from isotropy.checks import CallerError
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_embedded_digits.py"
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kinds import kind_named
-from isotropy.data.augmentation import FlipsAndShifts
+from isotropy.data.variants import FlipsAndShifts
 from isotropy.evidence.settings import PRECISIONS, Precision
 
 Objective = Literal["laplace", "map"]
