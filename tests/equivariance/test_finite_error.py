@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
+from measured_networks import Compute, draw, seeded
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.equivariance.finite_error import (
     HALF_WIDTHS,
-    OTHER_UNIT,
+    OTHER_HALF_WIDTH,
     amounts_text,
     default_half_width,
     finite_errors,
@@ -25,25 +26,6 @@ from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS
 from isotropy.symmetry.actions.linear import linear_action
 from isotropy.symmetry.actions.points import POINT_GENERATORS, points
 from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS
-
-
-class Compute(nn.Module):
-    """A function as a network."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, inputs):
-        return self.function(inputs)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def turned(cloud: Tensor, angle: float) -> Tensor:
@@ -85,10 +67,7 @@ def test_every_unit_of_the_package_has_a_half_width_of_its_own() -> None:
 def test_half_widths_are_in_coordinates() -> None:
     assert default_half_width(GENERATORS["rotation"]) == pytest.approx(math.radians(15))
     assert default_half_width(GENERATORS["translation_x"]) == pytest.approx(0.25)
-    # Five pixels of fifty are a tenth of the width, a fifth of half of it.
-    assert default_half_width(GENERATORS["translation_x"], 50) == pytest.approx(0.2)
-    assert default_half_width(GENERATORS["rotation"], 50) == pytest.approx(math.radians(15))
-    assert default_half_width(Generator("own", "parsec")) == OTHER_UNIT.amount
+    assert default_half_width(Generator("own", "parsec")) == OTHER_HALF_WIDTH
     assert amounts_text(GENERATORS["rotation"], math.radians(15)) == "±15 degrees"
 
 

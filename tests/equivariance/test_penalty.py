@@ -6,29 +6,17 @@ import copy
 
 import pytest
 import torch
+from measured_networks import draw, filled
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotropy.checks import CallerError
 from isotropy.equivariance.layouts import Follows, Grid
-from isotropy.equivariance.penalty import lie_derivative_penalty
+from isotropy.equivariance.lie_derivative import lie_derivative_penalty
 from isotropy.symmetry.actions.action import compose
 from isotropy.symmetry.actions.images import affine
 from isotropy.symmetry.actions.intensity import intensity
 from isotropy.symmetry.actions.points import points
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def filled(network: nn.Module, seed: int = 0) -> nn.Module:
-    """The network in double precision with weights that depend on the seed alone."""
-    network = network.double()
-    for number, parameter in enumerate(network.parameters()):
-        parameter.data = 0.5 * draw(*parameter.shape, seed=100 * seed + number)
-    return network
 
 
 def cloud_network() -> nn.Module:

@@ -83,10 +83,14 @@ class _Maps(Layout):
         found = action.ideal_velocity(direction, self.to_maps(tensor))
         return None if found is None else self.from_maps(found, tensor)
 
+    def with_maps(self, tensor: Tensor, maps: Tensor) -> Tensor:
+        """The tensor with other maps in place of its own; what is no cell of the grid stays."""
+        own = self.from_maps(self.to_maps(tensor), tensor)
+        return tensor - own + self.from_maps(maps, tensor)  # x − x and x + 0 are exact
+
     def move(self, action: Action, coordinates: Tensor, tensor: Tensor) -> Tensor:
-        maps = self.to_maps(tensor)
-        rest = tensor - self.from_maps(maps, tensor)  # what is no cell of the grid stays, exactly
-        return rest + self.from_maps(action.act(coordinates[:, None], maps)[:, 0], tensor)
+        moved = action.act(coordinates[:, None], self.to_maps(tensor))[:, 0]
+        return self.with_maps(tensor, moved)
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,12 @@ multiples of the stride, so that nothing has to be rounded on the coarser grid. 
 whole network is taken as the ratio of the sizes, rounded, so that a convolution without padding,
 which shortens the map, has stride one.
 
-Layer by layer, from inputs that are those of a forward pass, the sum of squares over the N valid
-numbers is divided by N; the division by √N that the thesis shows beside it is given too. The
-two rank layers differently, which is why contributions to the Lie derivative are to be preferred.
+Layer by layer (`LayerTranslations`) f is one operation of the network at the tensors that it gets
+in a forward pass, all of which are moved by T: beside the infinitesimal e = df(X u) − X f(u) of the
+Lie derivative this is the error of the same operation under finite motions. Only whole pixels are
+tried, so that resampling adds nothing. The sum of squares over the N valid numbers is divided by N;
+the thesis also shows a division by √N, and the two rank layers differently, which is why
+contributions to the Lie derivative are to be preferred.
 
 Axis order: maps (batch, channels, rows, columns), shifts (batch, 2) in pixels, down and right.
 
@@ -32,19 +35,25 @@ Karras et al., Alias-free generative adversarial networks (2021); Gruver et al. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_at_least, check_axes
 from isotropy.equivariance.finite_error import mean_square
+from isotropy.equivariance.layout_rules import MOVES_ABOUT, Known, strided_like
 from isotropy.equivariance.layouts import Grid, Invariant, Layout, Tokens
-from isotropy.equivariance.subject import Inputs, Subject, plain_network
+from isotropy.equivariance.operations import Operation
+from isotropy.equivariance.subject import Inputs, Subject
+from isotropy.equivariance.tangents import floats_of, run_on_copy
 
 FRACTION = 0.125
 LANCZOS = 3
+LAYER_SAMPLES = 8
+"""Translations that every example makes through each layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,15 +118,18 @@ def translation_errors(
 
 
 def _maps(layout: Layout, tensor: Tensor) -> Tensor:
-    grids = 0
-    if isinstance(layout, Grid | Tokens):
-        grids = len(layout.axes if isinstance(layout, Grid) else layout.grid)
-    if not isinstance(layout, Grid | Tokens) or grids != 2:
+    if not _has_rows_and_columns(layout):
         raise CallerError(
             "outputs: expected logits, images or a grid of tokens, which a translation moves or "
             f"leaves alone, got an output that is {layout.text}"
         )
     return layout.to_maps(tensor)
+
+
+def _has_rows_and_columns(layout: Layout | None) -> TypeGuard[Grid | Tokens]:
+    if isinstance(layout, Grid):
+        return len(layout.axes) == 2
+    return isinstance(layout, Tokens) and len(layout.grid) == 2
 
 
 def _decibel(outputs: Tensor, errors: Tensor) -> float:
@@ -205,8 +217,8 @@ def _size_ratios(before: Tensor, after: Tensor) -> tuple[float, float]:
 
 def _compare(
     after: Tensor, before: Tensor, back: Tensor, whole: bool
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Mean squares of T⁻¹ after − before and of T⁻¹ T before − before, and how many were valid.
+) -> tuple[Tensor, Tensor] | None:
+    """Mean squares of T⁻¹ after − before and of T⁻¹ T before − before.
 
     back: the shift T⁻¹ of these maps, (batch, 2); results are (batch,). None where none is valid.
     """
@@ -218,111 +230,79 @@ def _compare(
     if not bool(valid.flatten(1).any(1).all()):
         return None
     mask = valid.expand_as(returned)
-    error, floor = mean_square(returned - before, mask), mean_square(again - before, mask)
-    return error, floor, mask.flatten(1).sum(1)
+    return mean_square(returned - before, mask), mean_square(again - before, mask)
 
 
 # --- layer by layer -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class LayerTranslationErrors:
-    """One call of a layer: means over draws for each example, (batch,).
+@dataclass(eq=False)
+class LayerTranslations:
+    """Observes a sweep, and finds EQ-T of every operation from grids to a grid.
 
-    errors       Σ of squares / N over the N valid numbers
-    root_errors  Σ of squares / √N, the thesis's other choice
-    floors       what reading between pixels does alone, as `errors`
+    generator: where translations are drawn from
+    errors:    by the operation's name, means over draws for each example, (batch,), one tensor for
+               each pass. Operations are left out that only move numbers about, whose inputs and
+               result are no grids of rows and columns, or where there is no whole pixel (or cell
+               of a coarser grid) within ±fraction.
     """
 
-    name: str
-    kind: str
-    errors: Tensor
-    root_errors: Tensor
-    floors: Tensor
+    generator: torch.Generator
+    samples: int = LAYER_SAMPLES
+    fraction: float = FRACTION
+    errors: dict[str, list[Tensor]] = field(default_factory=dict)
 
-
-def layer_translation_errors(
-    subject: Subject,
-    inputs: Inputs,
-    *,
-    whole_pixels: bool,
-    fraction: float = FRACTION,
-    samples: int = 20,
-    generator: torch.Generator,
-) -> list[LayerTranslationErrors]:
-    """EQ-T or EQ-T_frac of every leaf layer from maps to maps, in the order they are called.
-
-    A layer is tried if its first input and its output are (batch, channels, rows, columns) with
-    more than one position, and if there is something to compare, as in `translation_errors`; a
-    layer that is called twice is listed twice. The network is as it was afterwards.
-    """
-    check_at_least(samples, 1, what="samples")
-    found: list[LayerTranslationErrors] = []
-    kept: dict[nn.Module, Tensor] = {}
-
-    def before(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if arguments and isinstance(arguments[0], Tensor):
-            kept[layer] = arguments[0].detach().clone()  # the layer may work in place
-
-    def after(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        image = kept.pop(layer, None)
-        if image is None or not _is_map(image) or not _is_map(output):
+    def __call__(
+        self,
+        name: str,
+        operation: Operation,
+        known: Sequence[Known],
+        result: Tensor,
+        layout: Layout | None,
+    ) -> None:
+        """Try one operation, as `Sweep.observe`."""
+        if operation.kind in MOVES_ABOUT or not _has_rows_and_columns(layout):
             return
-        ratios = _layer_ratios(layer, image, output)
-        if whole_pixels and not any(_most_steps(image, ratios, fraction)):
+        moving: list[tuple[Tensor, Grid | Tokens]] = []
+        for each in known:
+            if _has_rows_and_columns(each.layout):
+                moving.append((each.tensor, each.layout))
+            elif not isinstance(each.layout, Invariant):
+                return
+        maps = [own.to_maps(tensor) for tensor, own in moving]
+        before = layout.to_maps(result)
+        alike = {(len(each), *each.shape[-2:]) for each in maps}
+        if len(alike) != 1 or len(maps[0]) != len(before):
             return
-        reference, draws = output.detach().clone(), []
-        for _ in range(samples):
-            shifts = _draw_shifts(image, ratios, fraction, whole_pixels, generator)
-            moved = translate(image, shifts, whole_pixels)[0]
-            # Not through __call__, which would end up here again.
-            result = layer.forward(moved, *arguments[1:])
-            own = -shifts / shifts.new_tensor(ratios)
-            compared = _compare(result, reference, own, whole_pixels)
+        ratios = _ratios_of(operation, maps[0], before)
+        if not any(_most_steps(maps[0], ratios, self.fraction)):
+            return
+        errors = []
+        for _ in range(self.samples):
+            shifts = _draw_shifts(maps[0], ratios, self.fraction, True, self.generator)
+            replacements = {
+                id(tensor): strided_like(
+                    own.with_maps(tensor, translate(image, shifts, True)[0]), tensor
+                )
+                for (tensor, own), image in zip(moving, maps, strict=True)
+            }
+            after = floats_of(run_on_copy(operation, replacements))[0]
+            back = -shifts / shifts.new_tensor(ratios)
+            compared = _compare(layout.to_maps(after), before, back, True)
             if compared is None:
                 return
-            draws.append(compared)
-        errors, floors, counts = (torch.stack(each) for each in zip(*draws, strict=True))
-        root_errors = errors * counts.sqrt()
-        means = (errors.mean(0), root_errors.mean(0), floors.mean(0))
-        found.append(LayerTranslationErrors(names[layer], type(layer).__name__, *means))
-
-    names = {layer: name for name, layer in _leaves(plain_network(subject.network))}
-    hooks = []
-    try:
-        for layer in names:
-            hooks.append(layer.register_forward_pre_hook(before))
-            hooks.append(layer.register_forward_hook(after))
-        with torch.no_grad():
-            subject(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
+            errors.append(compared[0])
+        self.errors.setdefault(name, []).append(torch.stack(errors).mean(0))
 
 
-def _leaves(network: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Layers without layers inside; what computes a weight (a parametrization) is no layer."""
-    leaves = []
-    for name, module in network.named_modules():
-        children = [child for child, _ in module.named_children() if child != "parametrizations"]
-        if not children and "parametrizations" not in name.split("."):
-            leaves.append((name, module))
-    return leaves
-
-
-def _is_map(found: Any) -> bool:
-    return isinstance(found, Tensor) and found.ndim == 4 and found.shape[2] * found.shape[3] > 1
-
-
-def _layer_ratios(layer: nn.Module, image: Tensor, output: Tensor) -> tuple[float, float]:
-    """Pixels of the layer's input for one of its output: its stride where it has one."""
-    stride = getattr(layer, "stride", None)
+def _ratios_of(operation: Operation, image: Tensor, output: Tensor) -> tuple[float, float]:
+    """Pixels of the operation's input for one of its output: its stride where it has one."""
+    stride = getattr(operation.module, "stride", None)
     if isinstance(stride, int):
         stride = (stride, stride)
     if not isinstance(stride, tuple) or len(stride) != 2:
         return _size_ratios(image, output)
     down, right = (float(each) for each in stride)
-    if isinstance(layer, nn.modules.conv._ConvTransposeNd):
+    if isinstance(operation.module, nn.modules.conv._ConvTransposeNd):
         return 1 / down, 1 / right
     return down, right
