@@ -20,7 +20,6 @@ Three ways to compute them:
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -32,9 +31,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.equivariance.contributions import OUTPUT, Observer, Row, Sweep, counts
 from isotropy.equivariance.layouts import Layout
-from isotropy.equivariance.operations import Operation, watch
+from isotropy.equivariance.operations import Followed, Operation, watch
 from isotropy.equivariance.subject import Inputs, Subject, differentiable_forward, first_of
-from isotropy.equivariance.tangents import floats_of
 from isotropy.symmetry.actions.action import Action
 
 Method = Literal["forward", "backward", "probes"]
@@ -60,7 +58,6 @@ class Attribution:
     squares      (directions, batch)         ‖L‖²
     missing      (directions, batch)         ‖Σ C_i − L‖, for probes its part along L
     scale        (directions, batch)         the largest of ‖L‖ and all ‖C_i‖, to compare it with
-    probe_variance   (rows, directions, batch) of the estimated ‖C_i‖, or None where exact
     """
 
     rows: tuple[Row, ...]
@@ -70,7 +67,6 @@ class Attribution:
     squares: Tensor
     missing: Tensor
     scale: Tensor
-    probe_variance: Tensor | None
 
     @property
     def closure(self) -> Tensor:
@@ -158,7 +154,7 @@ def _exact(
     missing = (vectors.sum(0) - derivatives).square().sum(2).sqrt()
     norms = vectors.square().sum(3).sqrt()
     scale = _largest(squares.sqrt(), norms)
-    return Attribution(rows, method, norms, inner, squares, missing, scale, None)
+    return Attribution(rows, method, norms, inner, squares, missing, scale)
 
 
 def _probed(
@@ -183,9 +179,7 @@ def _probed(
     squares = derivatives.square().sum(2)
     size = squares.sqrt()
     missing = (inner.sum(0) - squares).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)
-    variance = norms.square() * (1 - unbiased**2)
-    scale = _largest(size, norms)
-    return Attribution(rows, "probes", norms, inner, squares, missing, scale, variance)
+    return Attribution(rows, "probes", norms, inner, squares, missing, _largest(size, norms))
 
 
 def _largest(whole: Tensor, parts: Tensor) -> Tensor:
@@ -227,11 +221,10 @@ class _Backward:
     ) -> None:
         self.errors = sweep.errors
         self.shape = (len(rows), len(sweep.directions), sweep.batch)
-        edges = _Edges({(row, number) for row, number, _ in sweep.errors}, rows)
-        moved = subject.moved(inputs).detach().requires_grad_()
+        with torch.enable_grad():  # not a leaf, so that a network may change its input in place
+            start = subject.moved(inputs).detach().requires_grad_().clone()
+        edges = _Edges(start, {(row, number) for row, number, _ in sweep.errors}, rows)
         with torch.enable_grad(), differentiable_forward(), watch(subject.network, edges):
-            start = moved.clone()  # not a leaf, so that a network may change its input in place
-            edges.follow(start)
             output = subject(subject.with_moved(inputs, start))
         if rows and rows[-1].name == OUTPUT:
             edges.found[(len(rows) - 1, 0)] = get_gradient_edge(output)
@@ -271,27 +264,20 @@ class _Edges:
     """Visits the operations that the sweep visited, in the same order, and notes where in the
     graph their results are."""
 
-    def __init__(self, wanted: set[tuple[int, int]], rows: Sequence[Row]) -> None:
+    def __init__(self, start: Tensor, wanted: set[tuple[int, int]], rows: Sequence[Row]) -> None:
         self.wanted = wanted
         self.rows = rows
         self.found: dict[tuple[int, int], GradientEdge] = {}
         self._count = 0
-        self._followed: dict[int, weakref.ref[Tensor]] = {}
-
-    def follow(self, tensor: Tensor) -> None:
-        self._followed[id(tensor)] = weakref.ref(tensor)
-
-    def _is_followed(self, tensor: Tensor) -> bool:
-        reference = self._followed.get(id(tensor))
-        return reference is not None and reference() is tensor
+        self._followed = Followed(start)
 
     def __call__(self, operation: Operation) -> Any:
-        if not counts(operation) or not any(map(self._is_followed, operation.tensors())):
+        if not counts(operation) or not self._followed.is_read_by(operation):
             return operation.run()
         result = operation.run()
-        floats = floats_of(operation.arguments[0] if operation.mutates else result)
+        floats = operation.floats(result)
+        self._followed.add(floats)
         for number, tensor in enumerate(floats):
-            self.follow(tensor)
             if (self._count, number) in self.wanted:
                 if not tensor.requires_grad:
                     name = self.rows[self._count].name

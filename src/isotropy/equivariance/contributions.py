@@ -37,7 +37,7 @@ from torch import Tensor
 from isotropy.checks import CallerError
 from isotropy.equivariance.layout_rules import Known, layouts_after
 from isotropy.equivariance.layouts import Grid, Invariant, Layout, layout_for
-from isotropy.equivariance.operations import CUTS, Operation, is_differentiable, unique_names
+from isotropy.equivariance.operations import CUTS, Operation, UniqueNames, is_differentiable
 from isotropy.equivariance.subject import cut_error
 from isotropy.equivariance.tangents import differentiate
 from isotropy.symmetry.actions.action import Action
@@ -116,7 +116,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         self._states: dict[int, State] = {}
-        self._unique = unique_names()
+        self._unique = UniqueNames()
 
     def start(self, tensor: Tensor) -> None:
         """The network's input, with the velocity its Action gives it."""

@@ -31,7 +31,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from isotropy.checks import CallerError
-from isotropy.equivariance.operations import Operation, is_differentiable
+from isotropy.equivariance.operations import Operation, floats_of, is_differentiable
 
 LINEAR_IN_INPUT: tuple[Callable[..., Any], ...] = (
     functional.linear,
@@ -231,8 +231,3 @@ def _together(function: Callable[..., Any], moving: Moving) -> Outcome:
 def _own_memory(tensor: Tensor) -> Tensor:
     """The tensor, copied where elements share memory (`expand`), which cannot have a tangent."""
     return tensor.contiguous() if 0 in tensor.stride() else tensor
-
-
-def floats_of(result: Any) -> list[Tensor]:
-    """The tensors in a result that have a derivative."""
-    return [leaf for leaf in pytree.tree_leaves(result) if is_differentiable(leaf)]

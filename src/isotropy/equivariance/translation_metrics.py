@@ -46,11 +46,12 @@ from isotropy.checks import CallerError, check_at_least, check_axes
 from isotropy.equivariance.finite_error import mean_square
 from isotropy.equivariance.layout_rules import MOVES_ABOUT, Known, strided_like
 from isotropy.equivariance.layouts import Grid, Invariant, Layout, Tokens
-from isotropy.equivariance.operations import Operation
+from isotropy.equivariance.operations import Operation, floats_of
 from isotropy.equivariance.subject import Inputs, Subject
-from isotropy.equivariance.tangents import floats_of, run_on_copy
+from isotropy.equivariance.tangents import run_on_copy
 
 FRACTION = 0.125
+"""How far translations go each way, of height and width."""
 LANCZOS = 3
 LAYER_SAMPLES = 8
 """Translations that every example makes through each layer."""
@@ -75,16 +76,14 @@ def translation_errors(
     layout: Layout,
     *,
     whole_pixels: bool,
-    fraction: float = FRACTION,
     samples: int = 10,
     generator: torch.Generator,
 ) -> TranslationErrors | None:
     """EQ-T (whole_pixels) or EQ-T_frac of a network on images.
 
     layout:   the output's: `Invariant`, or a `Grid` or `Tokens` with rows and columns
-    fraction: how far translations go each way, of width and height
     samples:  translations for each example
-    None where there is nothing to compare: ±fraction contains no whole pixel (or cell of a coarser
+    None where there is nothing to compare: ±1/8 contains no whole pixel (or cell of a coarser
     output) but zero, or the output is too small for the filter.
     """
     images = subject.moved(inputs)
@@ -95,11 +94,11 @@ def translation_errors(
         ratios = (1.0, 1.0)
         if not isinstance(layout, Invariant):
             ratios = _size_ratios(images, _maps(layout, outputs))
-        if whole_pixels and not any(_most_steps(images, ratios, fraction)):
+        if whole_pixels and not any(_most_steps(images, ratios)):
             return None
         errors, floors = [], []
         for _ in range(samples):
-            shifts = _draw_shifts(images, ratios, fraction, whole_pixels, generator)
+            shifts = _draw_shifts(images, ratios, whole_pixels, generator)
             after = subject(subject.with_moved(inputs, translate(images, shifts, whole_pixels)[0]))
             if isinstance(layout, Invariant):
                 errors.append(mean_square(after - outputs))
@@ -185,25 +184,24 @@ def _along(maps: Tensor, shift: Tensor, axis: int, whole: bool) -> tuple[Tensor,
 def _draw_shifts(
     images: Tensor,
     ratios: tuple[float, float],
-    fraction: float,
     whole: bool,
     generator: torch.Generator,
 ) -> Tensor:
-    """Shifts (batch, 2) of the input in pixels, uniform within ±fraction of rows and columns."""
+    """Shifts (batch, 2) of the input in pixels, uniform within ±1/8 of rows and columns."""
     drawn = torch.rand(
         (len(images), 2), generator=generator, device=generator.device, dtype=torch.float64
     ).to(images.device)
     if not whole:
-        return (2 * drawn - 1) * fraction * drawn.new_tensor(images.shape[-2:])
-    most = drawn.new_tensor(_most_steps(images, ratios, fraction))
+        return (2 * drawn - 1) * FRACTION * drawn.new_tensor(images.shape[-2:])
+    most = drawn.new_tensor(_most_steps(images, ratios))
     steps = (drawn * (2 * most + 1)).floor() - most
     return steps * drawn.new_tensor(ratios).clamp(min=1)
 
 
-def _most_steps(images: Tensor, ratios: tuple[float, float], fraction: float) -> list[int]:
-    """How many whole steps fit into ±fraction, down and right; a step is a stride."""
+def _most_steps(images: Tensor, ratios: tuple[float, float]) -> list[int]:
+    """How many whole steps fit into ±1/8, down and right; a step is a stride."""
     sizes = images.shape[-2:]
-    return [int(fraction * n / max(r, 1)) for n, r in zip(sizes, ratios, strict=True)]
+    return [int(FRACTION * n / max(r, 1)) for n, r in zip(sizes, ratios, strict=True)]
 
 
 def _size_ratios(before: Tensor, after: Tensor) -> tuple[float, float]:
@@ -244,12 +242,11 @@ class LayerTranslations:
     errors:    by the operation's name, means over draws for each example, (batch,), one tensor for
                each pass. Operations are left out that only move numbers about, whose inputs and
                result are no grids of rows and columns, or where there is no whole pixel (or cell
-               of a coarser grid) within ±fraction.
+               of a coarser grid) within ±1/8.
     """
 
     generator: torch.Generator
     samples: int = LAYER_SAMPLES
-    fraction: float = FRACTION
     errors: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def __call__(
@@ -275,11 +272,11 @@ class LayerTranslations:
         if len(alike) != 1 or len(maps[0]) != len(before):
             return
         ratios = _ratios_of(operation, maps[0], before)
-        if not any(_most_steps(maps[0], ratios, self.fraction)):
+        if not any(_most_steps(maps[0], ratios)):
             return
         errors = []
         for _ in range(self.samples):
-            shifts = _draw_shifts(maps[0], ratios, self.fraction, True, self.generator)
+            shifts = _draw_shifts(maps[0], ratios, True, self.generator)
             replacements = {
                 id(tensor): strided_like(
                     own.with_maps(tensor, translate(image, shifts, True)[0]), tensor
