@@ -7,7 +7,6 @@ import pytest
 import torch
 from PIL import Image
 
-from isotropy.checks import CallerError
 from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, middle, resize_images
 from isotropy.data.readers import read
 
@@ -77,8 +76,3 @@ def test_test_data_follow_the_training_data(tmp_path):
     split = read(tmp_path, image_size="auto")
     assert split.test is not None
     assert split.train.inputs.shape == split.test.inputs.shape == (2, 3, 32, 32)
-
-
-def test_other_words_for_a_size_are_refused():
-    with pytest.raises(CallerError, match="image_size"):
-        read(arrays(8, 8), image_size="large")
