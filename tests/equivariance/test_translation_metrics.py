@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from measured_networks import Between, Compute, draw, filled, seeded
+from measured_networks import Between, Compute, built, draw, filled, seeded
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -14,7 +14,7 @@ from isotropy.checks import CallerError
 from isotropy.equivariance.contributions import Sweep
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Tokens
 from isotropy.equivariance.operations import watch
-from isotropy.equivariance.subject import Subject
+from isotropy.equivariance.subject import Subject, differentiable_forward
 from isotropy.equivariance.translation_metrics import (
     LayerTranslations,
     translate,
@@ -207,7 +207,7 @@ def layer_errors(network: nn.Module, images: Tensor, samples: int = 3) -> dict[s
     found = LayerTranslations(seeded(), samples=samples)
     shift = affine(("translation_x",))
     sweep = Sweep(shift, torch.eye(1, dtype=images.dtype), len(images), observe=found)
-    with torch.no_grad(), watch(network, sweep):
+    with torch.no_grad(), differentiable_forward(), watch(network, sweep):
         sweep.start(images)
         network(images)
     return {name: torch.cat(errors) for name, errors in found.errors.items()}
@@ -318,6 +318,30 @@ def test_functions_of_several_maps_and_tokens() -> None:
             squares.append((back - channel)[valid].square())
         torch.testing.assert_close(found["add (2)"][example], torch.cat(squares).mean())
     assert float(found.pop("add (2)").max()) > 1e-2
+    assert max(float(errors.max()) for errors in found.values()) < 1e-28
+
+
+@pytest.mark.parametrize("name", ["resnet", "channels last", "u-net"])
+def test_elementwise_layers_of_every_network_are_exact(name: str) -> None:
+    """Also of grids on other axes, and of layers that work in place."""
+    network, images = built(name)
+    elementwise = {
+        row: float(errors.max())
+        for row, errors in layer_errors(network, images).items()
+        if any(kind in row for kind in ("relu", "gelu", "norm", "add"))
+    }
+    assert elementwise and max(elementwise.values()) < 1e-25, elementwise
+
+
+def test_what_reads_a_mask_is_left_out() -> None:
+    """x · (x > 0) follows every shift, but the mask of the unmoved x does not."""
+
+    def bent(x: Tensor, layer: nn.Module) -> Tensor:
+        mask = ~(x <= 0)
+        return (layer(x) * mask + x * mask.to(x.dtype) + torch.relu(x)).mean((2, 3))
+
+    found = layer_errors(Between(bent, nn.Conv2d(1, 1, 1)), draw(2, 1, 16, 16))
+    assert list(found) == ["layers.0", "add", "relu", "add (2)"]
     assert max(float(errors.max()) for errors in found.values()) < 1e-28
 
 

@@ -37,7 +37,14 @@ from torch import Tensor
 from isotropy.checks import CallerError
 from isotropy.equivariance.layout_rules import Known, layouts_after
 from isotropy.equivariance.layouts import Grid, Invariant, Layout, layout_for
-from isotropy.equivariance.operations import CUTS, Operation, UniqueNames, is_differentiable
+from isotropy.equivariance.operations import (
+    CUTS,
+    Followed,
+    Operation,
+    UniqueNames,
+    is_differentiable,
+    tensors_of,
+)
 from isotropy.equivariance.subject import cut_error
 from isotropy.equivariance.tangents import differentiate
 from isotropy.symmetry.actions.action import Action
@@ -116,6 +123,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         self._states: dict[int, State] = {}
+        self._without_derivative = Followed()  # what depends on the input, as a mask does
         self._unique = UniqueNames()
 
     def start(self, tensor: Tensor) -> None:
@@ -146,8 +154,13 @@ class Sweep:
     def __call__(self, operation: Operation) -> Any:
         """Run one operation, judge it, and return what it returns."""
         inputs = [t for t in operation.tensors() if self.state_of(t) is not None]
-        if not inputs or not counts(operation):
+        if not counts(operation):
             return operation.run()
+        if not inputs:
+            result = operation.run()
+            if self._without_derivative.is_read_by(operation):
+                self._without_derivative.add(tensors_of(result))
+            return result
         states = {id(tensor): self._current(tensor, operation) for tensor in inputs}
         primals = list(inputs)
         if operation.mutates and is_differentiable(operation.arguments[0]):
@@ -160,6 +173,8 @@ class Sweep:
         outcome = differentiate(operation, primals, tangents)
         if not operation.mutates and versions != [t._version for t in operation.tensors()]:
             raise _changed_in_place(operation.name)
+        others = [t for t in tensors_of(outcome.result) if not is_differentiable(t)]
+        self._without_derivative.add(others)
         if not outcome.floats:
             return outcome.result
         passed_on = next((t for t in inputs if outcome.result is t), None)
@@ -255,8 +270,14 @@ class Sweep:
         given: Tensor | None,
         result: tuple[Tensor, Layout | None],
     ) -> None:
-        """Tell the observer, with the first argument as it was."""
+        """Tell the observer, with the first argument as it was.
+
+        An operation that reads what depends on the input without a derivative, as x * (x > 0) reads
+        its mask, is left out: moving its inputs would not move the mask.
+        """
         assert self.observe is not None
+        if self._without_derivative.is_read_by(operation):
+            return
         if given is not None:
             changed = operation.arguments[0]
             operation = replace(operation, arguments=(given, *operation.arguments[1:]))

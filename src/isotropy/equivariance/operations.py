@@ -57,8 +57,7 @@ class Operation:
 
     def tensors(self) -> list[Tensor]:
         """All tensors among its arguments, in order, each once."""
-        leaves = pytree.tree_leaves((self.arguments, dict(self.named)))
-        found = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+        found = {id(each): each for each in tensors_of((self.arguments, dict(self.named)))}
         return list(found.values())
 
     def floats(self, result: Any) -> list[Tensor]:
@@ -82,9 +81,14 @@ def is_differentiable(found: Any) -> bool:
     return isinstance(found, Tensor) and (found.is_floating_point() or found.is_complex())
 
 
+def tensors_of(result: Any) -> list[Tensor]:
+    """All tensors in a result."""
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
 def floats_of(result: Any) -> list[Tensor]:
     """The tensors in a result that have a derivative."""
-    return [leaf for leaf in pytree.tree_leaves(result) if is_differentiable(leaf)]
+    return [tensor for tensor in tensors_of(result) if is_differentiable(tensor)]
 
 
 Visitor = Callable[[Operation], Any]
@@ -136,11 +140,11 @@ class UniqueNames:
 
 
 class Followed:
-    """Tensors that depend on a given one, known by identity for as long as they live."""
+    """Tensors that depend on others, known by identity for as long as they live."""
 
-    def __init__(self, start: Tensor) -> None:
+    def __init__(self, *start: Tensor) -> None:
         self._known: dict[int, weakref.ref[Tensor]] = {}
-        self.add([start])
+        self.add(start)
 
     def add(self, tensors: Iterable[Tensor]) -> None:
         """Follow these too."""

@@ -311,9 +311,9 @@ def _ratios_of(operation: Operation, image: Tensor, output: Tensor) -> tuple[flo
     stride = getattr(operation.module, "stride", None)
     if isinstance(stride, int):
         stride = (stride, stride)
-    if not isinstance(stride, tuple) or len(stride) != 2:
+    grows = output.shape[-2] > image.shape[-2] or output.shape[-1] > image.shape[-1]
+    transposed = isinstance(operation.module, nn.modules.conv._ConvTransposeNd)
+    if not isinstance(stride, tuple) or len(stride) != 2 or (grows and not transposed):
         return _size_ratios(image, output)
     down, right = (float(each) for each in stride)
-    if isinstance(operation.module, nn.modules.conv._ConvTransposeNd):
-        return 1 / down, 1 / right
-    return down, right
+    return (1 / down, 1 / right) if transposed else (down, right)
