@@ -153,22 +153,22 @@ class Sweep:
 
     def __call__(self, operation: Operation) -> Any:
         """Run one operation, judge it, and return what it returns."""
-        inputs = [t for t in operation.tensors() if self.state_of(t) is not None]
         if not counts(operation):
             return operation.run()
+        inputs = [t for t in operation.tensors() if self.state_of(t) is not None]
         if not inputs:
             result = operation.run()
             if self._without_derivative.is_read_by(operation):
                 self._without_derivative.add(tensors_of(result))
             return result
         states = {id(tensor): self._current(tensor, operation) for tensor in inputs}
-        primals = list(inputs)
+        primals = [tensor for tensor in inputs if is_differentiable(tensor)]
         if operation.mutates and is_differentiable(operation.arguments[0]):
             first = operation.arguments[0]
-            primals = [first, *(t for t in inputs if t is not first)]
-        primals = [tensor for tensor in primals if is_differentiable(tensor)]
+            primals = [first, *(t for t in primals if t is not first)]
         versions = [tensor._version for tensor in operation.tensors()]
-        rows = self._rows_before([states[id(t)] for t in primals if id(t) in states])
+        carried = [states[id(t)].rows for t in primals if id(t) in states]
+        rows = tuple(sorted({row for each in carried for row in each}))
         tangents = [self._tangents(tensor, states.get(id(tensor)), rows) for tensor in primals]
         outcome = differentiate(operation, primals, tangents)
         if not operation.mutates and versions != [t._version for t in operation.tensors()]:
@@ -205,9 +205,6 @@ class Sweep:
         if state.version != tensor._version:
             raise _changed_in_place(operation.name)
         return state
-
-    def _rows_before(self, states: Sequence[State]) -> tuple[int, ...]:
-        return tuple(sorted({row for state in states for row in state.rows}))
 
     def _tangents(
         self, tensor: Tensor, state: State | None, rows: tuple[int, ...]

@@ -211,9 +211,7 @@ def _no_draws(device: torch.device) -> Iterator[None]:
 
 def copy_of(inputs: Inputs) -> Inputs:
     """The same numbers in memory of their own."""
-    if isinstance(inputs, Tensor):
-        return inputs.clone()
-    return {name: tensor.clone() for name, tensor in inputs.items()}
+    return _each(inputs, Tensor.clone)
 
 
 def first_of(inputs: Inputs, count: int) -> Inputs:
@@ -223,9 +221,13 @@ def first_of(inputs: Inputs, count: int) -> Inputs:
 
 def rows_of(inputs: Inputs, rows: slice) -> Inputs:
     """Some examples of a batch."""
+    return _each(inputs, lambda tensor: tensor[rows])
+
+
+def _each(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     if isinstance(inputs, Tensor):
-        return inputs[rows]
-    return {name: tensor[rows] for name, tensor in inputs.items()}
+        return function(inputs)
+    return {name: function(tensor) for name, tensor in inputs.items()}
 
 
 def check_batch_statistics(network: nn.Module) -> None:
