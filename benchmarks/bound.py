@@ -29,7 +29,7 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 from isotropy.evidence.bound import FunctionSpaceBound
 from isotropy.evidence.laplace import Batch
 from isotropy.evidence.settings import LearnConfig, multiplying_in

@@ -34,7 +34,7 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import fastest, goal, goal_lines, options_of, publish
-from isotropy.equivariance.attribution import Attribution, attribute
+from isotropy.equivariance.attribution import Attribution, LayerSettings, attribute
 from isotropy.equivariance.layouts import Invariant
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.measurement import default_batch
@@ -147,7 +147,7 @@ class Case:
             attribute(
                 self.subject, self.images[start : start + size], self.one, directions,
                 derivatives[:, start : start + size], Invariant(),
-                method=method, probes=PROBES, generator=torch.Generator().manual_seed(0),
+                LayerSettings(method, PROBES), torch.Generator().manual_seed(0),
             )
             for start in range(0, len(self.images), size)
         ]  # fmt: skip

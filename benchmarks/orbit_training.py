@@ -36,9 +36,8 @@ from benchmarks import same_ranges
 from benchmarks.paths import PATHS, parts_of
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, peaks, publish
 from benchmarks.training_parts import with_full
-from isotropy.data.embedded import digits
 from isotropy.data.labelled import LabelledData
-from isotropy.data.readers import read
+from isotropy.data.readers import digits, read
 from isotropy.evidence.settings import LearnConfig
 from isotropy.records import provenance
 

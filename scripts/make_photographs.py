@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from isotropy.data.photographs import write_photographs
+from isotropy.data.problems import write_photographs
 
 SETS = range(1, 6)
 

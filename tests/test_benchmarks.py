@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from isotropy.data.embedded import digits
 from isotropy.data.labelled import Split
+from isotropy.data.readers import digits
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the benchmarks stand beside the package, not within it

@@ -48,7 +48,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         patch.chdir(tmp_path_factory.mktemp("page"))
         for number, block in enumerate(blocks):
             exec(compile(block, f"measure.md, block {number}", "exec"), names)
-        assert Path("measured.html").is_file()
+        names["page"] = Path("measured.html").read_text(encoding="utf-8")
     return names
 
 
@@ -65,6 +65,17 @@ def test_page_code_finds_what_it_says(ran: dict[str, Any]) -> None:
     assert ran["gap"]["from"] == "train" and ran["gap"]["to"] == "test"
     assert ran["drift"]["difference"] == 0.0
     assert len(ran["found"].actions) == 9
+
+
+def test_errors_under_whole_pixels_stand_beside_the_contributions(ran: dict[str, Any]) -> None:
+    """Zero for pointwise layers, more at padded borders, nothing for vectors; also on the page."""
+    actions = {action["name"]: action for action in ran["found"].actions}
+    layers = {layer["name"]: layer["eq_t"] for layer in actions["rotation"]["layers"]}
+    assert layers["0"] > 0 and layers["3"] > 0 and layers["1"] == layers["4"] == layers["2"] == 0
+    assert layers["6"] is layers["7"] is layers["softmax"] is None
+    others = actions["translation_x"]["layers"]
+    assert layers == {layer["name"]: layer["eq_t"] for layer in others}
+    assert ran["page"].count('<th scope="col">EQ-T</th>') == 8, "all but amplitude have layers"
 
 
 def test_aliasing_follows_the_closed_form() -> None:

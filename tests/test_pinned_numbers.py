@@ -20,7 +20,7 @@ import torch
 from learn_runs import bar_tensors
 from torch import Tensor, nn
 
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.pathways.relax import relax

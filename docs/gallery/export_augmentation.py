@@ -7,7 +7,7 @@ from contextlib import suppress
 import torch
 
 import isotropy
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 from isotropy.data.variants import vary
 from isotropy.networks.zoo.backbones import mlp
 

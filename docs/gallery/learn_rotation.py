@@ -8,7 +8,7 @@ this takes minutes on a CPU; fewer epochs show a trend only.
 import torch
 
 import isotropy
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 from isotropy.data.variants import vary
 from isotropy.networks.zoo.backbones import mlp
 

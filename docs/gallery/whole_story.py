@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import isotropy
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 from isotropy.data.variants import vary
 
 

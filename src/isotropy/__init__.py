@@ -20,7 +20,7 @@ _ROOMS = {
     "data.labelled": "LabelledData Split",
     "data.readers": "read",
     "equivariance.layouts": "Follows Grid Invariant Layout Tokens",
-    "equivariance.penalty": "lie_derivative_penalty",
+    "equivariance.lie_derivative": "lie_derivative_penalty",
     "equivariance.testing": "assert_equivariant",
     "evidence.laplace": "EvidenceValue NotFiniteError",
     "evidence.layers.settings": "RelaxConfig",

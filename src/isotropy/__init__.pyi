@@ -39,7 +39,7 @@ from isotropy.equivariance.layouts import (
 from isotropy.equivariance.layouts import (
     Tokens as Tokens,
 )
-from isotropy.equivariance.penalty import lie_derivative_penalty as lie_derivative_penalty
+from isotropy.equivariance.lie_derivative import lie_derivative_penalty as lie_derivative_penalty
 from isotropy.equivariance.testing import assert_equivariant as assert_equivariant
 from isotropy.evidence.laplace import (
     EvidenceValue as EvidenceValue,

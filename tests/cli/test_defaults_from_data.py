@@ -10,7 +10,7 @@ import pytest
 from learn_runs import assert_one_sentence, bars_file, run_here
 
 import isotropy
-from isotropy.data.photographs import write_photographs
+from isotropy.data.problems import write_photographs
 
 Capture = pytest.CaptureFixture[str]
 QUICK = (

@@ -16,7 +16,7 @@ from learn_runs import FAST, assert_one_sentence, bars_file, run_here
 from rich.console import Console
 
 from isotropy.cli.relax import QUICK, RelaxDisplay, _completed, _model, relax_command, relax_data
-from isotropy.data.quadrants import TASKS
+from isotropy.data.variants import TASKS
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer

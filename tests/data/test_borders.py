@@ -9,7 +9,7 @@ from PIL import Image
 
 from isotropy.checks import CallerError
 from isotropy.data.borders import chosen_border, filled_corner_share, near_zero_share
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 from isotropy.data.variants import vary
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_files import idx_bytes
 
 from isotropy.checks import CallerError
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_embedded_digits.py"
 
@@ -67,24 +66,6 @@ def test_images_match_their_labels(split):
     means = torch.stack([split.train.inputs[split.train.targets == k].mean(0) for k in range(10)])
     distances = torch.cdist(split.test.inputs.flatten(1), means.flatten(1))
     assert float((distances.argmin(1) == split.test.targets).float().mean()) > 0.75
-
-
-def write_small_mnist(folder: Path) -> None:
-    random = np.random.default_rng(0)
-    for part, per_class in (("train", 210), ("t10k", 105)):
-        labels = random.permutation(np.repeat(np.arange(10), per_class)).astype(np.uint8)
-        images = random.integers(0, 256, (len(labels), 3, 3), dtype=np.uint8)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(idx_bytes(images))
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
-
-
-def test_the_script_writes_the_same_bytes_every_time(script, tmp_path, capsys):
-    write_small_mnist(tmp_path)
-    outputs = [tmp_path / "one.npz", tmp_path / "two.npz"]
-    for output in outputs:
-        assert script["main"]([str(tmp_path), "--output", str(output)]) == 0
-    assert outputs[0].read_bytes() == outputs[1].read_bytes()
-    assert np.bincount(np.load(outputs[0])["y_test"]).tolist() == [100] * 10
 
 
 def test_the_shipped_file_is_packed_as_the_script_packs(script):

@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from isotropy.checks import CallerError
-from isotropy.data.augmentation import FlipsAndShifts
+from isotropy.data.variants import FlipsAndShifts
 
 GOOD = torch.zeros(20, 3, dtype=torch.int64)
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from isotropy.checks import CallerError
 from isotropy.data.image_folder import WORKING_SIZE
-from isotropy.data.photographs import SHAPES, photograph, write_photographs
+from isotropy.data.problems import SHAPES, photograph, write_photographs
 from isotropy.data.readers import read
 
 

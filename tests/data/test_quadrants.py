@@ -8,17 +8,17 @@ import torch
 from scipy import ndimage
 
 from isotropy.checks import CallerError
-from isotropy.data.embedded import digits
+from isotropy.data.image_folder import resized
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.quadrants import (
+from isotropy.data.readers import digits
+from isotropy.data.variants import (
     QUADRANTS,
     TASKS,
     draw_quadrants,
     quadrants,
-    resized,
     standardised,
+    vary,
 )
-from isotropy.data.variants import vary
 
 CORNERS = {"upper left": (0, 0), "upper right": (0, 1), "lower left": (1, 0), "lower right": (1, 1)}
 
@@ -113,7 +113,7 @@ def test_notes_say_what_was_done():
 
 def test_chunks_leave_no_trace(monkeypatch):
     whole = quadrants(both(), "digit", size=8)
-    monkeypatch.setattr("isotropy.data.quadrants.CHUNK_SIZE", 7)
+    monkeypatch.setattr("isotropy.data.variants.CHUNK_SIZE", 7)
     parts = quadrants(both(), "digit", size=8)
     torch.testing.assert_close(parts.train.inputs, whole.train.inputs)
 

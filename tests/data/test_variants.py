@@ -29,18 +29,6 @@ def pictures(count: int = 12, size: int = 15, channels: int = 1) -> LabelledData
     return LabelledData(torch.from_numpy(smooth), torch.arange(count) % 2, None, "pictures")
 
 
-def test_names():
-    assert VARIANTS == [
-        "original",
-        "rotated",
-        "partially-rotated",
-        "translated",
-        "scaled",
-        "flipped",
-    ]
-    assert list(TRUE_RANGES) == VARIANTS
-
-
 @pytest.mark.parametrize("variant", CONTINUOUS)
 def test_true_ranges_are_those_of_the_law_drawn(variant):
     drawn = variant_coordinates(variant, 20_000, seed=1).double()

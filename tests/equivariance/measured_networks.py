@@ -1,13 +1,15 @@
 """Small networks of every kind that is measured, with the inputs they take.
 
 `NETWORKS` names them; `built(name, dtype)` gives one with fixed weights and running statistics of
-its own, in evaluation mode, and a batch of inputs.
+its own, in evaluation mode, and a batch of inputs. `Compute` makes a function a network; `draw` and
+`filled` give numbers and weights that are the same every time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +18,44 @@ from torch import Tensor, nn
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.images import affine
 from isotropy.symmetry.actions.sequences import sequences
+
+
+class Compute(nn.Module):
+    """A function as a network, or as a layer."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
+
+
+class Between(nn.Module):
+    """A function of the input and of layers: what it does itself stands between these."""
+
+    def __init__(self, function: Callable[..., Tensor], *layers: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, *self.layers)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def filled(network: nn.Module, seed: int = 0) -> nn.Module:
+    """The network in double precision with weights that depend on the seed alone."""
+    network = network.double()
+    for number, parameter in enumerate(network.parameters()):
+        parameter.data = 0.5 * draw(*parameter.shape, seed=100 * seed + number)
+    return network
 
 
 class ResidualBlock(nn.Module):

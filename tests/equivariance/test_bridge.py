@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from measured_networks import Compute, draw
 from scipy.linalg import block_diag, expm
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.equivariance.bridge import symmetries
-from isotropy.equivariance.penalty import lie_derivative_penalty
+from isotropy.equivariance.lie_derivative import lie_derivative_penalty
 from isotropy.equivariance.testing import assert_equivariant
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.report.measure.words import measure_sentences
@@ -35,11 +36,6 @@ from isotropy.workflows.measuring import measure
 
 Matrix = np.ndarray
 METRIC = torch.tensor([1.0, -1.0, -1.0, -1.0], dtype=torch.float64)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def mlp(inputs: int, outputs: int, seed: int = 0) -> nn.Sequential:
@@ -365,19 +361,10 @@ def test_measured_errors_are_those_by_hand(case: Case) -> None:
 
 
 def test_measured_errors_of_the_equivariant_are_rounding(case: Case) -> None:
-    found = measure(torch.nn.Sequential(Computed(case.good)), draw(9, sizes(case)[0]), pair(case))
+    found = measure(torch.nn.Sequential(Compute(case.good)), draw(9, sizes(case)[0]), pair(case))
     rows = [*found.actions, *(row["finite"] for row in found.actions), *found.entries[0]["exact"]]
     assert rows
     assert max(row["error"] for row in rows) < 1e-18
-
-
-class Computed(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.function(inputs)
 
 
 def test_penalty_and_its_gradient_are_those_by_hand(case: Case) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from measured_networks import Compute, draw, filled
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
@@ -31,31 +31,6 @@ from isotropy.symmetry.actions.intensity import intensity
 from isotropy.symmetry.actions.linear import linear_action, matrix_elements
 from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def filled(network: nn.Module, seed: int = 0) -> nn.Module:
-    """The network in double precision, with weights that are the same every time."""
-    network = network.double()
-    for number, parameter in enumerate(network.parameters()):
-        parameter.data = 0.5 * draw(*parameter.shape, seed=100 * seed + number)
-    return network
-
-
-class Compute(nn.Module):
-    """A function as a network."""
-
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.function(inputs)
-
 
 # --- representations ----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from measured_networks import built
+from measured_networks import Between, built
 from torch import Tensor, nn
 
 from isotropy.equivariance.contributions import Row, Sweep
@@ -22,20 +22,11 @@ from isotropy.symmetry.actions.sequences import sequences
 ACTION = affine(("rotation",), padding="reflection")
 
 
-class Compute(nn.Module):
-    def __init__(self, function: Callable[..., Tensor], *layers: nn.Module) -> None:
-        super().__init__()
-        self.function, self.layers = function, nn.ModuleList(layers).double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, *self.layers)
-
-
 def swept(
     network: nn.Module | Callable[[Tensor], Tensor], data: Tensor, action: Action = ACTION
 ) -> tuple[dict[str, Row], Layout | None]:
     """The rows by name, and the layout the output was found to have."""
-    network = network if isinstance(network, nn.Module) else Compute(network)
+    network = network if isinstance(network, nn.Module) else Between(network)
     directions = torch.eye(action.coordinate_count, dtype=data.dtype)
     sweep = Sweep(action, directions, len(data))
     moved = data.clone()
@@ -114,7 +105,7 @@ def test_where_the_grid_is(name: str, batch: int) -> None:
 
 def test_patches_by_reshape_and_permute() -> None:
     """Between image and tokens there is no layout: the embedding is judged for all of it."""
-    network = Compute(lambda x, embed: embed(patches(x)), nn.Linear(48, 8))
+    network = Between(lambda x, embed: embed(patches(x)), nn.Linear(48, 8))
     rows, layout = swept(network, images(2, 3, 12, 12))
     assert layout == TOKENS
     assert [row.layout for row in rows.values()] == ["", "", "", "tokens 3×3"]
@@ -204,7 +195,7 @@ def test_what_does_not_move_stays_so() -> None:
         return torch.tanh(linear(with_class_token(x)[:, :1]))
 
     for function in (queried, token):
-        network = Compute(function, nn.Linear(3, 5))
+        network = Between(function, nn.Linear(3, 5))
         assert swept(network, images(2, 3, 12, 12))[1] == Invariant()
 
 
@@ -213,7 +204,7 @@ def test_a_vector_is_unfolded_in_many_ways() -> None:
         return layer(x.mean((2, 3), keepdim=True))
 
     for layer in (nn.ConvTranspose2d(3, 2, 4), nn.Upsample(scale_factor=4)):
-        assert swept(Compute(unfold, layer), images(2, 3, 12, 12))[1] == Grid((2, 3))
+        assert swept(Between(unfold, layer), images(2, 3, 12, 12))[1] == Grid((2, 3))
 
 
 def test_a_layer_that_makes_patches_itself() -> None:
@@ -275,14 +266,14 @@ def test_a_layer_that_puts_class_tokens_in_front(count: int) -> None:
             x = layer(x)
         return x
 
-    added = Compute(network, _ClassTokens(count))
+    added = Between(network, _ClassTokens(count))
     _, layout = swept(added, images(2, 4, 3, 3))
     assert layout == Tokens(1, (3, 3), tuple(range(count, 9 + count)))
-    taken_away = Compute(network, _ClassTokens(count), _ClassTokens(-count))
+    taken_away = Between(network, _ClassTokens(count), _ClassTokens(-count))
     assert swept(taken_away, images(2, 4, 3, 3))[1] == TOKENS
-    too_many = Compute(network, _ClassTokens(3))
+    too_many = Between(network, _ClassTokens(3))
     assert swept(too_many, images(2, 4, 3, 3))[1] is None
-    cut = Compute(network, _ClassTokens(-count))  # cells are gone, which is another grid
+    cut = Between(network, _ClassTokens(-count))  # cells are gone, which is another grid
     assert swept(cut, images(2, 4, 3, 3))[1] is None
 
 

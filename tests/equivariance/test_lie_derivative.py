@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from measured_networks import NETWORKS, SeveralInputs, built, smooth_images
+from measured_networks import NETWORKS, Compute, SeveralInputs, built, smooth_images
 from oracles.aliasing import mean_square_of_aliasing, mean_square_of_pointwise
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.equivariance.finite_error import exact_errors
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Layout, Tokens, layout_for
-from isotropy.equivariance.lie_derivative import Derivatives, lie_derivatives, push_forward
+from isotropy.equivariance.lie_derivative import Derivatives, lie_derivatives
 from isotropy.equivariance.subject import Subject
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.images import affine
@@ -25,17 +24,6 @@ from isotropy.symmetry.actions.points import points
 
 SHIFTS = affine(("translation_x", "translation_y"), interpolation="fourier")
 IMAGE = Grid((2, 3))
-
-
-class Compute(nn.Module):
-    """A function as a network."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def units(action: Action) -> Tensor:
@@ -290,12 +278,10 @@ def test_the_floor_is_what_is_left_of_a_perfectly_equivariant_network() -> None:
     found = derivatives(bent, pictures, resampled, IMAGE)
     assert found.floors is not None
     # L splits into the derivative with ideal velocities and the floor.
-    subject = Subject(bent)
     for number, direction in enumerate(units(resampled)):
         tangent = resampled.ideal_velocity(direction, pictures)
-        with torch.no_grad():
-            outputs, pushed = push_forward(subject, pictures, [tangent])
-        ideal = pushed[0] - resampled.ideal_velocity(direction, outputs)
+        outputs, pushed = torch.func.jvp(bent, (pictures,), (tangent,))
+        ideal = pushed - resampled.ideal_velocity(direction, outputs)
         total = ideal + found.floors[number]
         torch.testing.assert_close(total, found.derivatives[number], rtol=1e-12, atol=1e-12)
 
@@ -369,16 +355,9 @@ class Square(torch.autograd.Function):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_function_without_forward_derivative_is_refused(count: int) -> None:
-    network = Compute(Square.apply)
-    data = torch.randn(2, 1, 4, 4)
-    tangents = [torch.ones_like(data)] * count
-    with pytest.raises(CallerError, match="give its autograd.Function a jvp"):
-        push_forward(network, data, tangents)
-
-
-def test_no_directions_are_refused() -> None:
-    with pytest.raises(CallerError, match="expected one or more"):
-        push_forward(lambda x: x, torch.ones(1), [])
+    subject, images = Subject(Compute(Square.apply)), torch.randn(2, 1, 4, 4)
+    with pytest.raises(CallerError, match="network: an operation .*give its autograd.Function a j"):
+        lie_derivatives(subject, images, SHIFTS, torch.eye(2)[:count], IMAGE)
 
 
 def test_token_grids_move_as_their_grid() -> None:

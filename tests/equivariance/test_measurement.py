@@ -6,11 +6,12 @@ import math
 
 import pytest
 import torch
-from measured_networks import built
+from measured_networks import Between, built
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.equivariance.attribution import attribute
+from isotropy.equivariance.attribution import LayerSettings, attribute
+from isotropy.equivariance.contributions import Sweep
 from isotropy.equivariance.layouts import Invariant
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.measurement import (
@@ -20,7 +21,9 @@ from isotropy.equivariance.measurement import (
     mean_and_error,
     measure_action,
 )
+from isotropy.equivariance.operations import watch
 from isotropy.equivariance.subject import Subject
+from isotropy.equivariance.translation_metrics import LayerTranslations
 from isotropy.symmetry.actions.action import Generator
 from isotropy.symmetry.actions.images import affine
 from isotropy.symmetry.actions.linear import linear_action
@@ -108,7 +111,7 @@ def test_the_probes_noise_is_in_the_standard_error_once() -> None:
     for seed in range(60):
         found = measure_action(
             Subject(network), data, turn,
-            attribution="probes", probes=4, generator=torch.Generator().manual_seed(seed),
+            layers=LayerSettings("probes", 4), generator=torch.Generator().manual_seed(seed),
         )[0].layers[2]  # fmt: skip
         assert found.norm_error is not None
         means.append(found.norm)
@@ -119,9 +122,51 @@ def test_the_probes_noise_is_in_the_standard_error_once() -> None:
     assert abs(sum(means) / 60 - exact) < 4 * scatter / 60**0.5
 
 
+def errors_under_whole_pixels(network: nn.Module, data: Tensor) -> dict[str, Tensor]:
+    """EQ-T of every operation, (batch,), from a pass of its own."""
+    direct = LayerTranslations(torch.Generator().manual_seed(3))
+    sweep = Sweep(ACTION, UNITS[:1], len(data), observe=direct)
+    with torch.no_grad(), watch(network, sweep):
+        sweep.start(data)
+        network(data)
+    return {name: errors for name, (errors,) in direct.errors.items()}
+
+
+def test_every_layer_has_its_error_under_whole_pixels() -> None:
+    """The same beside every generator; where a layer has none, there is nothing."""
+    network, data = built("convolutional", batch=5)
+    generator = torch.Generator().manual_seed(3)
+    found = measure_action(Subject(network), data, ACTION, generator=generator)
+    direct = errors_under_whole_pixels(network, data)
+    for each in found:
+        named = {layer.name: layer for layer in each.layers}
+        assert direct.keys() < named.keys()
+        for name, layer in named.items():
+            wanted = mean_and_error(direct[name]) if name in direct else (None, None)
+            assert (layer.eq_t, layer.eq_t_error) == wanted
+            assert layer.layout == "image" or layer.eq_t is None
+    assert max(layer.eq_t or 0 for layer in found[0].layers) > 1e-6
+
+
+def test_copies_of_an_example_share_its_error_under_whole_pixels() -> None:
+    """As in an averaged network, where copies lie next to each other."""
+    layer = nn.Conv2d(3, 2, 3, padding=1).double()
+    data = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    copies = Between(
+        lambda x, layer: layer(x.repeat_interleave(2, 0)).unflatten(0, (-1, 2)).mean((1, 3, 4)),
+        layer,
+    )
+    generator = torch.Generator().manual_seed(3)
+    rows = measure_action(Subject(copies), data, ACTION, generator=generator)[0].layers
+    (found,) = (row for row in rows if row.eq_t is not None)
+    alone = errors_under_whole_pixels(nn.Sequential(layer), data.repeat_interleave(2, 0))["0"]
+    wanted = mean_and_error(alone.reshape(4, 2).mean(1))
+    assert (found.name, found.eq_t, found.eq_t_error) == ("layers.0", *wanted)
+
+
 def test_without_layers() -> None:
     network, data = built("convolutional")
-    found = measure_action(Subject(network), data, ACTION, layers=False)[0]
+    found = measure_action(Subject(network), data, ACTION, layers=None)[0]
     assert found.layers == () and found.attribution is None
     assert found.remark == "layers were not asked for"
     assert found.error == measure_action(Subject(network), data, ACTION)[0].error
@@ -134,7 +179,9 @@ def test_hidden_layers_of_points_are_not_known_unless_said() -> None:
     network = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(15, 2)).double()
     found = measure_action(Subject(network), clouds, action)[0]
     assert found.layers == () and "say it with layouts=" in (found.remark or "")
-    said = measure_action(Subject(network), clouds, action, layouts={"0": "invariant"})[0]
+    said = measure_action(
+        Subject(network), clouds, action, layers=LayerSettings(layouts={"0": "invariant"})
+    )[0]
     assert said.remark is None and said.layers[0].share == pytest.approx(1, abs=1e-9)
 
 
@@ -156,7 +203,7 @@ def test_the_error_of_jitter_is_the_mean_over_directions() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(6, 2)).double()
     clouds = torch.randn(6000, 3, 2, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    found = measure_action(Subject(network), clouds, action, layers=False, generator=generator)[0]
+    found = measure_action(Subject(network), clouds, action, layers=None, generator=generator)[0]
     expected = network[1].weight.square().sum().item() / 6 / 2
     assert found.standard_error is not None
     assert abs(found.error - expected) < 4 * found.standard_error
@@ -178,7 +225,7 @@ def test_networks_whose_operations_depend_on_the_example_are_refused() -> None:
     data[:, 0, 0, 0] = torch.tensor([1.0, -1.0])
     with pytest.raises(CallerError, match="other operations run.*use layers=False"):
         measure_action(Subject(Branches()), data, ACTION, batch_size=1)
-    found = measure_action(Subject(Branches()), data, ACTION, batch_size=1, layers=False)
+    found = measure_action(Subject(Branches()), data, ACTION, batch_size=1, layers=None)
     assert found[0].error > 0
 
 

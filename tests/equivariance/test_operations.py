@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from measured_networks import NETWORKS, built
 from torch import Tensor, nn
 
-from isotropy.equivariance.operations import Operation, unique_names, watch
+from isotropy.equivariance.operations import Operation, UniqueNames, watch
 
 
 class Seen:
@@ -118,10 +118,10 @@ def test_in_place_operations_return_what_they_change() -> None:
     assert found is copy and not copy[:, 0].any() and copy[:, 1:].all()
 
 
-def test_unique_names() -> None:
-    unique = unique_names()
+def test_UniqueNames() -> None:
+    unique = UniqueNames()
     assert [unique(name) for name in ("a", "a", "b", "a")] == ["a", "a (2)", "b", "a (3)"]
-    unique = unique_names()
+    unique = UniqueNames()
     # Names that come with a number are not given again.
     assert [unique(name) for name in ("a", "a (2)", "a", "a")] == ["a", "a (2)", "a (3)", "a (4)"]
 

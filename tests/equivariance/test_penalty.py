@@ -6,29 +6,17 @@ import copy
 
 import pytest
 import torch
+from measured_networks import draw, filled
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotropy.checks import CallerError
 from isotropy.equivariance.layouts import Follows, Grid
-from isotropy.equivariance.penalty import lie_derivative_penalty
+from isotropy.equivariance.lie_derivative import lie_derivative_penalty
 from isotropy.symmetry.actions.action import compose
 from isotropy.symmetry.actions.images import affine
 from isotropy.symmetry.actions.intensity import intensity
 from isotropy.symmetry.actions.points import points
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def filled(network: nn.Module, seed: int = 0) -> nn.Module:
-    """The network in double precision with weights that depend on the seed alone."""
-    network = network.double()
-    for number, parameter in enumerate(network.parameters()):
-        parameter.data = 0.5 * draw(*parameter.shape, seed=100 * seed + number)
-    return network
 
 
 def cloud_network() -> nn.Module:
@@ -129,23 +117,6 @@ def test_an_output_that_follows_costs_nothing() -> None:
     same = lie_derivative_penalty(network, clouds, action, outputs=Follows(action))
     assert same.item() < 1e-28
     assert lie_derivative_penalty(network, clouds, action, outputs="invariant").item() > 1e-2
-
-
-def test_training_with_it_lowers_the_error() -> None:
-    clouds, targets = draw(64, 4, 2), draw(64, 4, 2).norm(dim=(1, 2))[:, None]
-    action = points(2, ("rotation",))
-    errors = []
-    for weight in (0.0, 1.0):
-        network = filled(nn.Sequential(nn.Flatten(), nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
-        optimiser = torch.optim.Adam(network.parameters(), 0.02)
-        for _ in range(60):
-            optimiser.zero_grad()
-            loss = (network(clouds) - targets).square().mean()
-            penalty = lie_derivative_penalty(network, clouds, action)
-            (loss + weight * penalty).backward()
-            optimiser.step()
-        errors.append(lie_derivative_penalty(network, clouds, action).item())
-    assert errors[1] < 0.25 * errors[0], errors
 
 
 def test_consistency_regularisation_is_this_penalty() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from measured_networks import NETWORKS, SeveralInputs, built
+from measured_networks import NETWORKS, Compute, SeveralInputs, built
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
@@ -20,15 +19,6 @@ from isotropy.equivariance.subject import (
     plain_network,
     rows_of,
 )
-
-
-class Compute(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
 
 
 def images(batch: int = 3) -> Tensor:

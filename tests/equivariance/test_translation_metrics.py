@@ -6,54 +6,29 @@ import math
 
 import pytest
 import torch
+from measured_networks import Between, Compute, built, draw, filled, seeded
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 
 from isotropy.checks import CallerError
+from isotropy.equivariance.contributions import Sweep
 from isotropy.equivariance.layouts import Follows, Grid, Invariant, Tokens
-from isotropy.equivariance.subject import Subject
+from isotropy.equivariance.operations import watch
+from isotropy.equivariance.subject import Subject, differentiable_forward
 from isotropy.equivariance.translation_metrics import (
-    layer_translation_errors,
+    LayerTranslations,
     translate,
     translation_errors,
 )
+from isotropy.symmetry.actions.images import affine
 from isotropy.symmetry.actions.linear import linear_action
 
 IMAGE = Grid((2, 3))
 
 
-class Compute(nn.Module):
-    """A function as a network."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, inputs):
-        return self.function(inputs)
-
-
-class ByPlace(nn.Module):
-    """Multiplies by the column's number: no translation leaves this alone."""
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return maps * torch.arange(maps.shape[-1], dtype=maps.dtype)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
-
-
-def filled(network: nn.Module) -> nn.Module:
-    """The network in double precision, with weights that are the same every time."""
-    network = network.double()
-    for number, parameter in enumerate(network.parameters()):
-        parameter.data = draw(*parameter.shape, seed=number)
-    return network
+def by_place(maps: Tensor) -> Tensor:
+    """Multiplied by the column's number: no translation leaves this alone."""
+    return maps * torch.arange(maps.shape[-1], dtype=maps.dtype)
 
 
 def smooth(batch: int, size: int, *, wave: float = 1.0) -> Tensor:
@@ -227,6 +202,60 @@ def test_an_output_that_translations_do_not_move_is_refused() -> None:
 # --- layer by layer -----------------------------------------------------------------------
 
 
+def layer_errors(network: nn.Module, images: Tensor, samples: int = 3) -> dict[str, Tensor]:
+    """EQ-T by the names of operations, (batch,) each, from a sweep over the network."""
+    found = LayerTranslations(seeded(), samples=samples)
+    shift = affine(("translation_x",))
+    sweep = Sweep(shift, torch.eye(1, dtype=images.dtype), len(images), observe=found)
+    with torch.no_grad(), differentiable_forward(), watch(network, sweep):
+        sweep.start(images)
+        network(images)
+    return {name: torch.cat(errors) for name, errors in found.errors.items()}
+
+
+def errors_by_slices(layers: nn.Sequential, images: Tensor, samples: int) -> list[Tensor]:
+    """The same of a chain of layers, one map at a time, with shifts drawn in the same order."""
+    generator, found = seeded(), []
+    for layer in layers:
+        result = layer(images).detach()
+        stride = images.shape[2] // result.shape[2]
+        most = images.shape[2] // stride // 8
+        errors = torch.zeros(len(images), dtype=images.dtype)
+        for _ in range(samples):
+            drawn = torch.rand((len(images), 2), generator=generator, dtype=torch.float64)
+            steps = (drawn * (2 * most + 1)).floor() - most
+            for example, (down, right) in enumerate(steps.int().tolist()):
+                moved = [
+                    moved_by_slices(m, stride * down, stride * right)[0] for m in images[example]
+                ]
+                after = layer(torch.stack(moved)[None]).detach()[0]
+                back = [moved_by_slices(each, -down, -right) for each in after]
+                squares = [
+                    (there - before)[valid].square()
+                    for (there, valid), before in zip(back, result[example], strict=True)
+                ]
+                errors[example] += torch.cat(squares).mean() / samples
+        found.append(errors)
+        images = result
+    return found
+
+
+def test_layers_against_slices() -> None:
+    network = filled(
+        nn.Sequential(
+            nn.Conv2d(1, 2, 3, padding=1), nn.GELU(), Compute(by_place), nn.MaxPool2d(2),
+            nn.Conv2d(2, 3, 3, padding=1), nn.AvgPool2d(3, stride=1, padding=1),
+        )
+    )  # fmt: skip
+    images = draw(3, 1, 16, 16)
+    found = layer_errors(network, images, samples=2)
+    assert list(found) == [str(number) for number in range(6)]
+    for errors, wanted in zip(found.values(), errors_by_slices(network, images, 2), strict=True):
+        torch.testing.assert_close(errors, wanted, rtol=1e-9, atol=1e-25)
+    assert float(found["1"].max()) == 0 and float(found["2"].min()) > 1e-2
+    assert float(found["0"].max()) > 1e-3, "zeros come in at the border"
+
+
 class Network(nn.Module):
     """A layer in place that is called twice, one with a computed weight, and a culprit."""
 
@@ -235,106 +264,91 @@ class Network(nn.Module):
         self.first = nn.Conv2d(1, 2, 1)
         self.active = nn.Hardswish(inplace=True)
         self.spectral = parametrizations.weight_norm(nn.Conv2d(2, 2, 1))
-        self.culprit = ByPlace()
+        self.culprit = Compute(by_place)
         self.pool = nn.AvgPool2d(2)
         self.whole = nn.AdaptiveAvgPool2d(1)
-        self.flat = nn.Flatten()
         self.head = nn.Linear(2, 3)
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.active(self.first(images))
         maps = self.active(self.spectral(maps))
         maps = self.pool(self.culprit(maps))
-        return self.head(self.flat(self.whole(maps)))
+        return self.head(self.whole(maps).flatten(1))
 
 
 def test_layers_are_judged_one_by_one_and_left_as_they_were() -> None:
     network, images = filled(Network()).eval(), draw(3, 1, 24, 24)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     outputs = network(images)
-    found = layer_translation_errors(
-        Subject(network), images, whole_pixels=True, samples=3, generator=seeded()
-    )
-    assert [(each.name, each.kind) for each in found] == [
-        ("first", "Conv2d"), ("active", "Hardswish"), ("spectral", "ParametrizedConv2d"),
-        ("active", "Hardswish"), ("culprit", "ByPlace"), ("pool", "AvgPool2d"),
-    ]  # fmt: skip
-    errors = {each.name: float(each.errors.max()) for each in found}
-    assert errors.pop("culprit") > 1e-2
-    assert max(errors.values()) < 1e-28
-    assert all(not module._forward_hooks for module in network.modules())
-    assert all(not module._forward_pre_hooks for module in network.modules())
+    found = layer_errors(network, images)
+    names = ["first", "active", "spectral: conv2d", "active (2)", "culprit", "pool"]
+    assert list(found) == names
+    assert float(found.pop("culprit").max()) > 1e-2
+    assert max(float(errors.max()) for errors in found.values()) < 1e-28
     assert torch.equal(network(images), outputs)
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
 @pytest.mark.parametrize("network", EQUIVARIANT.values(), ids=EQUIVARIANT)
 def test_whole_pixels_are_exact_for_equivariant_layers(network: nn.Module) -> None:
-    found = layer_translation_errors(
-        Subject(filled(network)), draw(4, 1, 24, 24), whole_pixels=True, samples=5,
-        generator=seeded(),
-    )  # fmt: skip
-    assert found
-    assert max(float(each.errors.max()) for each in found) < 1e-28
+    layers = nn.Sequential(nn.Conv2d(1, 1, 1), network)
+    found = layer_errors(filled(layers), draw(4, 1, 24, 24))
+    assert found and max(float(errors.max()) for errors in found.values()) < 1e-28
 
 
-def test_what_computes_a_weight_is_no_layer() -> None:
-    class Halved(nn.Module):
-        def forward(self, weight: Tensor) -> Tensor:
-            return weight / 2
+def test_functions_of_several_maps_and_tokens() -> None:
+    """Both terms of a sum are moved; tokens move as their grid, a place of its own does not."""
+    place = draw(64, 2, seed=9)
 
-    network = nn.Sequential(nn.Conv2d(1, 2, 9, padding=4))
-    parametrize.register_parametrization(network[0], "weight", Halved())
-    found = layer_translation_errors(
-        Subject(network), draw(2, 1, 24, 24).float(), whole_pixels=True, generator=seeded()
-    )
-    assert [each.name for each in found] == ["0"]
+    def compute(images: Tensor, patches: nn.Module, mix: nn.Module) -> Tensor:
+        tokens = patches(images * images).flatten(2).transpose(1, 2)
+        return (mix(tokens) + tokens + place).mean(1)
 
-
-def test_a_layer_alone_is_a_network_alone() -> None:
-    """For one layer the layerwise number is the network's, and √N of it the other one."""
-    images, layer = draw(4, 1, 16, 16), filled(nn.Conv2d(1, 2, 3, padding=1))
-    settings = {"whole_pixels": False, "samples": 1, "generator": seeded(7)}
-    (found,) = layer_translation_errors(Subject(layer), images, **settings)
-    settings["generator"] = seeded(7)
-    whole = translation_errors(Subject(layer), images, IMAGE, **settings)
-    torch.testing.assert_close(found.errors, whole.errors)
-    torch.testing.assert_close(found.floors, whole.floors)
-    assert found.name == ""
-    drawn = torch.rand((4, 2), generator=seeded(7), dtype=torch.float64)
-    shifts = (2 * drawn - 1) * 2
-    sides = torch.tensor([[kept_there_and_back(float(s), 16) for s in pair] for pair in shifts])
-    counts = 2 * sides.prod(1).double()
-    torch.testing.assert_close(found.root_errors, whole.errors * counts.sqrt())
+    network = Between(compute, filled(nn.Conv2d(1, 2, 2, stride=2)), filled(nn.Linear(2, 2)))
+    found = layer_errors(network, draw(3, 1, 16, 16), samples=1)
+    assert list(found) == ["mul", "layers.0", "layers.1", "add", "add (2)"]
+    drawn = [torch.rand((3, 2), generator=(g := seeded()), dtype=torch.float64)]
+    drawn += [torch.rand((3, 2), generator=g, dtype=torch.float64) for _ in range(4)]
+    steps = (drawn[-1] * 3).floor() - 1  # an eighth of 8 × 8 tokens is one of them
+    grid = place.T.unflatten(1, (8, 8))
+    for example, (down, right) in enumerate(steps.int().tolist()):
+        squares = []
+        for channel in grid:
+            back, valid = moved_by_slices(channel, -down, -right)
+            squares.append((back - channel)[valid].square())
+        torch.testing.assert_close(found["add (2)"][example], torch.cat(squares).mean())
+    assert float(found.pop("add (2)").max()) > 1e-2
+    assert max(float(errors.max()) for errors in found.values()) < 1e-28
 
 
-def kept_there_and_back(shift: float, length: int) -> int:
-    """How many places of a line read nothing from beyond its ends, moved by `shift` and back."""
-
-    def read(place: int, amount: float) -> range:
-        first = place - math.floor(amount) - 3
-        return range(first, first + 6)
-
-    def inside(places: range) -> bool:
-        return places[0] >= 0 and places[-1] < length
-
-    return sum(
-        inside(read(place, -shift)) and all(inside(read(j, shift)) for j in read(place, -shift))
-        for place in range(length)
-    )
+@pytest.mark.parametrize("name", ["resnet", "channels last", "u-net"])
+def test_elementwise_layers_of_every_network_are_exact(name: str) -> None:
+    """Also of grids on other axes, and of layers that work in place."""
+    network, images = built(name)
+    elementwise = {
+        row: float(errors.max())
+        for row, errors in layer_errors(network, images).items()
+        if any(kind in row for kind in ("relu", "gelu", "norm", "add"))
+    }
+    assert elementwise and max(elementwise.values()) < 1e-25, elementwise
 
 
-def test_maps_too_small_to_compare_are_left_out() -> None:
-    network = nn.Sequential(nn.AvgPool2d(4), nn.ReLU())
-    assert not layer_translation_errors(
-        Subject(network), draw(2, 1, 16, 16), whole_pixels=True, samples=2, generator=seeded()
-    )
+def test_what_reads_a_mask_is_left_out() -> None:
+    """x · (x > 0) follows every shift, but the mask of the unmoved x does not."""
+
+    def bent(x: Tensor, layer: nn.Module) -> Tensor:
+        mask = ~(x <= 0)
+        return (layer(x) * mask + x * mask.to(x.dtype) + torch.relu(x)).mean((2, 3))
+
+    found = layer_errors(Between(bent, nn.Conv2d(1, 1, 1)), draw(2, 1, 16, 16))
+    assert list(found) == ["layers.0", "add", "relu", "add (2)"]
+    assert max(float(errors.max()) for errors in found.values()) < 1e-28
 
 
-def test_hooks_are_removed_when_the_network_raises() -> None:
-    network = nn.Sequential(nn.ReLU(), nn.Linear(7, 2))
-    with pytest.raises(RuntimeError):
-        layer_translation_errors(
-            Subject(network), torch.ones(2, 1, 16, 16), whole_pixels=True, generator=seeded()
-        )
-    assert not network[0]._forward_hooks and not network[0]._forward_pre_hooks
+def test_what_has_nothing_to_compare_is_left_out() -> None:
+    coarse = nn.Sequential(nn.AvgPool2d(4), nn.ReLU())
+    assert not layer_errors(coarse, draw(2, 1, 16, 16)), "no whole cell within an eighth"
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(256, 3)).double()
+    assert not layer_errors(flat, draw(2, 1, 16, 16)), "no grid"
+    upright = nn.Sequential(nn.Identity(), nn.ReLU(), nn.Flatten(2))
+    assert list(layer_errors(upright, draw(2, 1, 16, 16))) == ["1"], "moving about is exact"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 from isotropy.data.variants import apply_variant
 from isotropy.evidence.bound import FEW, distinct
 from isotropy.evidence.estimate import estimate_run

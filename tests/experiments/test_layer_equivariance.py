@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.data.embedded import digits
 from isotropy.data.labelled import Split
+from isotropy.data.readers import digits
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.experiments import layer_equivariance
 from isotropy.experiments.series import SeriesJob, read_table

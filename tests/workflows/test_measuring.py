@@ -72,7 +72,8 @@ def test_the_record() -> None:
         assert [layer["name"] for layer in each["layers"]] == [*map(str, range(7)), "softmax"]
         for layer in each["layers"]:
             assert set(layer) == {
-                "name", "kind", "layout", "norm", "norm_error", "share", "judged_at", "remark",
+                "name", "kind", "layout", "norm", "norm_error", "share", "eq_t", "eq_t_error",
+                "judged_at", "remark",
             }  # fmt: skip
         assert sum(layer["share"] for layer in each["layers"]) == pytest.approx(1, abs=1e-4)
         assert set(each["finite"]) == {

@@ -15,10 +15,9 @@ import torch
 from isotropy.checks import CallerError, check_at_least
 from isotropy.curvature.kfac import FALLBACKS
 from isotropy.data.borders import PADDING_CHOICES, chosen_border
-from isotropy.data.embedded import digits
 from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.readers import read
+from isotropy.data.readers import digits, read
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.machine import check_factor_memory, factor_memory
 from isotropy.evidence.priors import STRUCTURES

@@ -28,11 +28,9 @@ from isotropy.cli.inputs import (
 )
 from isotropy.cli.progress import LiveDisplay, epoch_line
 from isotropy.cli.resume import continuable, kept_options, resumed_run
-from isotropy.data.embedded import digits
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.quadrants import TASKS, quadrants, standardised
-from isotropy.data.readers import read
-from isotropy.data.variants import LAWS
+from isotropy.data.readers import digits, read
+from isotropy.data.variants import LAWS, TASKS, quadrants, standardised
 from isotropy.evidence.layers.settings import (
     AUGMENTATIONS,
     FREE_SHARE,

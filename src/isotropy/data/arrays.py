@@ -9,6 +9,7 @@ plain from the data is told in a note.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,6 +108,12 @@ def standard_inputs(values: Tensor) -> tuple[Tensor, Notes]:
     if not values.is_floating_point() and values.dtype != torch.bool:
         notes.append(f"inputs of type {values.dtype} kept at their values, not scaled")
     return values.to(torch.float32), tuple(notes)
+
+
+def normalised(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """(images − mean) / deviation for images `(examples, channels, height, width)`, by channel."""
+    centre, scale = (images.new_tensor(each)[:, None, None] for each in (mean, deviation))
+    return (images - centre).div_(scale)
 
 
 def standard_targets(

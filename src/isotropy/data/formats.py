@@ -1,22 +1,16 @@
-"""IDX files, the format of MNIST and Fashion-MNIST, plain or gzipped.
+"""Files with labelled data: NumPy archives, IDX files and CIFAR-10's binary batches.
 
-Layout: two zero bytes, one byte for the number type, one for the number of axes, each axis as
-a big-endian 32-bit size, then the values, big-endian, last axis fastest.
+    npz    `x` and `y` (or `x_train`, `y_train`), optionally `x_test` and `y_test`. Pickled arrays
+           are refused: opening one can run any code.
+    IDX    the format of MNIST, plain or gzipped: two zero bytes, one byte for the number type, one
+           for the number of axes, each axis as a big-endian 32-bit size, then the values,
+           big-endian, last axis fastest. Gzip is recognised by its first two bytes.
+    CIFAR  records of 1 label byte and 3072 pixel bytes (R, G, B planes). Images are divided by 255,
+           then normalised per channel with the mean and standard deviation that Immer et al. (2022)
+           use for this set. Zero is then the mean colour, with which transformed images are padded.
 
-CIFAR-10 in its binary form: records of 1 label byte and 3072 pixel bytes (R, G, B planes).
-
-Images are divided by 255, then normalised per channel with the mean and standard deviation
-that Immer et al. (2022) use for this set. Zero is then the mean colour, so that is what a
-transformed image is padded with.
-
-NumPy archives: `.npz` with `x` and `y`, and optionally `x_test` and `y_test`.
-
-The names `x_train` and `y_train` are understood as well. Pickled arrays are refused: opening
-one can run any code.
-
-Bytes and folders from disk; whatever the file system refuses becomes a sentence with the path.
-
-A gzip file is recognised by its first two bytes, never by its name.
+Whatever the file system refuses becomes a sentence with the path. Where there is a training and a
+test part, `split_of` decides which are read.
 """
 
 from __future__ import annotations
@@ -25,18 +19,42 @@ import gzip
 import math
 import zipfile
 import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from isotropy.checks import CallerError
-from isotropy.data.arrays import labelled_from_arrays
+from isotropy.data.arrays import Notes, labelled_from_arrays, normalised
 from isotropy.data.labelled import LabelledData, Split
 
 ZIP_START = b"PK"
+
+ReadPart = Callable[[bool, LabelledData | None], tuple[LabelledData, Notes]]
+"""Reads the training part, or with True the test part, given the training data it belongs to."""
+
+
+def split_of(part: ReadPart, has_test: bool, reference: LabelledData | None) -> Split:
+    """The training part, and the test part where there is one.
+
+    reference: the training data that this is a test set for. Then the test part alone is read, or
+        the training part in place of it where there is no other.
+    """
+    if has_test and reference is not None:
+        test, notes = part(True, reference)
+        return Split(train=test, test=None, notes=notes)
+    train, notes = part(False, reference)
+    split = Split(train=train, test=None, notes=notes)
+    return with_test(split, *part(True, train)) if has_test else split
+
+
+def with_test(split: Split, test: LabelledData, notes: Notes) -> Split:
+    """`split` with another test set, and the notes on it."""
+    more = tuple(f"test set: {note}" for note in notes)
+    return replace(split, test=test, notes=split.notes + more)
 
 
 def read_npz(path: Path, *, reference: LabelledData | None = None) -> Split:
@@ -53,29 +71,17 @@ def read_npz(path: Path, *, reference: LabelledData | None = None) -> Split:
             "write it again with numpy.savez_compressed"
         )
     with np.load(path, allow_pickle=False) as archive:
-        has_test = not {"x_test", "y_test"}.isdisjoint(archive.files)
-        x_test = y_test = None
-        if has_test:
-            x_test = _read_array(archive, ("x_test",), path)
-            y_test = _read_array(archive, ("y_test",), path)
-        if has_test and reference is not None:
-            test, notes = labelled_from_arrays(
-                x_test, y_test, name=f"{path.stem} test", reference=reference
-            )
-            return Split(train=test, test=None, notes=notes)
-        x = _read_array(archive, ("x", "x_train"), path)
-        y = _read_array(archive, ("y", "y_train"), path)
-    train, notes = labelled_from_arrays(x, y, name=path.stem, reference=reference)
-    if not has_test:
-        return Split(train=train, test=None, notes=notes)
-    test, test_notes = labelled_from_arrays(
-        x_test, y_test, name=f"{path.stem} test", reference=train
-    )
-    more = tuple(f"test set: {note}" for note in test_notes)
-    return Split(train=train, test=test, notes=notes + more)
+
+        def part(is_test: bool, known: LabelledData | None) -> tuple[LabelledData, Notes]:
+            ends = ("_test",) if is_test else ("", "_train")
+            x, y = (_read_array(archive, [each + end for end in ends], path) for each in "xy")
+            name = f"{path.stem} test" if is_test else path.stem
+            return labelled_from_arrays(x, y, name=name, reference=known)
+
+        return split_of(part, not {"x_test", "y_test"}.isdisjoint(archive.files), reference)
 
 
-def _read_array(archive: Any, names: tuple[str, ...], path: Path) -> np.ndarray[Any, Any]:
+def _read_array(archive: Any, names: Sequence[str], path: Path) -> np.ndarray[Any, Any]:
     """The array stored under the first of `names` that is there."""
     name = next((each for each in names if each in archive.files), None)
     if name is None:
@@ -135,20 +141,15 @@ def existing_path(source: str | Path) -> Path:
 
 def entries(folder: Path) -> list[Path]:
     """What lies in `folder`, sorted by name, without hidden entries and `__MACOSX`."""
-    try:
-        found = sorted(folder.iterdir())
-    except OSError as error:
-        raise refused(folder, error) from None
-    return [entry for entry in found if not entry.name.startswith((".", "__MACOSX"))]
+    return [
+        entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__MACOSX"))
+    ]
 
 
 def read_start(path: Path, count: int) -> bytes:
     """The first `count` bytes; raises `CallerError` for an empty file."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(count)
-    except OSError as error:
-        raise refused(path, error) from None
+    with path.open("rb") as file:
+        start = file.read(count)
     if not start:
         raise CallerError(f"{path}: expected data, got an empty file; download or copy it again")
     return start
@@ -157,10 +158,7 @@ def read_start(path: Path, count: int) -> bytes:
 def read_bytes(path: Path) -> bytes:
     """All bytes of a file, decompressed if it is gzip; raises `CallerError` where that fails."""
     read_start(path, 1)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise refused(path, error) from None
+    raw = path.read_bytes()
     if not raw.startswith(GZIP_START):
         return raw
     try:
@@ -188,6 +186,7 @@ def refused(path: Path, error: OSError) -> CallerError:
 
 
 NUMBER_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+TRAINING_IMAGES, TEST_IMAGES = "train-images-idx3-ubyte", "t10k-images-idx3-ubyte"
 SUBFOLDERS = (".", "raw", "MNIST/raw", "FashionMNIST/raw")
 
 
@@ -229,7 +228,7 @@ def find_idx_folder(folder: Path) -> Path | None:
     found = [
         place
         for place in (folder / subfolder for subfolder in SUBFOLDERS)
-        if _find(place, "train-images-idx3-ubyte") or _find(place, "t10k-images-idx3-ubyte")
+        if _find(place, TRAINING_IMAGES) or _find(place, TEST_IMAGES)
     ]
     if len(found) > 1:
         raise CallerError(
@@ -245,20 +244,18 @@ def read_idx_folder(folder: Path, *, reference: LabelledData | None = None) -> S
     reference: the training data that this is a test set for; only `t10k-…` is read, where it is.
     """
     name = folder.parent.name if folder.name == "raw" else folder.name
-    images = _find(folder, "train-images-idx3-ubyte")
-    test_images = _find(folder, "t10k-images-idx3-ubyte")
-    if reference is not None and test_images is not None:
-        test = read_idx_pair(test_images, name=f"{name} test", reference=reference)
-        return Split(train=test, test=None)
-    if images is None:
-        raise CallerError(
-            f"{folder / 'train-images-idx3-ubyte'}: expected the training images here (or with "
-            ".gz), found only the test images; put the file beside them or name the test file"
-        )
-    train = read_idx_pair(images, name=name, reference=reference)
-    if test_images is None:
-        return Split(train=train, test=None)
-    return Split(train=train, test=read_idx_pair(test_images, name=f"{name} test", reference=train))
+
+    def part(is_test: bool, known: LabelledData | None) -> tuple[LabelledData, Notes]:
+        images = _find(folder, TEST_IMAGES if is_test else TRAINING_IMAGES)
+        if images is None:
+            raise CallerError(
+                f"{folder / TRAINING_IMAGES}: expected the training images here (or with .gz), "
+                "found only the test images; put the file beside them or name the test file"
+            )
+        called = f"{name} test" if is_test else name
+        return read_idx_pair(images, name=called, reference=known), ()
+
+    return split_of(part, _find(folder, TEST_IMAGES) is not None, reference)
 
 
 def read_idx_pair(
@@ -344,13 +341,6 @@ def read_cifar_folder(folder: Path, *, reference: LabelledData | None = None) ->
     return Split(train=train, test=test, notes=tuple(notes))
 
 
-def normalise(images: Tensor) -> Tensor:
-    """Raw images in [0, 1], `(examples, 3, height, width)`, normalised in place and returned."""
-    mean = torch.tensor(MEAN, dtype=images.dtype)[:, None, None]
-    deviation = torch.tensor(STANDARD_DEVIATION, dtype=images.dtype)[:, None, None]
-    return images.sub_(mean).div_(deviation)
-
-
 def _batches(folder: Path) -> list[Path]:
     return sorted(folder.glob("data_batch_*.bin"))
 
@@ -373,7 +363,7 @@ def _read(paths: list[Path], classes: tuple[str, ...], *, name: str) -> Labelled
     records = np.concatenate([_records(path) for path in paths])
     pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32))
     return LabelledData(
-        inputs=normalise(pixels.to(torch.float32).div_(255)),
+        inputs=normalised(pixels.to(torch.float32).div_(255), MEAN, STANDARD_DEVIATION),
         targets=torch.from_numpy(records[:, 0].astype(np.int64)),
         classes=classes,
         name=name,

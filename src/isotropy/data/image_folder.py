@@ -3,15 +3,11 @@
     folder/cat/001.png  folder/dog/anything.jpg        one set, or
     folder/train/cat/…  folder/test/cat/…              a training and a test set
 
-Classes are in sorted order of their names, pictures in sorted order of their paths.
-
-Pictures as PIL opens them, turned into tensors, and images brought to another size.
-
-A picture becomes float32 `(channels, height, width)` in [0, 1], grey (1 channel) or RGB (3),
-upright as its camera meant it, without transparency; of a moving picture, the first frame.
-
-Where the new size has another aspect ratio, the middle of the picture is kept and the rest cut off:
-a stretched picture would turn rotations into something else.
+Classes are in sorted order of their names, pictures in sorted order of their paths. A picture
+becomes float32 `(channels, height, width)` in [0, 1], grey (1 channel) or RGB (3), upright as its
+camera meant it, without transparency; of a moving picture, the first frame. Where images are
+brought to a size of another aspect ratio, their middle is kept and the rest cut off: stretching
+would turn rotations into something else.
 """
 
 from __future__ import annotations
@@ -27,9 +23,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from isotropy.checks import CallerError, shape_text
+from isotropy.checks import CallerError, check_at_least, shape_text
 from isotropy.data.arrays import Notes
-from isotropy.data.formats import entries
+from isotropy.data.formats import entries, split_of
 from isotropy.data.labelled import LabelledData, Split
 
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
@@ -109,26 +105,36 @@ def middle(images: Tensor, size: tuple[int, int]) -> Tensor:
     return images[..., top : top + kept_height, left : left + kept_width]
 
 
-def resized(data: LabelledData, image_size: int) -> tuple[LabelledData, tuple[str, ...]]:
-    """`data` with square images of `image_size` pixels, and a note if that changed anything.
+def resized(split: Split, size: int) -> Split:
+    """`split` with square images of `size` pixels; a split of that size already is returned.
 
-    Raises `CallerError` for data that are not images.
+    Bilinear, antialiased where it shrinks, as `resize_images`. Raises `CallerError` for data that
+    are not images and for a size below 1.
     """
+    check_at_least(size, 1, what="image size, in pixels")
+    train, notes = _resized(split.train, size)
+    test, test_notes = (None, ()) if split.test is None else _resized(split.test, size)
+    if not (notes or test_notes):
+        return split
+    return Split(train=train, test=test, notes=(*split.notes, *notes, *test_notes))
+
+
+def _resized(data: LabelledData, size: int) -> tuple[LabelledData, Notes]:
     if not data.is_images:
         raise CallerError(
             f"{data.name}: expected images (examples, channels, height, width) to resize to "
-            f"{image_size} pixels, got {shape_text(data.inputs)}; leave image_size out"
+            f"{size} pixels, got {shape_text(data.inputs)}; leave image_size out"
         )
     height, width = data.inputs.shape[2:]
-    if (height, width) == (image_size, image_size):
+    if (height, width) == (size, size):
         return data, ()
     cut = "" if height == width else "cut to their middle square and "
     note = (
-        f"{data.name}: images {cut}resized from {height} × {width} to {image_size} × {image_size} "
-        "pixels (bilinear, antialiased)"
+        f"{data.name}: images {cut}resized from {height} × {width} to {size} × {size} pixels "
+        "(bilinear, antialiased)"
     )
-    size = (image_size, image_size)
-    return replace(data, inputs=resize_images(middle(data.inputs, size), size)), (note,)
+    square = (size, size)
+    return replace(data, inputs=resize_images(middle(data.inputs, square), square)), (note,)
 
 
 def working_size(height: int, width: int) -> int | None:
@@ -167,23 +173,18 @@ def read_image_folder(
     All grey pictures give 1 channel, otherwise 3. Raises `CallerError` for unreadable pictures,
     a class without pictures, and classes other than those of the training data.
     """
-    if not _is_training_folder(folder / "train"):
-        data, notes = _read_classes(folder, folder.name, image_size, reference)
-        return Split(train=data, test=None, notes=notes)
-    has_test = (folder / "test").is_dir()
-    if has_test and reference is not None:
-        data, notes = _read_classes(folder / "test", f"{folder.name} test", image_size, reference)
-        return Split(train=data, test=None, notes=notes)
-    train, notes = _read_classes(folder / "train", folder.name, image_size, reference)
-    others = [each.name for each in _subfolders(folder) if each.name not in ("train", "test")]
-    if others:
-        notes += (f"folders beside train and test left unread: {', '.join(others)}",)
-    if not has_test:
-        return Split(train=train, test=None, notes=notes)
-    test, test_notes = _read_classes(folder / "test", f"{folder.name} test", image_size, train)
-    return Split(
-        train=train, test=test, notes=notes + tuple(f"test set: {note}" for note in test_notes)
-    )
+    has_parts = _is_training_folder(folder / "train")
+
+    def part(is_test: bool, known: LabelledData | None) -> tuple[LabelledData, Notes]:
+        place = folder / ("test" if is_test else "train") if has_parts else folder
+        name = f"{folder.name} test" if is_test else folder.name
+        data, notes = _read_classes(place, name, image_size, known)
+        others = [each.name for each in _subfolders(folder) if each.name not in ("train", "test")]
+        if has_parts and others and not is_test:
+            notes += (f"folders beside train and test left unread: {', '.join(others)}",)
+        return data, notes
+
+    return split_of(part, has_parts and (folder / "test").is_dir(), reference)
 
 
 def _read_classes(

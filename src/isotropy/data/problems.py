@@ -1,11 +1,16 @@
-"""Made data whose symmetry is known, for sequences and point clouds: what should be found is there.
+"""Made data whose symmetry is known: what should be found is in them. All follows from the seed.
 
-    rings            points of the plane, labelled by their radius           rotation ±180°
-    turned_clouds    letters drawn in points, each turned once               rotation ±range
-    shifted_waves    pulses on a circle of samples, each moved once          shift ±range
+    rings               points of the plane, labelled by their radius       rotation ±180°
+    turned_clouds       letters drawn in points, each turned once           rotation ±range
+    shifted_waves       pulses on a circle of samples, each moved once      shift ±range
+    moved_textures      smooth random pictures, each moved once             what `TextureLaw` says
+    write_photographs   shapes on backgrounds, as JPEG files                rotation ±180°, or none
 
-All numbers follow from the seed. In the last two every example is one of a few templates, moved
-once by g(t), t ~ U[−range, range], with noise on top:  x = g(t) u_c + noise. Seen from x that is
+`rings` is the illustration of Immer et al. (2022), "Invariance learning in deep neural networks
+with differentiable Laplace approximations", Figure 1, as its published code draws it.
+
+In clouds, waves and textures every example is one of a few templates, moved once by g(t),
+t ~ U[−range, range], with noise on top:  x = g(t) u_c + noise. Seen from x that is
 
     p(x | c) = mean over t in ±range of  N(g(−t) x; u_c) ,
 
@@ -15,29 +20,27 @@ this class, or belong to another: some classes are the same template at another 
 are. What fits best is therefore near the range, for a network fine enough to tell poses apart; a
 network of coarse features, or one that is not trained to its end, prefers another amount.
 
-`rings` is the illustration of Immer et al. (2022), "Invariance learning in deep neural networks
-with differentiable Laplace approximations", Figure 1, as its published code draws it.
-
-Pictures whose symmetry is known: smooth random textures, moved once, in noise of the same kind.
-
-    x = g u_c + noise          g drawn from the truth's law, one motion for each picture
-
-u_c is a Gaussian random field of correlation length `smoothness` pixels inside a disc. The noise
-has the same spectrum, so that averaging over small motions does not pay for smoothing alone.
-
-Where a range is to be found, labels depend on the pose, as they do for 6 and 9, and take turns:
-with two kinds of poses A B A B … a distance S apart, an average of outputs over ±w leaves
+Textures are Gaussian random fields of correlation length `smoothness` pixels inside a disc. Their
+noise has the same spectrum, so that averaging over small motions does not pay for smoothing alone.
+Labels of poses take turns: with two kinds of poses A B A B … a distance S apart, an average of
+outputs over ±w leaves
 
     sin(π w/S) / (π w/S)
 
 of what tells A from B, and nothing at w = S. (If all poses have labels of their own, a slow change
-round the circle tells them apart, which much wider averages leave as it is.)
+round the circle tells them apart, which much wider averages leave as it is.) Translations get an
+end in the same way, and one that no rotation about the middle changes: half the pictures are moved
+by `ring` in a direction drawn at random, and have the label of the next pose. Textures are drawn
+and moved on a grid three times as fine and averaged down, so that moving them leaves no trace of
+interpolation.
 
-Translations get an end in the same way, and one that no rotation about the middle changes: half the
-pictures are moved by `ring` in a direction drawn at random, and have the label of the next pose.
-
-Textures are drawn and moved on a grid three times as fine and averaged down, so that moving them
-leaves no trace of interpolation. All numbers follow from the seed.
+Photographs show one object, lighter than its background and about half the shorter side long, on a
+colour that changes across the picture, with soft blotches and fine grain. Its shape is its class: a
+stem with two bars (F), with a foot (L), with a loop (P). None has a symmetry of its own, so that a
+turned one is another picture, and each remains what it is when it is turned. Upright they also
+differ by place (bars above, foot below), which a full turn would throw away. Shapes are signed
+distances d(p) < 0, unions are minima: the coverage of a pixel is that of a straight edge, ½ − d in
+pixels, cut to 0…1.
 """
 
 from __future__ import annotations
@@ -45,9 +48,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, interpolate
 
 from isotropy.checks import CallerError, check_at_least
 from isotropy.data.labelled import LabelledData, Split
@@ -269,7 +276,7 @@ def _waves(
     return LabelledData(noisy[:, None].float(), labels, names, name)
 
 
-# -- both ----------------------------------------------------------------------------------------
+# -- clouds, waves and textures ------------------------------------------------------------------
 
 
 def _check_problem(name: str, examples: int, classes: int, range: float, most: float) -> None:
@@ -289,6 +296,8 @@ def _balanced(examples: int, classes: int, generator: torch.Generator) -> Tensor
 def _uniform(examples: int, half_width: float, generator: torch.Generator) -> Tensor:
     return (2 * torch.rand(examples, generator=generator, dtype=torch.float64) - 1) * half_width
 
+
+# -- textures ----------------------------------------------------------------------------------
 
 FINER = 3
 """Pixels of the fine grid along a pixel's side."""
@@ -371,7 +380,7 @@ def _pictures(
     name: str,
     generator: torch.Generator,
 ) -> LabelledData:
-    drawn = (torch.arange(count) % len(classes))[torch.randperm(count, generator=generator)]
+    drawn = _balanced(count, len(classes), generator)
     pictures, labels = classes[drawn], _labels(law)[drawn]
     if law.ring:
         outside = torch.rand(count, generator=generator) < 0.5
@@ -387,7 +396,7 @@ def _pictures(
     motions = (2 * torch.rand(count, len(MOTIONS), generator=generator) - 1) * widths
     pictures = action.act(motions[:, None], pictures)[:, 0]
     pictures = pictures + law.noise * _random_fields(count, smooth, generator) * _disc(law, 0.9)
-    coarse = torch.nn.functional.avg_pool2d(pictures, FINER)
+    coarse = avg_pool2d(pictures, FINER)
     grainy = coarse + GRAIN * torch.randn(coarse.shape, generator=generator)
     if law.random_labels:
         labels = labels[torch.randperm(count, generator=generator)]
@@ -430,3 +439,112 @@ def _disc(law: TextureLaw, radius: float) -> Tensor:
     side = law.size * FINER
     place = (torch.arange(side) - (side - 1) / 2) / (side / 2)
     return torch.sigmoid((radius - (place[:, None] ** 2 + place**2).sqrt()) * EDGE)
+
+
+# -- photographs -------------------------------------------------------------------------------
+
+SHAPES = ("flag", "foot", "loop")
+MOVED, SCALED = 0.08, 0.1
+"""How far objects are moved, in half shorter sides, and scaled, as log factors, at most."""
+CONTRAST = 0.3
+"""How much lighter an object is than its background, of the range from black to white."""
+_QUALITY = 88
+
+
+def write_photographs(
+    folder: str | Path,
+    count: int = 300,
+    *,
+    seed: int = 0,
+    upright: bool = False,
+    smallest: int = 300,
+    largest: int = 1000,
+) -> Path:
+    """Write `count` pictures into `folder`, a subfolder per class, and return the folder.
+
+    Sides are drawn from `smallest` to `largest` pixels, height and width on their own. Examples of
+    one seed differ between upright and turned ones in nothing but the angle.
+    """
+    check_at_least(count, len(SHAPES), what="count")
+    check_at_least(smallest, 8, what="smallest side, in pixels")
+    check_at_least(largest, smallest, what="largest side, in pixels")
+    path = Path(folder)
+    generator = torch.Generator().manual_seed(seed)
+    for index in range(count):
+        height, width = torch.randint(smallest, largest + 1, (2,), generator=generator).tolist()
+        shape = SHAPES[index % len(SHAPES)]
+        image = photograph(shape, height, width, upright=upright, generator=generator)
+        pixels = (255 * image).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        place = path / shape
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.ascontiguousarray(pixels)).save(
+            place / f"{index:04d}.jpg", quality=_QUALITY
+        )
+    return path
+
+
+def photograph(
+    shape: str,
+    height: int,
+    width: int,
+    *,
+    upright: bool = False,
+    generator: torch.Generator,
+) -> Tensor:
+    """One picture (3, height, width) in [0, 1] of an object of the given shape.
+
+    As many numbers are drawn for upright objects as for others.
+    """
+    numbers = torch.rand(16, generator=generator)
+    angle = 0.0 if upright else (2 * float(numbers[0]) - 1) * math.pi
+    background = _background(height, width, numbers[4:], generator)
+    scale = math.exp(SCALED * (2 * float(numbers[1]) - 1))
+    x, y = _places(height, width)
+    x, y = x - MOVED * (2 * float(numbers[2]) - 1), y - MOVED * (2 * float(numbers[3]) - 1)
+    # Content turns by +angle: a pixel shows what was at the place turned back.
+    cosine, sine = math.cos(angle) / scale, math.sin(angle) / scale
+    distance = _distance(shape, cosine * x - sine * y, sine * x + cosine * y) * scale
+    coverage = (0.5 - distance * min(height, width) / 2).clamp(0, 1)
+    lightness = background.mean() + CONTRAST + 0.15 * float(numbers[13])
+    tint = 0.15 * (torch.rand(3, generator=generator) - 0.5)
+    colour = (lightness + tint)[:, None, None].clamp(0, 1)
+    return (background + coverage * (colour - background)).clamp(0, 1)
+
+
+def _places(height: int, width: int) -> tuple[Tensor, Tensor]:
+    """x (1, width) and y (height, 1) of the pixels: half the shorter side is one, y downwards."""
+    unit = min(height, width) / 2
+    x = (torch.arange(width) - (width - 1) / 2) / unit
+    y = (torch.arange(height) - (height - 1) / 2) / unit
+    return x[None], y[:, None]
+
+
+def _background(height: int, width: int, numbers: Tensor, generator: torch.Generator) -> Tensor:
+    """A colour that changes across the picture, soft blotches and grain: (3, height, width)."""
+    x, y = _places(height, width)
+    hue, value = 2 * math.pi * float(numbers[0]), 0.2 + 0.2 * float(numbers[1])
+    phases = torch.tensor([0.0, 2 * math.pi / 3, 4 * math.pi / 3])
+    colour = value * (1 + 0.6 * torch.cos(hue + phases))[:, None, None]
+    direction = 2 * math.pi * float(numbers[2])
+    gradient = 0.08 * (math.cos(direction) * x + math.sin(direction) * y)
+    blotches = torch.randn(1, 1, 6, 6, generator=generator)
+    soft = interpolate(blotches, size=(height, width), mode="bicubic", align_corners=False)[0]
+    grain = torch.randn(height, width, generator=generator)
+    return (colour + gradient + 0.03 * soft + 0.02 * grain).clamp(0, 1)
+
+
+def _distance(shape: str, x: Tensor, y: Tensor) -> Tensor:
+    """Signed distance from a shape's outline, below zero inside, in half shorter sides."""
+    stem = _box(x, y, -0.22, 0.0, 0.1, 0.55)
+    if shape == "flag":
+        bars = torch.minimum(_box(x, y, 0.1, -0.45, 0.3, 0.1), _box(x, y, 0.03, -0.05, 0.22, 0.1))
+        return torch.minimum(stem, bars)
+    if shape == "foot":
+        return torch.minimum(stem, _box(x, y, 0.1, 0.45, 0.35, 0.1))
+    radius = ((x - 0.07).square() + (y + 0.25).square()).sqrt()
+    return torch.minimum(stem, (radius - 0.22).abs() - 0.09)
+
+
+def _box(x: Tensor, y: Tensor, at_x: float, at_y: float, half_x: float, half_y: float) -> Tensor:
+    """Signed distance from a rectangle with this centre and these half sides (largest norm)."""
+    return torch.maximum((x - at_x).abs() - half_x, (y - at_y).abs() - half_y)

@@ -1,22 +1,33 @@
-"""Data from wherever it is: one function, `read`, that recognises what it is given.
+"""Data from wherever they are: `read` recognises what it is given, `digits` come with the package.
 
 A path is recognised by what lies there, not by its name: IDX files, CIFAR-10 binary batches,
-an `.npz` archive, or a folder of pictures per class. In memory: a `torch.utils.data.Dataset`,
-a pair (inputs, targets), or `LabelledData`.
+an `.npz` archive, or a folder of pictures per class. In memory: a `torch.utils.data.Dataset` of
+pairs (input, target), a pair (inputs, targets), or `LabelledData`. A data set is read once, in its
+own order: learning passes over the same examples many times and must see the same pixels.
+
+The digits are 200 training and 100 test images of each class, 28 × 28, chosen at random from the
+training and the test images of MNIST (Y. LeCun and C. Cortes, CC BY-SA 3.0).
+`scripts/make_embedded_digits.py` makes the file; `train_index` and `test_index` in it say which
+images of MNIST these are.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
-from isotropy.data.arrays import labelled_from_arrays
-from isotropy.data.dataset import read_dataset
+from isotropy.data.arrays import Notes, labelled_from_arrays, tensor_from
 from isotropy.data.formats import (
     GZIP_START,
     ZIP_START,
@@ -30,12 +41,14 @@ from isotropy.data.formats import (
     read_npz,
     read_start,
     refused,
+    with_test,
 )
 from isotropy.data.image_folder import (
     LARGEST_SIDE,
     SUFFIXES,
     ImageSize,
     is_image_folder,
+    picture_tensor,
     read_image_folder,
     resized,
     working_size,
@@ -84,11 +97,16 @@ def read(
     split = _read(source, image_size, None)
     if test is not None:
         given = _read(test, image_size, split.train)
-        notes = split.notes + tuple(f"test set: {note}" for note in given.notes)
-        split = Split(train=split.train, test=given.test or given.train, notes=notes)
+        split = with_test(split, given.test or given.train, given.notes)
     side = _side(split.train, image_size)
     if side is not None:
-        split = _resize(split, side, asked=image_size != "auto")
+        split = resized(split, side)
+        if image_size == "auto":
+            note = (
+                f"{side} pixels are the working size for images of more than {LARGEST_SIDE}; "
+                "--image-size sets another"
+            )
+            split = replace(split, notes=(*split.notes, note))
     check_two_labels(split.train)
     split = replace(split, notes=split.notes + _absent_classes(split.train))
     if split.test is not None:
@@ -176,19 +194,6 @@ def _side(data: LabelledData, image_size: ImageSize) -> int | None:
     return working_size(*data.inputs.shape[2:]) if data.is_images else None
 
 
-def _resize(split: Split, image_size: int, *, asked: bool = True) -> Split:
-    train, notes = resized(split.train, image_size)
-    if not asked:
-        notes += (
-            f"{image_size} pixels are the working size for images of more than {LARGEST_SIDE}; "
-            "--image-size sets another",
-        )
-    if split.test is None:
-        return Split(train=train, test=None, notes=split.notes + notes)
-    test, test_notes = resized(split.test, image_size)
-    return Split(train=train, test=test, notes=split.notes + notes + test_notes)
-
-
 def _conform(test: LabelledData, train: LabelledData) -> LabelledData:
     """`test` under the class names of `train`; raises `CallerError` where they do not fit."""
     if test.inputs.shape[1:] != train.inputs.shape[1:]:
@@ -232,3 +237,87 @@ def _kind(data: LabelledData) -> str:
     if data.classes is not None:
         return f"labels of {data.num_classes} classes"
     return f"regression targets {shape_text(data.targets)}"
+
+
+BATCH_SIZE = 256
+
+
+def read_dataset(
+    dataset: Dataset[Any], *, reference: LabelledData | None = None
+) -> tuple[LabelledData, Notes]:
+    """All items of `dataset` in memory, and notes on what was changed.
+
+    dataset: items (input, target); an input is a tensor, an array or a PIL picture, all of one
+        shape; targets as `arrays.standard_targets` understands them. Class names are taken from
+        an attribute `classes`, which torchvision's data sets have.
+    reference: the training data that this is a test set for.
+
+    Raises `CallerError` for items that are no pairs or differ in shape, and for an empty set.
+    Whatever the data set itself raises passes through.
+    """
+    name = type(dataset).__name__
+    inputs: list[Tensor] = []
+    targets: list[Any] = []
+    # The batches are not collated by torch: its message for unequal shapes names no item.
+    for batch in DataLoader(dataset, batch_size=BATCH_SIZE, collate_fn=list):
+        for item in batch:
+            values, target = _pair(item, len(inputs), name)
+            if inputs and values.shape != inputs[0].shape:
+                raise CallerError(
+                    f"{name}: expected every input as the first, {shape_text(inputs[0])}, got "
+                    f"{shape_text(values)} at item {len(inputs)}; resize them in the data set's "
+                    "transform"
+                )
+            inputs.append(values)
+            targets.append(target)
+    if not inputs:
+        raise CallerError(f"{name}: expected at least one example, got an empty data set; add some")
+    return labelled_from_arrays(
+        torch.stack(inputs), _stack(targets), name=name,
+        classes=_class_names(dataset), reference=reference,
+    )  # fmt: skip
+
+
+def _pair(item: Any, index: int, name: str) -> tuple[Tensor, Any]:
+    if not isinstance(item, Sequence) or len(item) != 2:
+        raise CallerError(
+            f"{name}: expected items (input, target), got {type(item).__name__} at item {index}; "
+            "unlabelled data cannot be learned from"
+        )
+    values, target = item
+    if isinstance(values, Image.Image):
+        return picture_tensor(values), target
+    return tensor_from(values, what=f"{name}, input {index}"), target
+
+
+def _stack(targets: list[Any]) -> Any:
+    """Targets of all items in one tensor, or as they are (numbers, names) for numpy to join."""
+    shapes = {target.shape if isinstance(target, Tensor) else None for target in targets}
+    return torch.stack(targets) if len(shapes) == 1 and None not in shapes else targets
+
+
+def _class_names(dataset: Dataset[Any]) -> tuple[str, ...] | None:
+    names = getattr(dataset, "classes", None)
+    if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+        return tuple(names) or None
+    return None
+
+
+DIGITS_FILE = "digits.npz"
+
+
+def digits() -> Split:
+    """2,000 training and 1,000 test images `(examples, 1, 28, 28)` in [0, 1], ten classes.
+
+    Both parts are in random order, so the first n examples are a random sample.
+    """
+    with (
+        resources.files("isotropy.data").joinpath(DIGITS_FILE).open("rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
+        train, test = (
+            labelled_from_arrays(archive[f"x_{part}"], archive[f"y_{part}"], name=name)[0]
+            for part, name in (("train", "MNIST digits"), ("test", "MNIST digits test"))
+        )
+    note = f"{len(train)} training and {len(test)} test images of MNIST that come with the package"
+    return Split(train=train, test=test, notes=(note,))

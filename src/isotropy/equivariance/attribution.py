@@ -20,9 +20,8 @@ Three ways to compute them:
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -30,11 +29,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from isotropy.checks import CallerError, check_at_least, check_choice
-from isotropy.equivariance.contributions import OUTPUT, Row, Sweep, counts
+from isotropy.equivariance.contributions import OUTPUT, Observer, Row, Sweep, counts
 from isotropy.equivariance.layouts import Layout
-from isotropy.equivariance.operations import Operation, watch
+from isotropy.equivariance.operations import Followed, Operation, watch
 from isotropy.equivariance.subject import Inputs, Subject, differentiable_forward, first_of
-from isotropy.equivariance.tangents import floats_of
 from isotropy.symmetry.actions.action import Action
 
 Method = Literal["forward", "backward", "probes"]
@@ -60,7 +58,6 @@ class Attribution:
     squares      (directions, batch)         ‖L‖²
     missing      (directions, batch)         ‖Σ C_i − L‖, for probes its part along L
     scale        (directions, batch)         the largest of ‖L‖ and all ‖C_i‖, to compare it with
-    probe_variance   (rows, directions, batch) of the estimated ‖C_i‖, or None where exact
     """
 
     rows: tuple[Row, ...]
@@ -70,12 +67,31 @@ class Attribution:
     squares: Tensor
     missing: Tensor
     scale: Tensor
-    probe_variance: Tensor | None
 
     @property
     def closure(self) -> Tensor:
         """Is the sum rule kept? What is missing, relative to the scale: (directions, batch)."""
         return self.missing / self.scale.clamp_min(torch.finfo(self.scale.dtype).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSettings:
+    """How contributions of layers are computed.
+
+    method:  "forward", "backward", "probes", or "auto" for what is cheaper
+    probes:  how many, where contributions are estimated
+    layouts: how the results of operations transform, by name, where the rules cannot know
+    observe: told of every operation that is judged, as it runs
+    """
+
+    method: str = "auto"
+    probes: int = 32
+    layouts: Mapping[str, str | Layout | Action] = field(default_factory=dict)
+    observe: Observer | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.method, METHODS, what="attribution")
+        check_at_least(self.probes, 1, what="probes")
 
 
 def attribute(
@@ -85,63 +101,66 @@ def attribute(
     directions: Tensor,
     derivatives: Tensor,
     layout: Layout,
-    *,
-    method: str = "auto",
-    probes: int = 32,
-    layouts: Mapping[str, str | Layout | Action] | None = None,
+    settings: LayerSettings | None = None,
     generator: torch.Generator | None = None,
 ) -> Attribution:
     """Attribute the Lie derivatives (directions, batch, …) of a batch to the network's operations.
 
-    layout is the output's; layouts says how the results of operations transform, by name, where
-    the rules cannot know.
+    layout: the output's; generator: where probes are drawn from
     """
-    check_choice(method, METHODS, what="attribution")
-    check_at_least(probes, 1, what="probes")
-    derivatives = derivatives.detach()
-    outputs = math.prod(derivatives.shape[2:])
+    settings = LayerSettings() if settings is None else settings
+    # One axis of outputs, also where each example has one number and no axis for it.
+    whole = derivatives.detach().reshape(*derivatives.shape[:2], -1)
+    batch, outputs = whole.shape[1:]
+    method = settings.method
     if method == "auto":
         method = "backward" if outputs <= FEW_OUTPUTS else "forward"
         if method == "forward":
-            count = _count_operations(subject, inputs, action, directions, layout, layouts)
+            # How many operations contribute anything, seen on one example and one direction.
+            one = directions[:1] if directions.ndim == 2 else directions[:1, :1]
+            tried = Sweep(action, one, 1, settings.layouts, keep_contributions=False)
+            _swept(subject, first_of(inputs, 1), tried, layout)
+            count = len({row for row, _, _ in tried.errors})
             method = "forward" if count <= FEW_OPERATIONS else "probes"
     keep = method == "forward"
-    sweep = Sweep(action, directions, derivatives.shape[1], layouts or {}, keep_contributions=keep)
+    sweep = Sweep(action, directions, batch, settings.layouts, keep, settings.observe)
     output = _swept(subject, inputs, sweep, layout)
-    squares = _flat(derivatives).square().sum(2)
     rows = tuple(sweep.rows)
     if method == "forward":
-        contributions = torch.zeros(
-            (len(rows), *derivatives.shape), dtype=output.dtype, device=output.device
-        )
+        contributions = output.new_zeros((len(rows), *whole.shape))
         state = sweep.state_of(output)
         assert state is not None
         if state.contributions is not None:
-            contributions[list(state.rows)] = state.contributions
-        found = _exact(
-            "forward",
-            rows,
-            contributions.reshape(*contributions.shape[:3], outputs),
-            _flat(derivatives),
-            squares,
-        )
-    elif method == "backward":
-        passes = _Backward(subject, inputs, sweep, rows)
-        units = torch.eye(outputs, dtype=output.dtype, device=output.device)
-        columns = [passes.along(unit.expand(derivatives.shape[1], -1)) for unit in units]
-        found = _exact("backward", rows, torch.stack(columns, -1), _flat(derivatives), squares)
+            contributions[list(state.rows)] = state.contributions.reshape(-1, *whole.shape)
+        found = _exact("forward", rows, contributions, whole)
     else:
         passes = _Backward(subject, inputs, sweep, rows)
-        found = _probed(passes, rows, _flat(derivatives), squares, probes, generator)
+        if method == "backward":
+            units = torch.eye(outputs, dtype=output.dtype, device=output.device)
+            columns = [passes.along(unit.expand(batch, -1)) for unit in units]
+            found = _exact("backward", rows, torch.stack(columns, -1), whole)
+        else:
+            found = _probed(passes, rows, whole, settings.probes, generator)
     _check_sum_rule(found, output)
     return found
+
+
+def _exact(
+    method: Method, rows: tuple[Row, ...], vectors: Tensor, derivatives: Tensor
+) -> Attribution:
+    """From all C_i, (rows, directions, batch, outputs)."""
+    squares = derivatives.square().sum(2)
+    inner = (vectors * derivatives).sum(3)
+    missing = (vectors.sum(0) - derivatives).square().sum(2).sqrt()
+    norms = vectors.square().sum(3).sqrt()
+    scale = _largest(squares.sqrt(), norms)
+    return Attribution(rows, method, norms, inner, squares, missing, scale)
 
 
 def _probed(
     passes: _Backward,
     rows: tuple[Row, ...],
     derivatives: Tensor,
-    squares: Tensor,
     probes: int,
     generator: torch.Generator | None,
 ) -> Attribution:
@@ -150,14 +169,21 @@ def _probed(
         [passes.along(each)[:, number] for number, each in enumerate(derivatives)], 1
     )
     shape = tuple(derivatives.shape[1:])
-    drawn = [passes.along(_normal(shape, derivatives, generator)).square() for _ in range(probes)]
+    drawn = []
+    for _ in range(probes):
+        # Drawn on the CPU, so that a seed means the same on every device.
+        z = torch.randn(shape, generator=generator, dtype=derivatives.dtype)
+        drawn.append(passes.along(z.to(derivatives.device)).square())
     unbiased = mean_chi(probes)
     norms = torch.stack(drawn).mean(0).sqrt() / unbiased
+    squares = derivatives.square().sum(2)
     size = squares.sqrt()
     missing = (inner.sum(0) - squares).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)
-    variance = norms.square() * (1 - unbiased**2)
-    scale = _largest(size, norms)
-    return Attribution(rows, "probes", norms, inner, squares, missing, scale, variance)
+    return Attribution(rows, "probes", norms, inner, squares, missing, _largest(size, norms))
+
+
+def _largest(whole: Tensor, parts: Tensor) -> Tensor:
+    return torch.cat([whole[None], parts]).amax(0)
 
 
 def _check_sum_rule(found: Attribution, output: Tensor) -> None:
@@ -178,31 +204,6 @@ def mean_chi(count: int) -> float:
     return math.sqrt(2 / count) * math.exp(math.lgamma((count + 1) / 2) - math.lgamma(count / 2))
 
 
-def _flat(derivatives: Tensor) -> Tensor:
-    """(directions, batch, outputs), also where each example has one number and no axis for it."""
-    return derivatives.reshape(*derivatives.shape[:2], -1)
-
-
-def _exact(
-    method: Method, rows: tuple[Row, ...], vectors: Tensor, derivatives: Tensor, squares: Tensor
-) -> Attribution:
-    """From all C_i, (rows, directions, batch, outputs)."""
-    inner = (vectors * derivatives).sum(3)
-    missing = (vectors.sum(0) - derivatives).square().sum(2).sqrt()
-    norms = vectors.square().sum(3).sqrt()
-    scale = _largest(squares.sqrt(), norms)
-    return Attribution(rows, method, norms, inner, squares, missing, scale, None)
-
-
-def _largest(whole: Tensor, parts: Tensor) -> Tensor:
-    return torch.cat([whole[None], parts]).amax(0)
-
-
-def _normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    # Drawn on the CPU, so that a seed means the same on every device.
-    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype).to(like.device)
-
-
 def _swept(subject: Subject, inputs: Inputs, sweep: Sweep, layout: Layout) -> Tensor:
     moved = subject.moved(inputs).detach().clone()
     with torch.no_grad(), differentiable_forward(), watch(subject.network, sweep):
@@ -210,21 +211,6 @@ def _swept(subject: Subject, inputs: Inputs, sweep: Sweep, layout: Layout) -> Te
         output = subject(subject.with_moved(inputs, moved))
     sweep.finish(output, layout)
     return output
-
-
-def _count_operations(
-    subject: Subject,
-    inputs: Inputs,
-    action: Action,
-    directions: Tensor,
-    layout: Layout,
-    layouts: Mapping[str, str | Layout | Action] | None,
-) -> int:
-    """How many operations contribute anything, seen on one example and one direction."""
-    one = directions[:1] if directions.ndim == 2 else directions[:1, :1]
-    sweep = Sweep(action, one, 1, layouts or {}, keep_contributions=False)
-    _swept(subject, first_of(inputs, 1), sweep, layout)
-    return len({row for row, _, _ in sweep.errors})
 
 
 class _Backward:
@@ -235,11 +221,10 @@ class _Backward:
     ) -> None:
         self.errors = sweep.errors
         self.shape = (len(rows), len(sweep.directions), sweep.batch)
-        edges = _Edges({(row, number) for row, number, _ in sweep.errors}, rows)
-        moved = subject.moved(inputs).detach().requires_grad_()
+        with torch.enable_grad():  # not a leaf, so that a network may change its input in place
+            start = subject.moved(inputs).detach().requires_grad_().clone()
+        edges = _Edges(start, {(row, number) for row, number, _ in sweep.errors}, rows)
         with torch.enable_grad(), differentiable_forward(), watch(subject.network, edges):
-            start = moved.clone()  # not a leaf, so that a network may change its input in place
-            edges.follow(start)
             output = subject(subject.with_moved(inputs, start))
         if rows and rows[-1].name == OUTPUT:
             edges.found[(len(rows) - 1, 0)] = get_gradient_edge(output)
@@ -279,27 +264,20 @@ class _Edges:
     """Visits the operations that the sweep visited, in the same order, and notes where in the
     graph their results are."""
 
-    def __init__(self, wanted: set[tuple[int, int]], rows: Sequence[Row]) -> None:
+    def __init__(self, start: Tensor, wanted: set[tuple[int, int]], rows: Sequence[Row]) -> None:
         self.wanted = wanted
         self.rows = rows
         self.found: dict[tuple[int, int], GradientEdge] = {}
         self._count = 0
-        self._followed: dict[int, weakref.ref[Tensor]] = {}
-
-    def follow(self, tensor: Tensor) -> None:
-        self._followed[id(tensor)] = weakref.ref(tensor)
-
-    def _is_followed(self, tensor: Tensor) -> bool:
-        reference = self._followed.get(id(tensor))
-        return reference is not None and reference() is tensor
+        self._followed = Followed(start)
 
     def __call__(self, operation: Operation) -> Any:
-        if not counts(operation) or not any(map(self._is_followed, operation.tensors())):
+        if not counts(operation) or not self._followed.is_read_by(operation):
             return operation.run()
         result = operation.run()
-        floats = floats_of(operation.arguments[0] if operation.mutates else result)
+        floats = operation.floats(result)
+        self._followed.add(floats)
         for number, tensor in enumerate(floats):
-            self.follow(tensor)
             if (self._count, number) in self.wanted:
                 if not tensor.requires_grad:
                     name = self.rows[self._count].name

@@ -19,13 +19,16 @@ each operation's derivative pushes on: at the end they are the C_i, exactly, in 
 
     velocity       (directions, batch, …)
     contributions  (rows, directions, batch, …)
+
+An observer may look at every operation whose layouts are known, at the tensors it really gets: so
+errors of finite motions come from the same pass (`translation_metrics`).
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,9 +37,16 @@ from torch import Tensor
 from isotropy.checks import CallerError
 from isotropy.equivariance.layout_rules import Known, layouts_after
 from isotropy.equivariance.layouts import Grid, Invariant, Layout, layout_for
-from isotropy.equivariance.operations import CUTS, Operation, is_differentiable, unique_names
+from isotropy.equivariance.operations import (
+    CUTS,
+    Followed,
+    Operation,
+    UniqueNames,
+    is_differentiable,
+    tensors_of,
+)
 from isotropy.equivariance.subject import cut_error
-from isotropy.equivariance.tangents import Outcome, differentiate
+from isotropy.equivariance.tangents import differentiate
 from isotropy.symmetry.actions.action import Action
 
 OUTPUT = "output"
@@ -75,6 +85,22 @@ class State:
     reference: weakref.ref[Tensor] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class _Before:
+    """What operations before this one left: their rows, the inputs, and rows not counted yet."""
+
+    rows: tuple[int, ...]
+    known: list[Known]
+    waiting: tuple[int, ...]
+
+
+Observer = Callable[[str, Operation, Sequence[Known], Tensor, Layout | None], None]
+"""Told of an operation's name, the operation, its inputs, its first result, and that one's layout.
+
+The inputs are as the operation gets them, also where it changes one of them.
+"""
+
+
 @dataclass(eq=False)
 class Sweep:
     """Visits every operation in turn; see the module's words.
@@ -82,6 +108,7 @@ class Sweep:
     action, directions   (directions, coordinates) or (directions, batch, coordinates)
     layouts              by operation name: what the user says of its result
     keep_contributions   push all contributions on, or only note each where it arises
+    observe              told of every operation that is judged
     """
 
     action: Action
@@ -89,13 +116,15 @@ class Sweep:
     batch: int
     layouts: Mapping[str, str | Layout | Action] = field(default_factory=dict)
     keep_contributions: bool = True
+    observe: Observer | None = None
     rows: list[Row] = field(default_factory=list)
     errors: list[tuple[int, int, Tensor]] = field(default_factory=list)
     """(row, number of the result, e), where contributions are not pushed on."""
 
     def __post_init__(self) -> None:
         self._states: dict[int, State] = {}
-        self._unique = unique_names()
+        self._without_derivative = Followed()  # what depends on the input, as a mask does
+        self._unique = UniqueNames()
 
     def start(self, tensor: Tensor) -> None:
         """The network's input, with the velocity its Action gives it."""
@@ -124,43 +153,50 @@ class Sweep:
 
     def __call__(self, operation: Operation) -> Any:
         """Run one operation, judge it, and return what it returns."""
-        inputs = [t for t in operation.tensors() if self.state_of(t) is not None]
-        if not inputs or not counts(operation):
+        if not counts(operation):
             return operation.run()
+        inputs = [t for t in operation.tensors() if self.state_of(t) is not None]
+        if not inputs:
+            result = operation.run()
+            if self._without_derivative.is_read_by(operation):
+                self._without_derivative.add(tensors_of(result))
+            return result
         states = {id(tensor): self._current(tensor, operation) for tensor in inputs}
-        primals = list(inputs)
+        primals = [tensor for tensor in inputs if is_differentiable(tensor)]
         if operation.mutates and is_differentiable(operation.arguments[0]):
             first = operation.arguments[0]
-            primals = [first, *(t for t in inputs if t is not first)]
-        primals = [tensor for tensor in primals if is_differentiable(tensor)]
+            primals = [first, *(t for t in primals if t is not first)]
         versions = [tensor._version for tensor in operation.tensors()]
-        rows = self._rows_before([states[id(t)] for t in primals if id(t) in states])
+        carried = [states[id(t)].rows for t in primals if id(t) in states]
+        rows = tuple(sorted({row for each in carried for row in each}))
         tangents = [self._tangents(tensor, states.get(id(tensor)), rows) for tensor in primals]
         outcome = differentiate(operation, primals, tangents)
         if not operation.mutates and versions != [t._version for t in operation.tensors()]:
             raise _changed_in_place(operation.name)
+        others = [t for t in tensors_of(outcome.result) if not is_differentiable(t)]
+        self._without_derivative.add(others)
         if not outcome.floats:
             return outcome.result
-        if operation.mutates:
-            return self._after_mutation(operation, states, rows, outcome)
         passed_on = next((t for t in inputs if outcome.result is t), None)
         if passed_on is not None:  # an identity: the same tensor, with all that is known of it
             self._row(operation, states[id(passed_on)].layout)
             return outcome.result
-        self._judge(operation, states, rows, outcome.floats, outcome.tangents)
-        return outcome.result
-
-    def _after_mutation(
-        self,
-        operation: Operation,
-        states: Mapping[int, State],
-        rows: tuple[int, ...],
-        outcome: Outcome,
-    ) -> Any:
-        changed = operation.arguments[0]
+        known = [
+            Known(t, states[id(t)].layout, states[id(t)].lost, states[id(t)].size)
+            for t in operation.tensors()
+            if id(t) in states
+        ]
+        waiting = tuple(sorted({r for state in states.values() for r in state.waiting}))
+        before = _Before(rows, known, waiting)
+        if not operation.mutates:
+            self._judge(operation, before, outcome.floats, outcome.tangents)
+            return outcome.result
+        changed, given = operation.arguments[0], None
         with torch.no_grad():
+            if self.observe is not None:
+                given = changed.clone()
             changed.copy_(outcome.floats[0])
-        self._judge(operation, states, rows, [changed], outcome.tangents[:1])
+        self._judge(operation, before, [changed], outcome.tangents[:1], given)
         return changed
 
     def _current(self, tensor: Tensor, operation: Operation) -> State:
@@ -169,9 +205,6 @@ class Sweep:
         if state.version != tensor._version:
             raise _changed_in_place(operation.name)
         return state
-
-    def _rows_before(self, states: Sequence[State]) -> tuple[int, ...]:
-        return tuple(sorted({row for state in states for row in state.rows}))
 
     def _tangents(
         self, tensor: Tensor, state: State | None, rows: tuple[int, ...]
@@ -195,19 +228,18 @@ class Sweep:
     def _judge(
         self,
         operation: Operation,
-        states: Mapping[int, State],
-        rows: tuple[int, ...],
+        before: _Before,
         results: Sequence[Tensor],
         tangents: Sequence[Tensor | None],
+        given: Tensor | None = None,
     ) -> None:
-        """Give every result its layout and velocity, and note what the operation contributes."""
-        tensors = [t for t in operation.tensors() if id(t) in states]
-        known = [
-            Known(t, states[id(t)].layout, states[id(t)].lost, states[id(t)].size) for t in tensors
-        ]
+        """Give every result its layout and velocity, and note what the operation contributes.
+
+        given: a copy of the first argument where that was changed in place
+        """
         if operation.kind in CUTS:
             raise cut_error(operation.name)
-        layouts = layouts_after(operation, known, results, self.batch, self.action.grid_axes)
+        layouts = layouts_after(operation, before.known, results, self.batch, self.action.grid_axes)
         row, name = self._row(operation, layouts[0])
         said = self.layouts.get(name)
         if said is not None:
@@ -216,17 +248,38 @@ class Sweep:
                 for result in results
             ]
             self.rows[row].layout = layouts[0].text if layouts[0] is not None else ""
-        self._check_one_layout(operation, known, row)
-        waiting = tuple(sorted({r for state in states.values() for r in state.waiting}))
-        judged = False
+        self._check_one_layout(operation, before.known, row)
+        if self.observe is not None:
+            self._show(name, operation, before.known, given, (results[0], layouts[0]))
         for number, (result, layout, pushed) in enumerate(
             zip(results, layouts, tangents, strict=True)
         ):
-            judged |= layout is not None
-            self._settle(result, layout, pushed, row, number, rows, known, waiting)
-        if judged:
-            for earlier in waiting:
+            self._settle(result, layout, pushed, (row, number), before)
+        if any(layout is not None for layout in layouts):
+            for earlier in before.waiting:
                 self.rows[earlier].judged_at = name
+
+    def _show(
+        self,
+        name: str,
+        operation: Operation,
+        known: list[Known],
+        given: Tensor | None,
+        result: tuple[Tensor, Layout | None],
+    ) -> None:
+        """Tell the observer, with the first argument as it was.
+
+        An operation that reads what depends on the input without a derivative, as x * (x > 0) reads
+        its mask, is left out: moving its inputs would not move the mask.
+        """
+        assert self.observe is not None
+        if self._without_derivative.is_read_by(operation):
+            return
+        if given is not None:
+            changed = operation.arguments[0]
+            operation = replace(operation, arguments=(given, *operation.arguments[1:]))
+            known = [replace(k, tensor=given) if k.tensor is changed else k for k in known]
+        self.observe(name, operation, known, *result)
 
     def _row(self, operation: Operation, layout: Layout | None) -> tuple[int, str]:
         name = self._unique(operation.name)
@@ -238,33 +291,32 @@ class Sweep:
         result: Tensor,
         layout: Layout | None,
         pushed: Tensor | None,
-        row: int,
-        number: int,
-        rows: tuple[int, ...],
-        known: Sequence[Known],
-        waiting: tuple[int, ...],
+        place: tuple[int, int],
+        before: _Before,
     ) -> None:
-        count = len(self.directions)
-        stack = None if pushed is None else pushed.unflatten(0, (1 + len(rows), count))
+        """Remember a result with its velocity; `place` is its row and its number there."""
+        rows = before.rows
+        stack = None
+        if pushed is not None:
+            stack = pushed.unflatten(0, (1 + len(rows), len(self.directions)))
         velocity = None if stack is None else stack[0]
         state = State(result._version, layout)
         if layout is None:
-            gridded = next((k for k in known if (k.layout or k.lost) is not None), None)
+            gridded = next((k for k in before.known if (k.layout or k.lost) is not None), None)
             if gridded is not None:
                 state.lost = gridded.layout or gridded.lost
                 state.size = gridded.grid_sizes()
             state.velocity = velocity
-            state.waiting = (*waiting, row)
+            state.waiting = (*before.waiting, place[0])
             error = None
         else:
             own = self._velocity(layout, result)
             state.velocity = own
             error = _difference(velocity, own)
-        state.rows, state.contributions = rows, stack[1:] if stack is not None and rows else None
-        if state.contributions is None:
-            state.rows = ()
+        if stack is not None and rows:
+            state.rows, state.contributions = rows, stack[1:]
         if error is not None:
-            self._contribute(state, row, number, error)
+            self._contribute(state, *place, error)
         self._remember(result, state)
 
     def _contribute(self, state: State, row: int, number: int, error: Tensor) -> None:
@@ -287,13 +339,8 @@ class Sweep:
         if operation.kind not in SUMS or len(known) < 2:
             return
         shape = known[0].tensor.shape
-        texts = {
-            "unknown" if each.layout is None else str(each.layout)
-            for each in known
-            if each.tensor.shape == shape
-        }
-        known_texts = texts - {"unknown"}
-        if len(known_texts) > 1:
+        alike = [each.layout for each in known if each.tensor.shape == shape]
+        if len({str(layout) for layout in alike if layout is not None}) > 1:
             self.rows[row].remark = "adds tensors that transform differently"
 
     def finish(self, output: Tensor, layout: Layout) -> None:

@@ -1,20 +1,4 @@
-"""How far a network is from equivariance to elements that need no resampling.
-
-Quarter turns of square images, shifts by whole pixels round the borders, flips and permutations
-only reorder what is there (or change its sign), so that an equivariant network shows an error of
-zero and there is no floor to compare with. For an element g, per example and output dimension,
-
-    error          ‖f(g x) − g f(x)‖² / dim f(x)
-    inconsistency  whether argmax f(g x) differs from argmax f(x), for class scores
-
-Elements are applied to f(x) instead of undone in f(g x); where they keep lengths the error is the
-same. An output that is an image or a grid of tokens moves along; on a coarser grid a shift counts
-only if it is a whole number of cells. Class tokens stay.
-
-Errors are (elements, batch). The discrete consistency of Zhang, Making convolutional networks
-shift-invariant again (2019), is one minus the inconsistency under shifts.
-
-How far a network is from equivariance to transformations of a definite size.
+"""How far a network is from equivariance to transformations of a definite size.
 
 For a group element g, per example and per output dimension,
 
@@ -22,20 +6,23 @@ For a group element g, per example and per output dimension,
     resampling floor ‖f(ρ_in(g)⁻¹ ρ_in(g) x) − f(x)‖² / dim f(x)
     inconsistency    whether argmax f(ρ_in(g) x) differs from argmax f(x), for class scores
 
-The floor moves the input there and back: everything is where it was, and what is left is the
-damage that resampling does. Error, floor and inconsistency are means over sampled elements
-(expected group sample error and consistency of the thesis, A.3.3.3). Elements that need no
-resampling, quarter turns and whole-pixel shifts, are exact, and come after them.
+*Elements near the identity* (`finite_errors`) are sampled, and all three are means over them
+(expected group sample error and consistency of the thesis, A.3.3.3). The floor moves the input
+there and back: everything is where it was, and what is left is the damage that resampling does. An
+output that is an image, or a grid of tokens, loses content at its borders when it is moved. It is
+compared where none was lost: where an image of ones that is moved there and back is one to within
+1/1000. Padding that shows no zeros keeps everything. What a receptive field brings in from beyond
+the border is not masked. The inverse is g(−a), which holds for one generator at a time and for
+joint exponentials; the parts of a `Composition` are undone in reverse order. Coordinates are
+(samples, batch, coordinates): each sample is one pass of the network.
 
-An output that is an image, or a grid of tokens, loses content at its borders when it is moved. It
-is compared where none was lost: where an image of ones that is moved there and back is one to
-within 1/1000. Padding that shows no zeros keeps everything. What a receptive field brings in from
-beyond the border is not masked.
-
-The inverse is g(−a), which holds for one generator at a time and for joint exponentials; the
-parts of a `Composition` are undone in reverse order.
-
-Samples are first, coordinates (samples, batch, coordinates): each is one pass of the network.
+*Elements that need no resampling* (`element_errors`, `exact_errors`) have no floor: quarter turns
+of square images, shifts by whole pixels round the borders, flips and permutations only reorder what
+is there, or change its sign. They are applied to f(x) instead of undone in f(g x); where they keep
+lengths the error is the same. An output that is an image or a grid of tokens moves along; on a
+coarser grid a shift counts only if it is a whole number of cells. Class tokens stay. Errors are
+(elements, batch). The discrete consistency of Zhang, Making convolutional networks shift-invariant
+again (2019), is one minus the inconsistency under shifts.
 
 Gruver, Finzi, Goldblum, Wilson, The Lie derivative for measuring learned equivariance (2023).
 """
@@ -62,40 +49,24 @@ from isotropy.equivariance.subject import Inputs, Subject
 from isotropy.symmetry.actions.action import Action, Composition, Generator
 from isotropy.symmetry.actions.finite import Element, FiniteAction, quarter_turns
 
-
-@dataclass(frozen=True)
-class HalfWidth:
-    """How far elements near the identity go, in a generator's reported unit, and why."""
-
-    amount: float
-    reason: str
-
-
-HALF_WIDTHS: dict[str, HalfWidth] = {
-    "fraction of image width": HalfWidth(0.125, "as EQ-T; the thesis moves by 5 pixels of 224"),
-    "fraction of length": HalfWidth(0.125, "as for images"),
-    "degrees": HalfWidth(15.0, "as common augmentation; the published code's range rounds to 0"),
-    "log factor": HalfWidth(0.1, "a tenth larger or smaller"),
-    "tangent": HalfWidth(0.1, "moves the border as far as a log factor of 0.1 does"),
-    "grey level": HalfWidth(0.1, "a tenth of the way from black to white"),
-    "unit length": HalfWidth(0.1, "a tenth of clouds that were scaled to about one"),
+HALF_WIDTHS = {
+    "fraction of image width": 0.125,  # as EQ-T; the thesis moves by 5 pixels of 224
+    "fraction of length": 0.125,  # as for images
+    "degrees": 15.0,  # as common augmentation; the published code's range rounds to 0
+    "log factor": 0.1,  # a tenth larger or smaller
+    "tangent": 0.1,  # moves the border as far as a log factor of 0.1 does
+    "grey level": 0.1,  # a tenth of the way from black to white
+    "unit length": 0.1,  # a tenth of clouds that were scaled to about one
 }
-"""Default half-widths by unit; any other unit takes `OTHER_UNIT`."""
+"""How far elements near the identity go, by the unit in which a generator is reported."""
 
-OTHER_UNIT = HalfWidth(0.1, "a tenth of a coordinate, where the unit says nothing about size")
-THESIS_PIXELS = 5
+OTHER_HALF_WIDTH = 0.1
+"""A tenth of a coordinate, where the unit says nothing about size."""
 
 
-def default_half_width(generator: Generator, width: int | None = None) -> float:
-    """The half-width of `neighbourhood` for a generator, in coordinates.
-
-    width: pixels (or samples) across the data. Where it is given, a translation goes ±5 pixels as
-    in the thesis; else it goes ±0.125 of the width.
-    """
-    if width is not None and generator.unit.startswith("fraction of "):
-        check_at_least(width, 1, what="width")
-        return generator.from_units(THESIS_PIXELS / width)
-    return generator.from_units(HALF_WIDTHS.get(generator.unit, OTHER_UNIT).amount)
+def default_half_width(generator: Generator) -> float:
+    """The half-width of `neighbourhood` for a generator, in coordinates."""
+    return generator.from_units(HALF_WIDTHS.get(generator.unit, OTHER_HALF_WIDTH))
 
 
 def amounts_text(generator: Generator, half_width: float) -> str:
@@ -167,10 +138,10 @@ def finite_errors(
             returned = moved_back(layout, action, each, after)
             errors.append(mean_square(returned - outputs, mask))
             floors.append(mean_square(still - outputs, mask))
-            if are_scores(outputs, layout):
-                changes.append((after.argmax(1) != outputs.argmax(1)).to(outputs.dtype))
-    inconsistency = torch.stack(changes).mean(0) if changes else None
-    return FiniteErrors(torch.stack(errors).mean(0), torch.stack(floors).mean(0), inconsistency)
+            changes.append(_changes(after, outputs, layout))
+    means = torch.stack(errors).mean(0), torch.stack(floors).mean(0)
+    inconsistency = _stacked(changes)
+    return FiniteErrors(*means, None if inconsistency is None else inconsistency.mean(0))
 
 
 def moved_back(layout: Layout, action: Action, coordinates: Tensor, tensor: Tensor) -> Tensor:
@@ -212,9 +183,16 @@ def mean_square(difference: Tensor, mask: Tensor | None = None) -> Tensor:
     return (squares * mask).flatten(1).sum(1) / counts
 
 
-def are_scores(outputs: Tensor, layout: Layout | FiniteAction) -> bool:
-    """Whether outputs are class scores (batch, classes), which have a largest one."""
-    return isinstance(layout, Invariant) and outputs.ndim == 2 and outputs.shape[1] > 1
+def _changes(after: Tensor, outputs: Tensor, layout: Layout | FiniteAction) -> Tensor | None:
+    """Whether predictions changed, (batch,); None unless outputs are scores (batch, classes)."""
+    if not isinstance(layout, Invariant) or outputs.ndim != 2 or outputs.shape[1] < 2:
+        return None
+    return (after.argmax(1) != outputs.argmax(1)).to(outputs.dtype)
+
+
+def _stacked(changes: Sequence[Tensor | None]) -> Tensor | None:
+    known = [each for each in changes if each is not None]
+    return torch.stack(known) if known else None
 
 
 class PixelShifts(FiniteAction):
@@ -268,14 +246,12 @@ class ElementErrors:
     names          of the elements that were tried
     errors         (elements, batch)   ‖f(g x) − g f(x)‖² / dim
     inconsistency  (elements, batch), zero or one; None without classes
-    outputs        (batch, …)          f(x)
     skipped        names of elements whose motion of the output is no whole number of cells
     """
 
     names: tuple[str, ...]
     errors: Tensor
     inconsistency: Tensor | None
-    outputs: Tensor
     skipped: tuple[str, ...] = ()
 
 
@@ -309,12 +285,9 @@ def element_errors(
             after, wanted = tried
             names.append(element.name)
             errors.append(mean_square(after - wanted))
-            if are_scores(outputs, layout):
-                changes.append((after.argmax(1) != outputs.argmax(1)).to(outputs.dtype))
-    if not names:
-        return ElementErrors((), moved.new_zeros(0, len(moved)), None, outputs, tuple(skipped))
-    inconsistency = torch.stack(changes) if changes else None
-    return ElementErrors(tuple(names), torch.stack(errors), inconsistency, outputs, tuple(skipped))
+            changes.append(_changes(after, outputs, layout))
+    stacked = torch.stack(errors) if errors else moved.new_zeros(0, len(moved))
+    return ElementErrors(tuple(names), stacked, _stacked(changes), tuple(skipped))
 
 
 def element_outputs(
@@ -391,14 +364,10 @@ def _moved_output(
         )
     maps = layout.to_maps(outputs)
     if isinstance(finite, PixelShifts):
-        turned = finite.move_map(index, maps, size)
+        moved = finite.move_map(index, maps, size)
     else:
-        turned = finite.move(index, maps)
-    if turned is None:
-        return None
-    # What is no cell, a class token, stays: x − x and x + 0 are exact.
-    rest = outputs - layout.from_maps(maps, outputs)
-    return rest + layout.from_maps(turned, outputs)
+        moved = finite.move(index, maps)
+    return None if moved is None else layout.with_maps(outputs, moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,17 +386,15 @@ class ExactErrors:
     remark: str | None = None
 
 
-def exact_errors(
-    subject: Subject, inputs: Inputs, layout: Layout, *, shifts: Sequence[int] = (1, 2, 3, 4)
-) -> list[ExactErrors]:
-    """Quarter turns of square images, and shifts by whole pixels right and down.
+def exact_errors(subject: Subject, inputs: Inputs, layout: Layout) -> list[ExactErrors]:
+    """Quarter turns of square images, and shifts by 1 to 4 whole pixels right and down.
 
     Outputs that are images or token grids are turned and shifted along, on a coarser grid only
     by whole cells. What cannot be tried has no errors and says so in its remark.
     """
     moved = subject.moved(inputs)
     turns = ("quarter turns", "90°, 180°, 270°")
-    pixels = ("whole-pixel shifts", f"{_counted(shifts)} pixels, round the borders")
+    pixels = ("whole-pixel shifts", "1 to 4 pixels, round the borders")
     why = _untried(moved, layout)
     if why is not None:
         return [ExactErrors(*each, None, None, why) for each in (turns, pixels)]
@@ -441,7 +408,7 @@ def exact_errors(
         found.append(ExactErrors(*turns, None, None, f"{' and '.join(oblong)} are not square"))
     else:
         found.append(_averaged(*turns, element_errors(subject, inputs, quarter_turns(), layout)))
-    tried = element_errors(subject, inputs, PixelShifts(shifts), layout)
+    tried = element_errors(subject, inputs, PixelShifts(), layout)
     return [*found, _averaged(*pixels, tried)]
 
 
@@ -465,8 +432,3 @@ def _untried(moved: Tensor, layout: Layout) -> str | None:
     if not isinstance(layout, Grid | Tokens | Invariant):
         return f"how an output that is {layout.text} follows exact elements is not known"
     return None
-
-
-def _counted(shifts: Sequence[int]) -> str:
-    in_a_row = list(shifts) == list(range(shifts[0], shifts[-1] + 1)) and len(shifts) > 1
-    return f"{shifts[0]} to {shifts[-1]}" if in_a_row else ", ".join(map(str, shifts))

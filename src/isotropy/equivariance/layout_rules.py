@@ -195,12 +195,12 @@ def _by_labels(operation: Operation, known: Sequence[Known]) -> list[Layout | No
         return None
     grid = grids.pop()
     replacements = {
-        id(tensor): _strided_like(torch.zeros_like(tensor, dtype=torch.int64), tensor)
+        id(tensor): strided_like(torch.zeros_like(tensor, dtype=torch.int64), tensor)
         for tensor in operation.tensors()
         if is_differentiable(tensor)
     }
     for each in gridded:
-        replacements[id(each.tensor)] = _strided_like(_labels(each), each.tensor)
+        replacements[id(each.tensor)] = strided_like(_labels(each), each.tensor)
     with torch.no_grad():
         results = operation.with_tensors(replacements)
     flat = [results] if isinstance(results, Tensor) else list(results)
@@ -234,14 +234,14 @@ def _labels(known: Known) -> Tensor:
     return cells.permute(order).reshape(shape).expand(tensor.shape)
 
 
-def _strided_like(labels: Tensor, tensor: Tensor) -> Tensor:
+def strided_like(values: Tensor, tensor: Tensor) -> Tensor:
     """A copy with the tensor's strides, so that what can be viewed there can be viewed here."""
     if 0 in tensor.stride():  # expanded: its elements share memory
-        return labels.clone()
+        return values.clone()
     strides = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=torch.int64, device=tensor.device
+        tensor.shape, tensor.stride(), dtype=values.dtype, device=tensor.device
     )
-    return strides.copy_(labels)
+    return strides.copy_(values)
 
 
 def read_labels(labels: Tensor, grid: tuple[int, ...]) -> Layout | None:

@@ -83,10 +83,14 @@ class _Maps(Layout):
         found = action.ideal_velocity(direction, self.to_maps(tensor))
         return None if found is None else self.from_maps(found, tensor)
 
+    def with_maps(self, tensor: Tensor, maps: Tensor) -> Tensor:
+        """The tensor with other maps in place of its own; what is no cell of the grid stays."""
+        own = self.from_maps(self.to_maps(tensor), tensor)
+        return tensor - own + self.from_maps(maps, tensor)  # x − x and x + 0 are exact
+
     def move(self, action: Action, coordinates: Tensor, tensor: Tensor) -> Tensor:
-        maps = self.to_maps(tensor)
-        rest = tensor - self.from_maps(maps, tensor)  # what is no cell of the grid stays, exactly
-        return rest + self.from_maps(action.act(coordinates[:, None], maps)[:, 0], tensor)
+        moved = action.act(coordinates[:, None], self.to_maps(tensor))[:, 0]
+        return self.with_maps(tensor, moved)
 
 
 @dataclass(frozen=True)
@@ -185,18 +189,17 @@ LAYOUTS = ("invariant", "image", "sequence", "tokens")
 MOST_CLASS_TOKENS = 2
 
 
-def guess_tokens(tensor: Tensor, *, axis: int = 1, ratio: float = 1.0) -> Tokens | None:
-    """The square (or `ratio` = rows/columns) grid that so many tokens make, after class tokens.
+def guess_tokens(tensor: Tensor) -> Tokens | None:
+    """The square grid that so many tokens (batch, tokens, …) make, after class tokens.
 
     As in the Lie derivative paper: N, N − 1 or N − 2 is a square number; the first 0, 1 or 2
     tokens are class tokens.
     """
-    count = tensor.shape[axis]
+    count = tensor.shape[1]
     for extra in range(MOST_CLASS_TOKENS + 1):
-        columns = round(math.sqrt(max(count - extra, 0) / ratio))
-        rows = round(columns * ratio)
-        if rows * columns == count - extra and count - extra > 1:
-            return Tokens(axis, (rows, columns), tuple(range(extra, count)))
+        side = math.isqrt(max(count - extra, 0))
+        if side > 1 and side * side == count - extra:
+            return Tokens(1, (side, side), tuple(range(extra, count)))
     return None
 
 

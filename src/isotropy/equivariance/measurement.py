@@ -3,26 +3,33 @@
 For each generator of an Action: the local equivariance error of Eq. 4.4 with the part that
 interpolation alone makes (`lie_derivative`), and what every operation contributes (`attribution`).
 Errors are per coordinate squared: for a rotation per radian², for a shift per (half a width)².
+
+Under an Action on images every operation from feature maps to feature maps has its EQ-T beside it,
+its error under shifts by whole pixels (`translation_metrics`), which is the same for all
+generators.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_at_least, check_finite
-from isotropy.equivariance.attribution import Attribution, attribute
+from isotropy.equivariance.attribution import Attribution, LayerSettings, attribute
 from isotropy.equivariance.layouts import Layout, layout_for
 from isotropy.equivariance.lie_derivative import lie_derivatives
 from isotropy.equivariance.subject import Inputs, Subject, first_of, rows_of
+from isotropy.equivariance.translation_metrics import LayerTranslations
 from isotropy.symmetry.actions.action import Action, Generator
 
 Progress = Callable[[int, int], None]
+MeanAndError = tuple[float, float | None]
+DEFAULT_LAYERS = LayerSettings()
 
 COORDINATE_UNITS = {
     "degrees": "radian",
@@ -37,7 +44,11 @@ NUMBERS_AT_ONCE = 2**19
 
 @dataclass(frozen=True)
 class LayerMeasure:
-    """One operation: mean ‖C_i‖ with its standard error, and the signed share of the whole."""
+    """One operation: mean ‖C_i‖ with its standard error, and the signed share of the whole.
+
+    eq_t: its own error under shifts by whole pixels, with its standard error; None where it has
+          none
+    """
 
     name: str
     kind: str
@@ -45,6 +56,8 @@ class LayerMeasure:
     norm: float
     norm_error: float | None
     share: float
+    eq_t: float | None
+    eq_t_error: float | None
     judged_at: str | None
     remark: str | None
 
@@ -89,10 +102,7 @@ def measure_action(
     action: Action,
     *,
     outputs: str | Layout | Action = "auto",
-    layers: bool = True,
-    attribution: str = "auto",
-    probes: int = 32,
-    layouts: Mapping[str, str | Layout | Action] | None = None,
+    layers: LayerSettings | None = DEFAULT_LAYERS,
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
@@ -100,19 +110,26 @@ def measure_action(
     """Measure every generator of an Action on all `inputs`; one `ActionMeasure` each.
 
     The network is in evaluation mode and `inputs` are where it is; see `Subject.check`.
-    progress: told how many of how many examples are done.
+    layers:   how errors are attributed to layers; None for not at all
+    progress: told how many of how many examples are done
     """
     moved = subject.moved(inputs)
     count = len(moved)
     size = batch_size or default_batch(moved)
     check_at_least(size, 1, what="batch_size")
     layout, _ = output_layout(subject, inputs, action, outputs)
-    remark = None if layers else "layers were not asked for"
-    if layers and not action.grid_axes and not layouts:
+    remark = "layers were not asked for" if layers is None else None
+    if layers is not None and not action.grid_axes and not layers.layouts:
         remark = (
             f"no layers: how hidden layers transform under {', '.join(action.names)} is not known; "
             "say it with layouts="
         )
+        layers = None
+    # Not from the generator itself, whose draws belong to directions and probes.
+    seed = 0 if generator is None else generator.initial_seed()
+    translations = LayerTranslations(torch.Generator().manual_seed(seed))
+    if layers is not None and action.grid_axes == 2:
+        layers = replace(layers, observe=translations)
     parts: list[_Batch] = []
     for start in range(0, count, size):
         batch = rows_of(inputs, slice(start, start + size))
@@ -126,17 +143,23 @@ def measure_action(
             "leave the examples out",
         )
         attributed = None
-        if remark is None:
+        if layers is not None:
             attributed = attribute(
-                subject, batch, action, directions, found.derivatives, layout,
-                method=parts[0].attributed.method if parts and parts[0].attributed else attribution,
-                probes=probes, layouts=layouts, generator=generator,
-            )  # fmt: skip
+                subject, batch, action, directions, found.derivatives, layout, layers, generator
+            )
+            layers = replace(layers, method=attributed.method)
         parts.append(_Batch(found.errors(), found.floor_errors(), attributed))
         if progress is not None:
             progress(min(start + size, count), count)
+    # Copies of an example, as an averaged network has them, lie next to each other.
+    shifted = {
+        name: mean_and_error(torch.cat(errors).reshape(count, -1).mean(1))
+        for name, errors in translations.errors.items()
+        if len(errors) == len(parts)
+    }
+    probes = 0 if layers is None else layers.probes
     return [
-        _summary(each, number, parts, remark, probes)
+        _summary(each, number, parts, remark, probes, shifted)
         for number, each in enumerate(action.generators)
     ]
 
@@ -176,7 +199,12 @@ class _Batch:
 
 
 def _summary(
-    generator: Generator, number: int, parts: list[_Batch], remark: str | None, probes: int
+    generator: Generator,
+    number: int,
+    parts: list[_Batch],
+    remark: str | None,
+    probes: int,
+    shifted: Mapping[str, MeanAndError],
 ) -> ActionMeasure:
     errors = torch.cat([part.errors[number] for part in parts])
     error, standard_error = mean_and_error(errors)
@@ -193,7 +221,7 @@ def _summary(
         resampling_floor_standard_error=floor_error,
         attribution=_how(attributed, number, probes),
         remark=remark,
-        layers=tuple(_layers(attributed, number)),
+        layers=tuple(_layers(attributed, number, shifted)),
     )
 
 
@@ -212,7 +240,9 @@ def _how(attributed: list[Attribution], number: int, probes: int) -> dict[str, A
     }
 
 
-def _layers(attributed: list[Attribution], number: int) -> list[LayerMeasure]:
+def _layers(
+    attributed: list[Attribution], number: int, shifted: Mapping[str, MeanAndError]
+) -> list[LayerMeasure]:
     if not attributed:
         return []
     rows = attributed[0].rows
@@ -228,17 +258,18 @@ def _layers(attributed: list[Attribution], number: int) -> list[LayerMeasure]:
     found = []
     for position, row in enumerate(rows):
         norm, error = mean_and_error(norms[position])
+        eq_t, eq_t_error = shifted.get(row.name, (None, None))
         # Where norms are estimated by probes, each example has its own: their noise is in it.
         found.append(
             LayerMeasure(
                 row.name, row.kind, row.layout, norm, error, float(shares[position]),
-                row.judged_at, row.remark,
+                eq_t, eq_t_error, row.judged_at, row.remark,
             )
         )  # fmt: skip
     return found
 
 
-def mean_and_error(values: Tensor) -> tuple[float, float | None]:
+def mean_and_error(values: Tensor) -> MeanAndError:
     """Mean and standard error over examples; no error from one example."""
     values = values.double()
     if len(values) < 2:

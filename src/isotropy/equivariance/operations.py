@@ -12,9 +12,10 @@ afterwards nothing is left on them, whatever happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,9 +57,12 @@ class Operation:
 
     def tensors(self) -> list[Tensor]:
         """All tensors among its arguments, in order, each once."""
-        leaves = pytree.tree_leaves((self.arguments, dict(self.named)))
-        found = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+        found = {id(each): each for each in tensors_of((self.arguments, dict(self.named)))}
         return list(found.values())
+
+    def floats(self, result: Any) -> list[Tensor]:
+        """The results that have a derivative; of what changes its first argument, that one."""
+        return floats_of(self.arguments[0] if self.mutates else result)
 
     def with_tensors(self, replacements: Mapping[int, Tensor]) -> Any:
         """Call it with other tensors in place of some, by the identity of those."""
@@ -77,13 +81,21 @@ def is_differentiable(found: Any) -> bool:
     return isinstance(found, Tensor) and (found.is_floating_point() or found.is_complex())
 
 
+def tensors_of(result: Any) -> list[Tensor]:
+    """All tensors in a result."""
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
+def floats_of(result: Any) -> list[Tensor]:
+    """The tensors in a result that have a derivative."""
+    return [tensor for tensor in tensors_of(result) if is_differentiable(tensor)]
+
+
 Visitor = Callable[[Operation], Any]
 
 
 @contextmanager
-def watch(
-    network: nn.Module, visit: Visitor, leaves: Sequence[type[nn.Module]] = LEAVES
-) -> Iterator[None]:
+def watch(network: nn.Module, visit: Visitor) -> Iterator[None]:
     """Inside, every operation of `network` is handed to `visit`, which runs it."""
     watcher = _Watcher(visit)
     kept: list[tuple[nn.Module, Any]] = []
@@ -95,7 +107,7 @@ def watch(
                 # What stands in the forward of a network without layers is told apart.
                 is_leaf = isinstance(module, torch.jit.ScriptModule)
             else:
-                is_leaf = isinstance(module, tuple(leaves)) or not list(module.children())
+                is_leaf = isinstance(module, LEAVES) or not list(module.children())
             if is_leaf:
                 watched = watcher.layer(name or WHOLE, module, module.forward)
             else:
@@ -111,27 +123,47 @@ def watch(
                 module.__dict__["forward"] = forward
 
 
-@dataclass(eq=False)
-class _Names:
-    """Unique names: the second of a kind gets a number."""
+class UniqueNames:
+    """Numbers names which come again: the second of a kind is `name (2)`."""
 
-    counts: dict[str, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
 
-    def unique(self, name: str) -> str:
+    def __call__(self, name: str) -> str:
         while True:
-            count = self.counts[name] = self.counts.get(name, 0) + 1
+            count = self._counts[name] = self._counts.get(name, 0) + 1
             found = name if count == 1 else f"{name} ({count})"
             # A layer's second call may have been given the name already.
-            if found == name or found not in self.counts:
-                self.counts.setdefault(found, 1)
+            if found == name or found not in self._counts:
+                self._counts.setdefault(found, 1)
                 return found
+
+
+class Followed:
+    """Tensors that depend on others, known by identity for as long as they live."""
+
+    def __init__(self, *start: Tensor) -> None:
+        self._known: dict[int, weakref.ref[Tensor]] = {}
+        self.add(start)
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Follow these too."""
+        self._known.update({id(tensor): weakref.ref(tensor) for tensor in tensors})
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        reference = self._known.get(id(tensor))
+        return reference is not None and reference() is tensor
+
+    def is_read_by(self, operation: Operation) -> bool:
+        """Whether one of them is an argument."""
+        return any(tensor in self for tensor in operation.tensors())
 
 
 class _Watcher(TorchFunctionMode):
     def __init__(self, visit: Visitor) -> None:
         super().__init__()
         self.visit = visit
-        self.names = _Names()
+        self.unique = UniqueNames()
         self.scopes: list[str] = [""]
         self.inside = False
 
@@ -142,7 +174,7 @@ class _Watcher(TorchFunctionMode):
             mutates = bool(getattr(module, "inplace", False))
             return self._hand_over(
                 Operation(
-                    self.names.unique(name), type(module).__name__, forward, arguments, named,
+                    self.unique(name), type(module).__name__, forward, arguments, named,
                     module, mutates,
                 )
             )  # fmt: skip
@@ -181,11 +213,6 @@ class _Watcher(TorchFunctionMode):
             return self.visit(operation)
         finally:
             self.inside = False
-
-
-def unique_names() -> Callable[[str], str]:
-    """A function that numbers names which come again; functions are named when they count."""
-    return _Names().unique
 
 
 def _function_name(function: Callable[..., Any]) -> str:

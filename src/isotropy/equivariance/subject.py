@@ -22,10 +22,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
 
 from isotropy.checks import CallerError, check_choice, check_finite, shape_text
-from isotropy.equivariance.operations import CUTS, Operation, is_differentiable, watch
+from isotropy.equivariance.operations import CUTS, Followed, Operation, watch
 
 On = Literal["probabilities", "outputs"]
 ONS: tuple[On, ...] = ("probabilities", "outputs")
@@ -150,44 +149,32 @@ class Subject:
     def _followed(self, inputs: Inputs) -> Tensor:
         """f(x), raising where it changes its input, or loses it on the way to the output."""
         own = copy_of(inputs)
-        following = _Following(self.moved(own))
+        followed = Followed(self.moved(own))
         versions = _versions(own)
-        with watch(self.network, following):
+
+        def visit(operation: Operation) -> Any:
+            depends = followed.is_read_by(operation)
+            result = operation.run()
+            if depends:
+                floats = operation.floats(result)
+                if floats and operation.kind in CUTS:
+                    raise cut_error(operation.name)
+                followed.add(floats)
+            return result
+
+        with watch(self.network, visit):
             output = self(own)
         if _versions(own) != versions:
             raise CallerError(
                 "network: it changes its own input in place; copy it first (x = x.clone()), or use "
                 "the out-of-place form of what comes first (inplace=False)"
             )
-        if output.is_floating_point() and not following.knows(output):
+        if output.is_floating_point() and output not in followed:
             raise CallerError(
                 "network output: it does not depend on the input that moves, by anything that has "
                 "a derivative; choose another output with select=, or another input with moves="
             )
         return output
-
-
-class _Following:
-    """Visits all operations and follows what depends on one tensor."""
-
-    def __init__(self, start: Tensor) -> None:
-        self._known: dict[int, Tensor] = {id(start): start}  # kept alive, so that ids stay unique
-
-    def knows(self, tensor: Tensor) -> bool:
-        """Whether a tensor depends on the one that was followed."""
-        return id(tensor) in self._known
-
-    def __call__(self, operation: Operation) -> Any:
-        depends = any(map(self.knows, operation.tensors()))
-        result = operation.run()
-        if not depends:
-            return result
-        found = operation.arguments[0] if operation.mutates else result
-        floats = [leaf for leaf in pytree.tree_leaves(found) if is_differentiable(leaf)]
-        if floats and operation.kind in CUTS:
-            raise cut_error(operation.name)
-        self._known.update({id(leaf): leaf for leaf in floats})
-        return result
 
 
 def cut_error(name: str) -> CallerError:
@@ -224,9 +211,7 @@ def _no_draws(device: torch.device) -> Iterator[None]:
 
 def copy_of(inputs: Inputs) -> Inputs:
     """The same numbers in memory of their own."""
-    if isinstance(inputs, Tensor):
-        return inputs.clone()
-    return {name: tensor.clone() for name, tensor in inputs.items()}
+    return _each(inputs, Tensor.clone)
 
 
 def first_of(inputs: Inputs, count: int) -> Inputs:
@@ -236,9 +221,13 @@ def first_of(inputs: Inputs, count: int) -> Inputs:
 
 def rows_of(inputs: Inputs, rows: slice) -> Inputs:
     """Some examples of a batch."""
+    return _each(inputs, lambda tensor: tensor[rows])
+
+
+def _each(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     if isinstance(inputs, Tensor):
-        return inputs[rows]
-    return {name: tensor[rows] for name, tensor in inputs.items()}
+        return function(inputs)
+    return {name: function(tensor) for name, tensor in inputs.items()}
 
 
 def check_batch_statistics(network: nn.Module) -> None:

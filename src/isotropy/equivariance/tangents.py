@@ -1,9 +1,9 @@
-"""Run one operation for its values, and push tangents through its derivative.
+"""Push tangents through a function: f(u) and df|ᵤ(u̇) for many u̇ at once, in forward mode.
 
-    f(u) and df|ᵤ(u̇) for many u̇ at once: tangents (tangents, …) beside each input
+    values     computed once
+    tangents   (tangents, …) beside each input and each result, a batch of their own (vmap)
 
-The tangents are a batch of their own (vmap over forward mode), so that values are computed once;
-where an operation cannot be batched they go through one by one. An operation that changes its
+Where a function cannot be batched, tangents go through one by one. An operation that changes its
 first argument in place works on a copy of it, and the caller puts the result where it belongs.
 
 Layers that are linear in their input push a tangent forward as they push the input.
@@ -31,7 +31,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from isotropy.checks import CallerError
-from isotropy.equivariance.operations import Operation, is_differentiable
+from isotropy.equivariance.operations import Operation, floats_of, is_differentiable
 
 LINEAR_IN_INPUT: tuple[Callable[..., Any], ...] = (
     functional.linear,
@@ -104,35 +104,57 @@ def _unpacked(tensor: Any) -> tuple[Any, Tensor | None]:
 
 @dataclass(eq=False)
 class Outcome:
-    """What an operation returned, its floating-point results, and their tangents."""
+    """What a function returned, its floating-point results, and their tangents (None for zero)."""
 
     result: Any
     floats: list[Tensor]
     tangents: list[Tensor | None]
 
 
-def differentiate(
-    operation: Operation, primals: Sequence[Tensor], tangents: Sequence[Tensor | None]
-) -> Outcome:
-    """Run the operation once for its values and push all tangents through its derivative."""
-    moving = [(p, t) for p, t in zip(primals, tangents, strict=True) if t is not None]
-    if not moving:
-        result = _on_copy(operation, {}) if operation.mutates else operation.run()
-        floats = floats_of(result)
-        return Outcome(result, floats, [None] * len(floats))
+Moving = Sequence[tuple[Tensor, Tensor]]
+"""Inputs, and for each as many tangents as for any other: (tangents, …)."""
+
+
+def push_forward(function: Callable[..., Any], moving: Moving, *, what: str) -> Outcome:
+    """Run `function` of the inputs that move, once, and push all tangents through its derivative.
+
+    It may return any structure of tensors and others. what: how error sentences call it.
+    """
     count = len(moving[0][1])
     if count > 1:
         try:
-            return _all_together(operation, moving)
+            return _together(function, moving)
         except (RuntimeError, NotImplementedError, ValueError) as error:
             if isinstance(error, CallerError | torch.OutOfMemoryError):
                 raise
-    outcomes = [_one(operation, [(p, t[number]) for p, t in moving]) for number in range(count)]
-    gathered = [
-        _stacked([outcome.tangents[position] for outcome in outcomes])
-        for position in range(len(outcomes[0].floats))
-    ]
-    return Outcome(outcomes[0].result, outcomes[0].floats, gathered)
+    outcomes = [_one(function, [(p, t[each]) for p, t in moving], what) for each in range(count)]
+    first = outcomes[0]
+    columns = zip(*(outcome.tangents for outcome in outcomes), strict=True)
+    return Outcome(first.result, first.floats, [_stacked(column) for column in columns])
+
+
+def differentiate(
+    operation: Operation, primals: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> Outcome:
+    """Run an operation once for its values and push all tangents through its derivative."""
+    moving = [(p, t) for p, t in zip(primals, tangents, strict=True) if t is not None]
+    if not moving:
+        result = run_on_copy(operation, {}) if operation.mutates else operation.run()
+        floats = floats_of(result)
+        return Outcome(result, floats, [None] * len(floats))
+
+    def function(*given: Tensor) -> Any:
+        return run_on_copy(operation, {id(p): g for (p, _), g in zip(moving, given, strict=True)})
+
+    return push_forward(function, moving, what=f"operation {operation.name!r} ({operation.kind})")
+
+
+def run_on_copy(operation: Operation, replacements: dict[int, Tensor]) -> Any:
+    """Run it with other tensors; one that changes its first argument gets a copy to change."""
+    if operation.mutates:
+        first = operation.arguments[0]
+        replacements = {**replacements, id(first): replacements.get(id(first), first).clone()}
+    return operation.with_tensors(replacements)
 
 
 def _stacked(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -142,26 +164,19 @@ def _stacked(parts: Sequence[Tensor | None]) -> Tensor | None:
     return torch.stack([torch.zeros_like(like) if part is None else part for part in parts])
 
 
-def _on_copy(operation: Operation, replacements: dict[int, Tensor]) -> Any:
-    """Run it; an operation that changes its first argument gets a copy to change."""
-    if operation.mutates:
-        first = operation.arguments[0]
-        replacements = {**replacements, id(first): replacements.get(id(first), first).clone()}
-    return operation.with_tensors(replacements)
-
-
-def _one(operation: Operation, moving: Sequence[tuple[Tensor, Tensor]]) -> Outcome:
+def _one(function: Callable[..., Any], moving: Moving, what: str) -> Outcome:
     with forward_ad.dual_level(), linear_tangents():
-        duals = {id(p): forward_ad.make_dual(own_memory(p), t) for p, t in moving}
+        duals = [forward_ad.make_dual(_own_memory(p), t) for p, t in moving]
         try:
-            result = _on_copy(operation, duals)
+            result = function(*duals)
         except NotImplementedError as error:
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
             raise CallerError(
-                f"operation {operation.name!r} ({operation.kind}) has no forward-mode derivative; "
-                "write it with torch operations, or give its autograd.Function a jvp"
+                f"{what} has no forward-mode derivative ({first_line}); write it with torch "
+                "operations, or give its autograd.Function a jvp"
             ) from error
         floats, tangents = [], []
-        same = {id(dual): p for p, dual in ((p, duals[id(p)]) for p, _ in moving)}
+        same = {id(dual): p for dual, (p, _) in zip(duals, moving, strict=True)}
 
         def plain(leaf: Any) -> Any:
             if not is_differentiable(leaf):
@@ -177,38 +192,32 @@ def _one(operation: Operation, moving: Sequence[tuple[Tensor, Tensor]]) -> Outco
     return Outcome(result, floats, tangents)
 
 
-def _all_together(operation: Operation, moving: Sequence[tuple[Tensor, Tensor]]) -> Outcome:
+def _together(function: Callable[..., Any], moving: Moving) -> Outcome:
     primals = tuple(p for p, _ in moving)
     kept: dict[str, Any] = {}
 
-    def values(*given: Tensor) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        swapped = {id(p): g for p, g in zip(primals, given, strict=True)}
-        leaves, kept["structure"] = pytree.tree_flatten(_on_copy(operation, dict(swapped)))
-        kept["identity"] = [
-            next((p for p, g in zip(primals, given, strict=True) if leaf is g), None)
-            for leaf in leaves
-        ]
-        kept["float"] = [is_differentiable(x) for x in leaves]
-        kept["tensor"] = [isinstance(x, Tensor) for x in leaves]
-        kept["others"] = [None if isinstance(x, Tensor) else x for x in leaves]
-        floats = tuple(x for x, is_float in zip(leaves, kept["float"], strict=True) if is_float)
-        rest = tuple(
-            x
-            for x, is_float, is_tensor in zip(leaves, kept["float"], kept["tensor"], strict=True)
-            if is_tensor and not is_float
-        )
-        return floats, rest
+    def values(*given: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Floating-point results, and other tensors; where each belongs goes into `kept`."""
+        leaves, kept["structure"] = pytree.tree_flatten(function(*given))
+        handed_on = {id(g): p for p, g in zip(primals, given, strict=True)}
+        kept["identity"] = [handed_on.get(id(leaf)) for leaf in leaves]
+        kept["is float"] = [is_differentiable(leaf) for leaf in leaves]
+        kept["is tensor"] = [isinstance(leaf, Tensor) for leaf in leaves]
+        kept["others"] = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        floats = tuple(tensor for tensor in tensors if is_differentiable(tensor))
+        return floats, tuple(tensor for tensor in tensors if not is_differentiable(tensor))
 
     def along(*tangents: Tensor) -> Any:
         return torch.func.jvp(values, primals, tangents, has_aux=True)
 
-    apart: Any = (None, 0, None)
+    apart: Any = (None, 0, None)  # values once, derivatives for every tangent
     with linear_tangents():
         floats, pushed, rest = torch.func.vmap(along, out_dims=apart)(*(t for _, t in moving))
     remaining, others = iter(floats), iter(rest)
     leaves, results = [], []
     for is_float, is_tensor, other, same in zip(
-        kept["float"], kept["tensor"], kept["others"], kept["identity"], strict=True
+        kept["is float"], kept["is tensor"], kept["others"], kept["identity"], strict=True
     ):
         if is_float:
             value = next(remaining)
@@ -219,11 +228,6 @@ def _all_together(operation: Operation, moving: Sequence[tuple[Tensor, Tensor]])
     return Outcome(pytree.tree_unflatten(leaves, kept["structure"]), results, list(pushed))
 
 
-def own_memory(tensor: Tensor) -> Tensor:
+def _own_memory(tensor: Tensor) -> Tensor:
     """The tensor, copied where elements share memory (`expand`), which cannot have a tangent."""
     return tensor.contiguous() if 0 in tensor.stride() else tensor
-
-
-def floats_of(result: Any) -> list[Tensor]:
-    leaves = pytree.tree_leaves(result)
-    return [leaf for leaf in leaves if is_differentiable(leaf)]

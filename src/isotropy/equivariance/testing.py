@@ -17,20 +17,14 @@ What is checked follows from what the symmetry is:
 - of a group and its representations every infinitesimal generator, as an Action, and every discrete
   one, as an element: together they generate the group.
 
-Errors are root mean squares over the batch, relative to how much the output varies with the input;
-an output that does not vary passes every such test and is refused. Elements of groups that are not
-compact blow up rounding errors, so that errors are divided by the condition numbers of ρ_in(g)
-and ρ_out(g) where these are matrices.
-
-The checks behind `assert_equivariant`: from one symmetry to relative errors with names.
-
-A `Trial` is a network on a batch, with f(x) and how much it varies; `findings_of` tries a symmetry
-on it and gives one `Finding` for each generator or element that was tried:
+Every check of a `Trial` is a `Finding` with a name and an error relative to how much the output
+varies with the input,
 
     error = rms(f(ρ_in(g) x) − ρ_out(g) f(x)) / variation          variation = rms(f(x) − mean f)
 
-and the same for Lie derivatives, per unit of a coordinate. Which elements are tried, and why, is
-said in `testing`.
+and the same for Lie derivatives, per unit of a coordinate. An output that does not vary passes
+every such test and is refused. Elements of groups that are not compact blow up rounding errors, so
+that errors are divided by the condition numbers of ρ_in(g) and ρ_out(g) where these are matrices.
 """
 
 from __future__ import annotations

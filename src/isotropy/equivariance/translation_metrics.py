@@ -20,9 +20,12 @@ multiples of the stride, so that nothing has to be rounded on the coarser grid. 
 whole network is taken as the ratio of the sizes, rounded, so that a convolution without padding,
 which shortens the map, has stride one.
 
-Layer by layer, from inputs that are those of a forward pass, the sum of squares over the N valid
-numbers is divided by N; the division by √N that the thesis shows beside it is given too. The
-two rank layers differently, which is why contributions to the Lie derivative are to be preferred.
+Layer by layer (`LayerTranslations`) f is one operation of the network at the tensors that it gets
+in a forward pass, all of which are moved by T: beside the infinitesimal e = df(X u) − X f(u) of the
+Lie derivative this is the error of the same operation under finite motions. Only whole pixels are
+tried, so that resampling adds nothing. The sum of squares over the N valid numbers is divided by N;
+the thesis also shows a division by √N, and the two rank layers differently, which is why
+contributions to the Lie derivative are to be preferred.
 
 Axis order: maps (batch, channels, rows, columns), shifts (batch, 2) in pixels, down and right.
 
@@ -32,19 +35,26 @@ Karras et al., Alias-free generative adversarial networks (2021); Gruver et al. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_at_least, check_axes
 from isotropy.equivariance.finite_error import mean_square
+from isotropy.equivariance.layout_rules import MOVES_ABOUT, Known, strided_like
 from isotropy.equivariance.layouts import Grid, Invariant, Layout, Tokens
-from isotropy.equivariance.subject import Inputs, Subject, plain_network
+from isotropy.equivariance.operations import Operation, floats_of
+from isotropy.equivariance.subject import Inputs, Subject
+from isotropy.equivariance.tangents import run_on_copy
 
 FRACTION = 0.125
+"""How far translations go each way, of height and width."""
 LANCZOS = 3
+LAYER_SAMPLES = 4
+"""Translations that every example makes through each layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,16 +76,14 @@ def translation_errors(
     layout: Layout,
     *,
     whole_pixels: bool,
-    fraction: float = FRACTION,
     samples: int = 10,
     generator: torch.Generator,
 ) -> TranslationErrors | None:
     """EQ-T (whole_pixels) or EQ-T_frac of a network on images.
 
     layout:   the output's: `Invariant`, or a `Grid` or `Tokens` with rows and columns
-    fraction: how far translations go each way, of width and height
     samples:  translations for each example
-    None where there is nothing to compare: ±fraction contains no whole pixel (or cell of a coarser
+    None where there is nothing to compare: ±1/8 contains no whole pixel (or cell of a coarser
     output) but zero, or the output is too small for the filter.
     """
     images = subject.moved(inputs)
@@ -86,11 +94,11 @@ def translation_errors(
         ratios = (1.0, 1.0)
         if not isinstance(layout, Invariant):
             ratios = _size_ratios(images, _maps(layout, outputs))
-        if whole_pixels and not any(_most_steps(images, ratios, fraction)):
+        if whole_pixels and not any(_most_steps(images, ratios)):
             return None
         errors, floors = [], []
         for _ in range(samples):
-            shifts = _draw_shifts(images, ratios, fraction, whole_pixels, generator)
+            shifts = _draw_shifts(images, ratios, whole_pixels, generator)
             after = subject(subject.with_moved(inputs, translate(images, shifts, whole_pixels)[0]))
             if isinstance(layout, Invariant):
                 errors.append(mean_square(after - outputs))
@@ -109,15 +117,18 @@ def translation_errors(
 
 
 def _maps(layout: Layout, tensor: Tensor) -> Tensor:
-    grids = 0
-    if isinstance(layout, Grid | Tokens):
-        grids = len(layout.axes if isinstance(layout, Grid) else layout.grid)
-    if not isinstance(layout, Grid | Tokens) or grids != 2:
+    if not _has_rows_and_columns(layout):
         raise CallerError(
             "outputs: expected logits, images or a grid of tokens, which a translation moves or "
             f"leaves alone, got an output that is {layout.text}"
         )
     return layout.to_maps(tensor)
+
+
+def _has_rows_and_columns(layout: Layout | None) -> TypeGuard[Grid | Tokens]:
+    if isinstance(layout, Grid):
+        return len(layout.axes) == 2
+    return isinstance(layout, Tokens) and len(layout.grid) == 2
 
 
 def _decibel(outputs: Tensor, errors: Tensor) -> float:
@@ -137,23 +148,35 @@ def translate(maps: Tensor, shifts: Tensor, whole_pixels: bool) -> tuple[Tensor,
     Returns the moved maps, zero beyond the frame, and where they read nothing from there,
     (batch, 1, rows, columns).
     """
-    moved, rows = _along(maps, shifts[:, 0], 2, whole_pixels)
-    moved, columns = _along(moved, shifts[:, 1], 3, whole_pixels)
+    if whole_pixels:
+        return _by_whole_pixels(maps, shifts)
+    moved, rows = _along(maps, shifts[:, 0], 2)
+    moved, columns = _along(moved, shifts[:, 1], 3)
     return moved, (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
-def _along(maps: Tensor, shift: Tensor, axis: int, whole: bool) -> tuple[Tensor, Tensor]:
+def _by_whole_pixels(maps: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
+    height, width = maps.shape[2:]
+    down, right = shifts.round().long()[:, :, None].unbind(1)
+    rows = torch.arange(height, device=maps.device) - down  # (batch, height)
+    columns = torch.arange(width, device=maps.device) - right
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[
+        :, None
+    ]
+    places = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]
+    index = places.flatten(1)[:, None].expand(-1, maps.shape[1], -1)
+    moved = maps.flatten(2).gather(2, index).reshape(maps.shape)
+    return moved * inside[:, None], inside[:, None]
+
+
+def _along(maps: Tensor, shift: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Along one axis: moved[i] = Σ_k w_k maps[i − ⌊shift⌋ − k], and where all of it exists."""
     batch, length = len(maps), maps.shape[axis]
-    start = shift.round() if whole else shift.floor()
+    start = shift.floor()
     taps = torch.arange(1 - LANCZOS, LANCZOS + 1, device=maps.device)
-    if whole:
-        taps = torch.zeros_like(taps[:1])
     distance = taps - (shift - start)[:, None]
     weights = torch.sinc(distance) * torch.sinc(distance / LANCZOS)
     weights = weights / weights.sum(1, keepdim=True)  # (batch, taps)
-    if whole:
-        weights = torch.ones_like(weights)
     index = torch.arange(length, device=maps.device) - start.long()[:, None]  # (batch, length)
     total = torch.zeros_like(maps)
     valid = torch.ones(batch, length, device=maps.device, dtype=torch.bool)
@@ -173,25 +196,24 @@ def _along(maps: Tensor, shift: Tensor, axis: int, whole: bool) -> tuple[Tensor,
 def _draw_shifts(
     images: Tensor,
     ratios: tuple[float, float],
-    fraction: float,
     whole: bool,
     generator: torch.Generator,
 ) -> Tensor:
-    """Shifts (batch, 2) of the input in pixels, uniform within ±fraction of rows and columns."""
+    """Shifts (batch, 2) of the input in pixels, uniform within ±1/8 of rows and columns."""
     drawn = torch.rand(
         (len(images), 2), generator=generator, device=generator.device, dtype=torch.float64
     ).to(images.device)
     if not whole:
-        return (2 * drawn - 1) * fraction * drawn.new_tensor(images.shape[-2:])
-    most = drawn.new_tensor(_most_steps(images, ratios, fraction))
+        return (2 * drawn - 1) * FRACTION * drawn.new_tensor(images.shape[-2:])
+    most = drawn.new_tensor(_most_steps(images, ratios))
     steps = (drawn * (2 * most + 1)).floor() - most
     return steps * drawn.new_tensor(ratios).clamp(min=1)
 
 
-def _most_steps(images: Tensor, ratios: tuple[float, float], fraction: float) -> list[int]:
-    """How many whole steps fit into ±fraction, down and right; a step is a stride."""
+def _most_steps(images: Tensor, ratios: tuple[float, float]) -> list[int]:
+    """How many whole steps fit into ±1/8, down and right; a step is a stride."""
     sizes = images.shape[-2:]
-    return [int(fraction * n / max(r, 1)) for n, r in zip(sizes, ratios, strict=True)]
+    return [int(FRACTION * n / max(r, 1)) for n, r in zip(sizes, ratios, strict=True)]
 
 
 def _size_ratios(before: Tensor, after: Tensor) -> tuple[float, float]:
@@ -205,124 +227,93 @@ def _size_ratios(before: Tensor, after: Tensor) -> tuple[float, float]:
 
 def _compare(
     after: Tensor, before: Tensor, back: Tensor, whole: bool
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Mean squares of T⁻¹ after − before and of T⁻¹ T before − before, and how many were valid.
+) -> tuple[Tensor, Tensor] | None:
+    """Mean squares of T⁻¹ after − before and of T⁻¹ T before − before.
 
     back: the shift T⁻¹ of these maps, (batch, 2); results are (batch,). None where none is valid.
     """
     returned, valid = translate(after, back, whole)
-    there, readable = translate(before, -back, whole)
-    again = translate(there, back, whole)[0]
-    # Where all that is read on the way back was readable on the way there.
-    valid &= (translate(readable.to(before.dtype), back, whole)[0] - 1).abs() < 1e-6
+    again = before
+    if not whole:
+        there, readable = translate(before, -back, whole)
+        again = translate(there, back, whole)[0]
+        # Where all that is read on the way back was readable on the way there.
+        valid &= (translate(readable.to(before.dtype), back, whole)[0] - 1).abs() < 1e-6
     if not bool(valid.flatten(1).any(1).all()):
         return None
     mask = valid.expand_as(returned)
-    error, floor = mean_square(returned - before, mask), mean_square(again - before, mask)
-    return error, floor, mask.flatten(1).sum(1)
+    return mean_square(returned - before, mask), mean_square(again - before, mask)
 
 
 # --- layer by layer -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class LayerTranslationErrors:
-    """One call of a layer: means over draws for each example, (batch,).
+@dataclass(eq=False)
+class LayerTranslations:
+    """Observes a sweep, and finds EQ-T of every operation from grids to a grid.
 
-    errors       Σ of squares / N over the N valid numbers
-    root_errors  Σ of squares / √N, the thesis's other choice
-    floors       what reading between pixels does alone, as `errors`
+    generator: where translations are drawn from
+    errors:    by the operation's name, means over draws for each example, (batch,), one tensor for
+               each pass. Operations are left out that only move numbers about, whose inputs and
+               result are no grids of rows and columns, or where there is no whole pixel (or cell
+               of a coarser grid) within ±1/8.
     """
 
-    name: str
-    kind: str
-    errors: Tensor
-    root_errors: Tensor
-    floors: Tensor
+    generator: torch.Generator
+    samples: int = LAYER_SAMPLES
+    errors: dict[str, list[Tensor]] = field(default_factory=dict)
 
-
-def layer_translation_errors(
-    subject: Subject,
-    inputs: Inputs,
-    *,
-    whole_pixels: bool,
-    fraction: float = FRACTION,
-    samples: int = 20,
-    generator: torch.Generator,
-) -> list[LayerTranslationErrors]:
-    """EQ-T or EQ-T_frac of every leaf layer from maps to maps, in the order they are called.
-
-    A layer is tried if its first input and its output are (batch, channels, rows, columns) with
-    more than one position, and if there is something to compare, as in `translation_errors`; a
-    layer that is called twice is listed twice. The network is as it was afterwards.
-    """
-    check_at_least(samples, 1, what="samples")
-    found: list[LayerTranslationErrors] = []
-    kept: dict[nn.Module, Tensor] = {}
-
-    def before(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if arguments and isinstance(arguments[0], Tensor):
-            kept[layer] = arguments[0].detach().clone()  # the layer may work in place
-
-    def after(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        image = kept.pop(layer, None)
-        if image is None or not _is_map(image) or not _is_map(output):
+    def __call__(
+        self,
+        name: str,
+        operation: Operation,
+        known: Sequence[Known],
+        result: Tensor,
+        layout: Layout | None,
+    ) -> None:
+        """Try one operation, as `Sweep.observe`."""
+        if operation.kind in MOVES_ABOUT or not _has_rows_and_columns(layout):
             return
-        ratios = _layer_ratios(layer, image, output)
-        if whole_pixels and not any(_most_steps(image, ratios, fraction)):
+        moving: list[tuple[Tensor, Grid | Tokens]] = []
+        for each in known:
+            if _has_rows_and_columns(each.layout):
+                moving.append((each.tensor, each.layout))
+            elif not isinstance(each.layout, Invariant):
+                return
+        maps = [own.to_maps(tensor) for tensor, own in moving]
+        before = layout.to_maps(result)
+        alike = {(len(each), *each.shape[-2:]) for each in maps}
+        if len(alike) != 1 or len(maps[0]) != len(before):
             return
-        reference, draws = output.detach().clone(), []
-        for _ in range(samples):
-            shifts = _draw_shifts(image, ratios, fraction, whole_pixels, generator)
-            moved = translate(image, shifts, whole_pixels)[0]
-            # Not through __call__, which would end up here again.
-            result = layer.forward(moved, *arguments[1:])
-            own = -shifts / shifts.new_tensor(ratios)
-            compared = _compare(result, reference, own, whole_pixels)
+        ratios = _ratios_of(operation, maps[0], before)
+        if not any(_most_steps(maps[0], ratios)):
+            return
+        errors = []
+        for _ in range(self.samples):
+            shifts = _draw_shifts(maps[0], ratios, True, self.generator)
+            replacements = {
+                id(tensor): strided_like(
+                    own.with_maps(tensor, translate(image, shifts, True)[0]), tensor
+                )
+                for (tensor, own), image in zip(moving, maps, strict=True)
+            }
+            after = floats_of(run_on_copy(operation, replacements))[0]
+            back = -shifts / shifts.new_tensor(ratios)
+            compared = _compare(layout.to_maps(after), before, back, True)
             if compared is None:
                 return
-            draws.append(compared)
-        errors, floors, counts = (torch.stack(each) for each in zip(*draws, strict=True))
-        root_errors = errors * counts.sqrt()
-        means = (errors.mean(0), root_errors.mean(0), floors.mean(0))
-        found.append(LayerTranslationErrors(names[layer], type(layer).__name__, *means))
-
-    names = {layer: name for name, layer in _leaves(plain_network(subject.network))}
-    hooks = []
-    try:
-        for layer in names:
-            hooks.append(layer.register_forward_pre_hook(before))
-            hooks.append(layer.register_forward_hook(after))
-        with torch.no_grad():
-            subject(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
+            errors.append(compared[0])
+        self.errors.setdefault(name, []).append(torch.stack(errors).mean(0))
 
 
-def _leaves(network: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Layers without layers inside; what computes a weight (a parametrization) is no layer."""
-    leaves = []
-    for name, module in network.named_modules():
-        children = [child for child, _ in module.named_children() if child != "parametrizations"]
-        if not children and "parametrizations" not in name.split("."):
-            leaves.append((name, module))
-    return leaves
-
-
-def _is_map(found: Any) -> bool:
-    return isinstance(found, Tensor) and found.ndim == 4 and found.shape[2] * found.shape[3] > 1
-
-
-def _layer_ratios(layer: nn.Module, image: Tensor, output: Tensor) -> tuple[float, float]:
-    """Pixels of the layer's input for one of its output: its stride where it has one."""
-    stride = getattr(layer, "stride", None)
+def _ratios_of(operation: Operation, image: Tensor, output: Tensor) -> tuple[float, float]:
+    """Pixels of the operation's input for one of its output: its stride where it has one."""
+    stride = getattr(operation.module, "stride", None)
     if isinstance(stride, int):
         stride = (stride, stride)
-    if not isinstance(stride, tuple) or len(stride) != 2:
+    grows = output.shape[-2] > image.shape[-2] or output.shape[-1] > image.shape[-1]
+    transposed = isinstance(operation.module, nn.modules.conv._ConvTransposeNd)
+    if not isinstance(stride, tuple) or len(stride) != 2 or (grows and not transposed):
         return _size_ratios(image, output)
     down, right = (float(each) for each in stride)
-    if isinstance(layer, nn.modules.conv._ConvTransposeNd):
-        return 1 / down, 1 / right
-    return down, right
+    return (1 / down, 1 / right) if transposed else (down, right)

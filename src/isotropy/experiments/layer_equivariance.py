@@ -15,11 +15,10 @@ from typing import Any
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.data.embedded import digits
+from isotropy.data.image_folder import resized
 from isotropy.data.labelled import Split
-from isotropy.data.quadrants import quadrants, resized, standardised
-from isotropy.data.readers import read
-from isotropy.data.variants import LAWS, vary
+from isotropy.data.readers import digits, read
+from isotropy.data.variants import LAWS, quadrants, standardised, vary
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.experiments.series import Series, SeriesJob
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions

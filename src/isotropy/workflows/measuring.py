@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from isotropy.checks import CallerError, check_at_least
 from isotropy.data.labelled import Split
 from isotropy.data.readers import read
+from isotropy.equivariance.attribution import LayerSettings
 from isotropy.equivariance.bridge import Acting, Acts, Own, Symmetry, hidden_layout, symmetries
 from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
@@ -178,8 +179,8 @@ def measure(
         shape = tuple(Subject(first, moves=moves).moved(sets[0].inputs).shape[1:])
         actions = measured_actions(shape)
     chosen = _symmetries(actions, outputs)
-    if layouts is not None:
-        layouts = {name: hidden_layout(each) for name, each in layouts.items()}
+    hidden = {name: hidden_layout(each) for name, each in (layouts or {}).items()}
+    how_layers = LayerSettings(attribution, probes, hidden) if layers else None
     entries = []
     for label, network in models.items():
         where = network if device is None else _on_device(network, place)
@@ -193,10 +194,7 @@ def measure(
             )
             entry = measured_entry(
                 subject, each, chosen,
-                layers={
-                    "layers": layers, "layouts": layouts, "attribution": attribution,
-                    "probes": probes, "batch_size": batch_size,
-                },
+                layers={"layers": how_layers, "batch_size": batch_size},
                 finite=finite, skip_unknown=default_actions, seed=seed,
                 tell=_teller(progress, heading),
             )  # fmt: skip

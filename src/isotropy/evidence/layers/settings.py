@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import kind_named
-from isotropy.data.augmentation import FlipsAndShifts
+from isotropy.data.variants import FlipsAndShifts
 from isotropy.evidence.settings import PRECISIONS, Precision, Schedule, Settings
 from isotropy.kernels.compiled import pays
 

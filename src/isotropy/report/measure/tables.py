@@ -75,6 +75,7 @@ class LayerRow:
     kind: str
     norm: str
     share: str
+    eq_t: str
     judged_at: str
     is_large: bool
 
@@ -195,6 +196,9 @@ def layer_rows(action: Row) -> tuple[list[LayerRow], str]:
             kind=str(layer.get("kind") or ""),
             norm=error_text(layer.get("norm"), layer.get("norm_error")),
             share=share_text(layer.get("share")),
+            eq_t=""
+            if layer.get("eq_t") is None
+            else error_text(layer["eq_t"], layer.get("eq_t_error")),
             judged_at=str(layer.get("judged_at") or ""),
             is_large=index in large,
         )
