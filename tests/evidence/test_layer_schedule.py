@@ -12,7 +12,7 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.evidence.layers.settings import FREE_SHARE, RelaxConfig
-from isotropy.evidence.layers.training import LayerTrainer
+from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.pathway import LayerShape
 from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
@@ -61,7 +61,7 @@ def test_settings_of_records_that_do_not_have_it_are_read() -> None:
 # --- what starts at it ----------------------------------------------------------------------------
 
 
-def trainer_of(*kinds: tuple[str, ...], **settings: object) -> LayerTrainer:
+def trainer_of(*kinds: tuple[str, ...], **settings: object) -> Trainer:
     """Of a network with a layer of each of these pathways."""
     shape = LayerShape((4, 4, 4), (4, 4, 4))
     layers = OrderedDict(
@@ -74,7 +74,7 @@ def trainer_of(*kinds: tuple[str, ...], **settings: object) -> LayerTrainer:
     config = RelaxConfig(free_precision=40.0, prior_precision=2.0)
     config = replace(config, **settings).resolved(examples=EXAMPLES, on_gpu=False)  # type: ignore[arg-type]
     images, labels = torch.rand(EXAMPLES, 4, 4, 4), torch.arange(EXAMPLES) % 2
-    return LayerTrainer(network, Categorical(), config, images, labels)
+    return Trainer(network, Categorical(), config, images, labels)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,8 @@ def test_pathways_beside_more_symmetric_ones_start_at_it(
         for name, _ in trainer.network.named_parameters()
     }
     assert found == pytest.approx(expected)
-    decays = dict(zip(trainer._names, trainer.optimiser.decays.tolist(), strict=True))
+    steps = trainer.weight_steps
+    decays = dict(zip(steps.names, steps.optimiser.decays.tolist(), strict=True))
     assert decays == pytest.approx({name: each / EXAMPLES for name, each in expected.items()})
 
 

@@ -15,8 +15,9 @@ from isotropy.checks import CallerError
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.structure import became, layer_structures
-from isotropy.evidence.layers.training import LayerTrainer
+from isotropy.evidence.layers.training import pathway_batches, structures
 from isotropy.evidence.scoring import plain_scores
+from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical, likelihood_named
 from isotropy.networks.pathways.pathway import LayerShape
 from isotropy.networks.pathways.relaxed_layer import RelaxedLayer
@@ -64,13 +65,12 @@ def _corners(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-def _trained(data: tuple[Tensor, Tensor], **settings: object) -> LayerTrainer:
+def _trained(data: tuple[Tensor, Tensor], **settings: object) -> Trainer:
     config = RelaxConfig(
         **{"epochs": 40, "batch_size": 40, "weight_rate": 0.02, **settings}  # type: ignore[arg-type]
     )
     config = config.resolved(examples=len(data[0]), on_gpu=False)
-    trainer = LayerTrainer(_network(), Categorical(), config, *data)
-    assert config.epochs is not None
+    trainer = Trainer(_network(), Categorical(), config, *data)
     for _ in range(config.epochs):
         trainer.run_epoch()
     return trainer
@@ -78,7 +78,7 @@ def _trained(data: tuple[Tensor, Tensor], **settings: object) -> LayerTrainer:
 
 def test_layers_become_convolutions_where_position_does_not_matter() -> None:
     trainer = _trained(_stripes(300, 0), epochs=100, update_every=2, prior_rate=0.2)
-    (layer,), evidence = trainer.structures()
+    (layer,), evidence = structures(trainer)
     assert layer.became == "conv" and layer.relative["conv"] > 0.98
     assert layer.pathways["ffc"].contribution < 0.05
     assert trainer.score(*_stripes(200, 1)).accuracy > 0.95
@@ -89,7 +89,7 @@ def test_layers_become_convolutions_where_position_does_not_matter() -> None:
 
 def test_layers_keep_the_other_pathway_where_position_matters() -> None:
     trainer = _trained(_corners(300, 0))
-    (layer,), _ = trainer.structures()
+    (layer,), _ = structures(trainer)
     assert layer.relative["ffc"] > 0.1
     assert trainer.score(*_corners(200, 1)).accuracy > 0.9
 
@@ -100,9 +100,9 @@ def test_precisions_wait_until_the_network_has_begun_to_learn() -> None:
     labels = torch.randint(2, (60,), generator=torch.Generator().manual_seed(3))
     often = {"burn_in": 0, "update_every": 1, "free_precision": 1.0}
     still = _trained((images, labels), epochs=2, weight_rate=1e-5, **often)
-    assert not still.has_learned and set(still.prior.by_group().values()) == {1.0}
+    assert not still.hyper.has_learned and set(still.prior.by_group().values()) == {1.0}
     moved = _trained(_stripes(60, 0), epochs=30, **often)
-    assert moved.has_learned and len(set(moved.prior.by_group().values())) > 1
+    assert moved.hyper.has_learned and len(set(moved.prior.by_group().values())) > 1
 
 
 def test_a_regression_of_small_targets_learns_its_precisions_and_noise() -> None:
@@ -112,7 +112,7 @@ def test_a_regression_of_small_targets_learns_its_precisions_and_noise() -> None
     config = config.resolved(examples=60, on_gpu=False)
     likelihood = likelihood_named("gaussian")
     before = [each.detach().clone() for each in likelihood.parameters()]
-    trainer = LayerTrainer(_network(), likelihood, config, images, targets)
+    trainer = Trainer(_network(), likelihood, config, images, targets)
     for _ in range(4):
         trainer.run_epoch()
     assert len(set(trainer.prior.by_group().values())) > 1
@@ -123,31 +123,30 @@ def test_curvature_that_is_not_finite_is_named() -> None:
     images, labels = _stripes(60, 0)
     images[0] = torch.inf
     config = RelaxConfig(epochs=1, curvature_examples=59).resolved(examples=60, on_gpu=False)
-    trainer = LayerTrainer(_network(), Categorical(), config, images, labels)
+    trainer = Trainer(_network(), Categorical(), config, images, labels)
     with pytest.raises(NotFiniteError, match="is not finite"):
-        trainer.evidence.fit_of_few(trainer.batches())
+        trainer.evidence.fit_of_few(pathway_batches(trainer))
 
 
 def test_with_map_precisions_stay() -> None:
     trainer = _trained(_stripes(60, 0), objective="map", epochs=3, prior_precision=2.0)
     assert set(trainer.prior.by_group().values()) == {2.0}
-    torch.testing.assert_close(
-        trainer.optimiser.decays, torch.full_like(trainer.optimiser.decays, 2.0 / 60)
-    )
+    decays = trainer.weight_steps.optimiser.decays
+    torch.testing.assert_close(decays, torch.full_like(decays, 2.0 / 60))
 
 
 def test_precisions_beyond_ten_million_stay_finite() -> None:
     data = _stripes(100, 0)
     config = RelaxConfig(epochs=4, burn_in=1).resolved(examples=100, on_gpu=False)
-    trainer = LayerTrainer(_network(), Categorical(), config, *data)
+    trainer = Trainer(_network(), Categorical(), config, *data)
     with torch.no_grad():
         for number, name in enumerate(trainer.prior.groups):
             if ".ffc." in name:
                 trainer.prior.log_precisions[number] = 25.0  # 7·10¹⁰
-    trainer._write_decays()
+    trainer.hyper.write_decays()
     for _ in range(4):
         trainer.run_epoch()
-    (layer,), evidence = trainer.structures()
+    (layer,), evidence = structures(trainer)
     assert torch.isfinite(torch.tensor(evidence))
     assert layer.pathways["ffc"].weight_norm < 1e-8 and layer.became == "conv"
     assert all(torch.isfinite(each).all() for each in trainer.network.parameters())
@@ -157,8 +156,8 @@ def test_structures_follow_the_definitions() -> None:
     """γ = Σ h/(h + δ) from dense eigenvalues of each block, normalised and relative."""
     data = _stripes(30, 0)
     config = RelaxConfig(epochs=1, prior_precision=0.7).resolved(examples=30, on_gpu=False)
-    trainer = LayerTrainer(_network().double(), Categorical(), config, data[0].double(), data[1])
-    fit = trainer.fit()
+    trainer = Trainer(_network().double(), Categorical(), config, data[0].double(), data[1])
+    fit = trainer.evidence.fit(pathway_batches(trainer), values_only=True)
     (layer,) = layer_structures(trainer.network, trainer.evidence, fit)
     names = {
         "conv": ["layer.pathways.conv.convolution.weight"],
@@ -190,9 +189,13 @@ def test_what_a_layer_became_in_words() -> None:
 def test_eigenvalues_alone_give_the_same_evidence() -> None:
     data = _stripes(20, 0)
     config = RelaxConfig(epochs=1).resolved(examples=20, on_gpu=False)
-    trainer = LayerTrainer(_network(), Categorical(), config, *data)
-    alone = trainer.evidence.value(trainer.fit())
-    full = trainer.evidence.value(trainer.evidence.fit(trainer.batches()))
+    trainer = Trainer(_network(), Categorical(), config, *data)
+    alone, full = (
+        trainer.evidence.value(
+            trainer.evidence.fit(pathway_batches(trainer), values_only=values_only)
+        )
+        for values_only in (True, False)
+    )
     torch.testing.assert_close(alone, full)
 
 
@@ -201,12 +204,12 @@ def test_some_examples_stand_for_all() -> None:
     images, labels = _stripes(20, 0)
     tenfold = images.repeat(10, 1, 1, 1).double(), labels.repeat(10)
     config = RelaxConfig(epochs=1).resolved(examples=200, on_gpu=False)
-    trainer = LayerTrainer(_network().double(), Categorical(), config, *tenfold)
-    every = trainer.fit()
-    some = replace(trainer.evidence.fit(islice(trainer.batches(), 0, 1)), stands_for=200)
+    trainer = Trainer(_network().double(), Categorical(), config, *tenfold)
+    every = trainer.evidence.fit(pathway_batches(trainer))
+    some = replace(trainer.evidence.fit(islice(pathway_batches(trainer), 0, 1)), stands_for=200)
     assert some.count == config.curvature_batch == 100
     torch.testing.assert_close(trainer.evidence.value(some), trainer.evidence.value(every))
-    assert sum(len(batch.targets) for batch in trainer.batches(limit=7)) == 7
+    assert sum(len(batch.targets) for batch in pathway_batches(trainer, limit=7)) == 7
 
 
 def test_a_run_is_repeated_by_its_seed_and_augmentation_needs_images() -> None:

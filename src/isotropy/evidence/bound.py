@@ -49,15 +49,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.tangent_kernel import tangent_kernels
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
+from isotropy.evidence.hyper_steps import EvidenceSteps
+from isotropy.evidence.laplace import Batch, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import RECIPES, LearnSchedule
+from isotropy.evidence.settings import LearnSchedule
 from isotropy.evidence.streams import stream
 from isotropy.evidence.weight_steps import (
     CapturedFunction,
@@ -69,7 +71,9 @@ from isotropy.evidence.weight_steps import (
 )
 from isotropy.kernels.fused import is_capturing
 from isotropy.likelihoods import Likelihood
-from isotropy.networks.averaging.invariant_model import InvariantModel
+
+if TYPE_CHECKING:
+    from isotropy.evidence.training import Trainer
 
 
 @dataclass(frozen=True)
@@ -208,30 +212,22 @@ FEW = 5000
 """Up to so many examples all are shuffled; of more, a few are drawn."""
 
 
-class BoundSteps:
-    """The hyper steps of a run by a bound, which config names.
+class BoundSteps(EvidenceSteps):
+    """The hyper steps of a run by a bound; precisions and noise may follow the evidence."""
 
-    evidence: whose network, likelihood and prior the bound has
-    data: inputs (examples, …) and targets on the model's device
-    optimisers: "prior", and "ranges" where there are any
-    """
-
-    def __init__(
-        self,
-        config: LearnSchedule,
-        model: InvariantModel,
-        evidence: LaplaceEvidence,
-        data: tuple[Tensor, Tensor],
-        optimisers: dict[str, torch.optim.Optimizer],
-    ) -> None:
-        self.config, self.model, self.evidence = config, model, evidence
-        self.inputs, self.targets = data
-        self.optimisers = optimisers
+    def __init__(self, trainer: Trainer[LearnSchedule]) -> None:
+        super().__init__(trainer)
+        config = self.config
+        self.moves_ranges = False  # by the evidence
+        self.model, self.evidence = trainer.model, trainer.evidence
+        self.inputs, self.targets = trainer.inputs, trainer.targets
+        self.optimisers = trainer.optimisers
         self.size = config.bound_batch
         per_epoch = math.ceil(len(self.inputs) / config.batch_size)
         self._burn_in, self._steps = config.burn_in * per_epoch, config.epochs * per_epoch
-        self._learns = RECIPES[config.objective].ranges == "evidence" and "ranges" in optimisers
+        self._learns = trainer.follows_evidence
         self._follows_fits = config.bound_fits > 0
+        evidence = self.evidence
         self.bound = FunctionSpaceBound(evidence.network, evidence.likelihood, evidence.prior)
         self._total = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         self._count = 0
@@ -239,9 +235,8 @@ class BoundSteps:
         if config.captured and can_capture(evidence.network, self.inputs.device):
             self._captured = CapturedFunction(self._take, self._state)
 
-    def after_step(self, step: int, progress: float) -> None:
+    def after_step(self, step: int) -> None:
         """A hyper step, if one is due after the run's weight step of this number, from 1."""
-        del progress
         if self.step_due(step):
             self._hyper_step(step, self._moves(step))
 
@@ -254,13 +249,16 @@ class BoundSteps:
         """Whether ranges move at this step."""
         return self._learns and step > self._burn_in
 
-    def fit_due(self, epoch: int) -> bool:
+    def due(self, epoch: int) -> bool:
         """Whether precisions and noise get a pass over all data after this epoch, from 1.
 
         The first one is at the end of the burn-in, before any range moves.
         """
         fits, first = self.config.bound_fits, max(1, self.config.burn_in)
         return fits > 0 and epoch >= first and (epoch - first) % fits == 0
+
+    def after_epoch(self, trainer: Trainer[Any], loss: float) -> dict[str, Any]:
+        return {**super().after_epoch(trainer, loss), "bound": self.mean_estimate()}
 
     def mean_estimate(self) -> float | None:
         """Mean of the estimates since this was last asked, in nats; None without a step."""

@@ -63,20 +63,19 @@ def score(
 
     copies: 0 predicts the data as they are
     """
+    if not copies:
+        return plain_scores(model.network, likelihood, inputs, targets)
     device = inputs.device
-    if copies and model.augmentation.is_identity:
+    if model.augmentation.is_identity:
         copies = 1  # all copies are the same
     classes = targets.ndim == 1
     hits, total = torch.zeros((), device=device), torch.zeros((), device=device)
-    size = max(1, ROWS // max(1, copies))
+    size = max(1, ROWS // copies)
     with evaluation_mode(model.network):
         for part, wanted in zip(inputs.split(size), targets.split(size), strict=True):
-            if copies:
-                noise = model.fixed_noise(len(part), samples=copies)
-                over = model.augmentation.copies(noise.shape[1])
-                rows = model.network(model.orbit(part, noise))
-            else:
-                over, rows = Copies(1), model.network(part)
+            noise = model.fixed_noise(len(part), samples=copies)
+            over = model.augmentation.copies(noise.shape[1])
+            rows = model.network(model.orbit(part, noise))
             outputs = combined(rows, over, combination, classes)
             statistic = likelihood.statistic(outputs, wanted)
             total += likelihood.log_likelihood(statistic, len(part))

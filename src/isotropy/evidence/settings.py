@@ -221,6 +221,7 @@ class Schedule(Settings):
     """What every run was given: the base of settings in which nothing is open.
 
     micro_batch stays None where a weight step holds as many examples as fit into memory.
+    test_samples of 0 predict the data as they are. `LearnConfig` tells what the others are.
     """
 
     objective: str
@@ -239,7 +240,14 @@ class Schedule(Settings):
     prior_steps: int
     prior_precision: float
     evaluate_every: int
+    fallback: Fallback
+    test_samples: int
     seed: int
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the objective does."""
+        raise NotImplementedError
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -353,6 +361,11 @@ class LearnConfig(Settings):
         "bound": BOUNDS,
         "precision": PRECISIONS,
     }
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the objective does."""
+        return RECIPES[self.objective]
 
     def check(self) -> None:
         """Raise CallerError for settings that cannot be meant."""

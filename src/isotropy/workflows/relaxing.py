@@ -29,8 +29,9 @@ from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule
 from isotropy.evidence.layers.structure import relaxed_layers
-from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer
+from isotropy.evidence.layers.training import LayerEpoch, structures
 from isotropy.evidence.scoring import plain_scores
+from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.pathways.harden import harden
 from isotropy.networks.pathways.relax import relax, relaxed_cnn
@@ -77,7 +78,7 @@ class RelaxResult:
     record: dict[str, Any]
     config: dict[str, Any]
     split: Split = field(repr=False)
-    trainer: LayerTrainer = field(repr=False)
+    trainer: Trainer[RelaxSchedule] = field(repr=False)
 
     @property
     def layers(self) -> list[dict[str, Any]]:
@@ -248,7 +249,7 @@ def _prepared(
     settings: RelaxConfig,
     device: str | torch.device | None,
     network: NetworkSpecification,
-) -> KeptRun[LayerTrainer]:
+) -> KeptRun[Trainer[RelaxSchedule]]:
     """A run that keeps nothing yet."""
     place = device_of(model) if device is None else torch.device(device)
     schedule = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
@@ -257,7 +258,7 @@ def _prepared(
         "categorical" if split.train.is_classification else "gaussian"
     ).to(place)
     _check_outputs(trained, split.train, place)
-    trainer = LayerTrainer(trained, likelihood, schedule, *_on(split.train, trained, place))
+    trainer = Trainer(trained, likelihood, schedule, *_on(split.train, trained, place))
     config = {
         "schema": 1,
         "kind": KIND,
@@ -273,14 +274,14 @@ def _prepared(
     return KeptRun(trainer, split, config)
 
 
-def _record(run: KeptRun[LayerTrainer], *, hardened: bool) -> dict[str, Any]:
+def _record(run: KeptRun[Trainer[RelaxSchedule]], *, hardened: bool) -> dict[str, Any]:
     """What was learned by a run that has ended."""
     trainer, split, last = run.trainer, run.split, run.history[-1]
     settings, trained = trainer.config, trainer.network
-    structures, log_evidence = trainer.structures()
+    found, log_evidence = structures(trainer)
     trained.eval()
     hyper_steps = sum(row["log_evidence"] is not None for row in run.history)
-    layers = [structure.as_dict() for structure in structures]
+    layers = [structure.as_dict() for structure in found]
     for layer in layers:
         if settings.objective == "laplace" and not hyper_steps and len(layer["effective"]) > 1:
             layer["became"] = None  # shares are those of precisions that nothing has moved

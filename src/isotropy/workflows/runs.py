@@ -111,7 +111,7 @@ def make_trainer(
     actions: Actions,
     config: LearnSchedule,
     place: torch.device,
-) -> Trainer:
+) -> Trainer[LearnSchedule]:
     network = copy.deepcopy(model).to(place)
     dtype = next((p.dtype for p in network.parameters()), torch.float32)
     augmentation = augmentation_for(config, actions, dtype=dtype).to(place)
@@ -253,7 +253,7 @@ class KeptRun(Generic[AnyTrainer]):
 
 
 @dataclass(frozen=True)
-class PreparedRun(KeptRun[Trainer]):
+class PreparedRun(KeptRun[Trainer[LearnSchedule]]):
     """A run of `isotropy.learn`, with the records of what it starts from."""
 
     screening: Mapping[str, Any] | None = None

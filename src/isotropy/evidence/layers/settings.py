@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import kind_named
 from isotropy.data.augmentation import FlipsAndShifts
-from isotropy.evidence.settings import PRECISIONS, Precision, Schedule, Settings
+from isotropy.evidence.settings import PRECISIONS, Precision, Recipe, Schedule, Settings
 
 Objective = Literal["laplace", "map"]
 OBJECTIVES: tuple[Objective, ...] = ("laplace", "map")
@@ -136,7 +136,11 @@ class RelaxConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RelaxSchedule(RelaxConfig, Schedule):
-    """The settings that a run was given; see `RelaxConfig`."""
+    """The settings that a run was given; see `RelaxConfig`. Nothing is averaged over copies."""
+
+    fallback = "refuse"
+    test_samples = 0
+    recipe = Recipe("absent", samples=1)
 
     epochs: int
     batch_size: int

@@ -116,12 +116,13 @@ class ProximalAdam:
         self.betas = betas
         device = self.parameters[0].device
         self.rate = torch.tensor(rate, device=device, dtype=torch.float64)
+        self.param_groups = [{"params": self.parameters, "lr": self.rate}]
         self.steps = torch.zeros((), device=device, dtype=torch.float64)
         self.decays = torch.zeros(len(self.parameters), device=device)
         self.means = [torch.zeros_like(each) for each in self.parameters]
         self.squares = [torch.zeros_like(each) for each in self.parameters]
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients."""
         for each in self.parameters:
             each.grad = None
