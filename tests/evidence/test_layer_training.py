@@ -16,7 +16,7 @@ from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.structure import became, layer_structures
 from isotropy.evidence.layers.training import pathway_batches, structures
-from isotropy.evidence.scoring import plain_scores
+from isotropy.evidence.predictive import plain_scores
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical, likelihood_named
 from isotropy.networks.pathways.pathway import LayerShape

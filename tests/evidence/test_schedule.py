@@ -17,9 +17,9 @@ from isotropy.evidence.settings import (
     LearnConfig,
     LearnSchedule,
     cosine,
+    stream,
     too_short,
 )
-from isotropy.evidence.streams import stream
 
 MAY_STAY_EMPTY = {"ranges", "caps", "start", "micro_batch"}
 LARGEST_RATE = 0.25

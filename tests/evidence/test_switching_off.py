@@ -30,14 +30,13 @@ from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.layers import structure as layer_structure
 from isotropy.evidence.layers import switching_off
 from isotropy.evidence.layers import training as layer_training
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.switching_off import switch_off, volumes
 from isotropy.evidence.layers.training import structures
-from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical, Likelihood
 from isotropy.networks.pathways.convolution import ConvolutionPathway

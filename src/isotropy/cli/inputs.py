@@ -20,8 +20,8 @@ from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import read
 from isotropy.data.variants import LAWS, vary
+from isotropy.evidence.laplace import STRUCTURES
 from isotropy.evidence.machine import check_factor_memory, factor_memory
-from isotropy.evidence.priors import STRUCTURES
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.default_network import AUTO, default_network, fitted
 from isotropy.networks.zoo.specification import NetworkSpecification, parse_network

@@ -57,10 +57,8 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.tangent_kernel import tangent_kernels
 from isotropy.evidence.hyper_steps import EvidenceSteps
-from isotropy.evidence.laplace import Batch, NotFiniteError
-from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import LearnSchedule
-from isotropy.evidence.streams import stream
+from isotropy.evidence.laplace import Batch, GaussianPrior, NotFiniteError
+from isotropy.evidence.settings import LearnSchedule, stream
 from isotropy.evidence.weight_steps import (
     CapturedFunction,
     can_capture,

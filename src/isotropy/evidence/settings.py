@@ -39,6 +39,7 @@ apart (benchmarks/orbit_training.py); determinants are always in float64. On a C
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ import torch
 from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kfac import FALLBACKS, Fallback
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
-from isotropy.evidence.priors import STRUCTURES, PriorStructure
+from isotropy.evidence.laplace import STRUCTURES, PriorStructure
 from isotropy.likelihoods import LIKELIHOODS
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS
 
@@ -502,6 +503,20 @@ def cosine(start: float, end: float, progress: float) -> float:
 
 def _given(value: Any, default: Any) -> Any:
     return default if value is None else value
+
+
+def stream(
+    seed: int, purpose: str, step: int = 0, device: torch.device | str = "cpu"
+) -> torch.Generator:
+    """A fresh generator for this purpose and step: every draw of a run comes from one.
+
+    A resumed run therefore draws what the uninterrupted one would have drawn, with no state to
+    save, and changing how often one purpose draws leaves the others as they were.
+    """
+    digest = hashlib.sha256(f"{seed}/{purpose}/{step}".encode()).digest()
+    generator = torch.Generator(device=device)
+    generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return generator
 
 
 KINDS: dict[str, tuple[type, ...]] = {

@@ -35,6 +35,7 @@ from isotropy.evidence.hyper_steps import EvidenceSteps, HyperSteps
 from isotropy.evidence.laplace import (
     Batch,
     EvidenceValue,
+    GaussianPrior,
     LaplaceEvidence,
     NotFiniteError,
     PassProgress,
@@ -48,10 +49,8 @@ from isotropy.evidence.layers.training import (
     pathway_prior,
 )
 from isotropy.evidence.machine import fitting_micro_batch
-from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.scoring import Scores, score
-from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, multiplying_in
-from isotropy.evidence.streams import stream
+from isotropy.evidence.predictive import Scores, score
+from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, multiplying_in, stream
 from isotropy.evidence.weight_steps import OrbitSteps, WeightSteps, adam, fix_statistics
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.invariant_model import InvariantModel

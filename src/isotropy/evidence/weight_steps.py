@@ -41,9 +41,8 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
-from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, Schedule, cosine
-from isotropy.evidence.streams import stream
+from isotropy.evidence.laplace import GaussianPrior
+from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, Schedule, cosine, stream
 from isotropy.kernels.operations import swift_operations
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.augmentations import START, Augmentation

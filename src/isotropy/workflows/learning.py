@@ -27,8 +27,7 @@ from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive, calibration
 from isotropy.evidence.search.selection import candidates_of
-from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective, stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
 from isotropy.networks.averaging.augmentations import COPIES_SEED, Augmentation, Symmetry

@@ -30,7 +30,7 @@ from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule
 from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, structures
-from isotropy.evidence.scoring import plain_scores
+from isotropy.evidence.predictive import plain_scores
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.pathways.harden import harden

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.evidence.hyper_steps import HyperSteps
-from isotropy.evidence.laplace import Batch, LaplaceFit
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceFit
 from isotropy.evidence.layers.settings import AUGMENTATIONS, RelaxSchedule
 from isotropy.evidence.layers.steps import MovingMode, ProximalAdam
 from isotropy.evidence.layers.structure import (
@@ -31,10 +31,8 @@ from isotropy.evidence.layers.structure import (
     note_contributions,
 )
 from isotropy.evidence.layers.switching_off import OFF_PRECISION, switch_off
-from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.scoring import Scores
-from isotropy.evidence.settings import cosine, multiplying_in
-from isotropy.evidence.streams import stream
+from isotropy.evidence.predictive import Scores
+from isotropy.evidence.settings import cosine, multiplying_in, stream
 from isotropy.evidence.weight_steps import WeightSteps, set_rate
 from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
 
