@@ -6,12 +6,14 @@ import copy
 from collections import OrderedDict
 from dataclasses import replace
 from itertools import islice
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.structure import became, layer_structures
@@ -229,6 +231,47 @@ def test_scores_are_those_of_the_network() -> None:
     assert scores.accuracy == pytest.approx(float((outputs.argmax(1) == labels).float().mean()))
     wanted = -nn.functional.cross_entropy(outputs, labels)
     assert scores.log_likelihood == pytest.approx(float(wanted.detach()), rel=1e-5)
+
+
+@pytest.mark.parametrize("augmentation", ["none", "flips"])
+def test_a_batch_in_parts_learns_the_same(augmentation: str) -> None:
+    """Draws are those of the whole batch, and gradients of parts add up: rounding apart."""
+    data = (_stripes(60, 0)[0].double(), _stripes(60, 0)[1])
+    config = RelaxConfig(epochs=12, batch_size=6, burn_in=0, update_every=1, weight_rate=0.1,
+                         augmentation=augmentation)  # fmt: skip
+    found = []
+    for micro_batch in (None, 4):
+        schedule = replace(config, micro_batch=micro_batch).resolved(examples=60, on_gpu=False)
+        trainer = Trainer(_network().double(), Categorical(), schedule, *data)
+        assert trainer.weight_steps.micro_batch == (micro_batch or schedule.batch_size)
+        rows = [trainer.run_epoch() for _ in range(12)]
+        found.append((rows, dict(trainer.network.named_parameters())))
+    (whole, weights), (parts, others) = found
+    for expected, row in zip(whole, parts, strict=True):
+        assert row.train_loss == pytest.approx(expected.train_loss, rel=1e-9)
+        assert (row.log_evidence is None) == (expected.log_evidence is None)
+        if expected.log_evidence is not None:
+            assert row.log_evidence == pytest.approx(expected.log_evidence, rel=1e-7)
+    assert whole[-1].log_evidence is not None
+    for name, weight in weights.items():
+        torch.testing.assert_close(others[name], weight, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("few", [0, 20])
+def test_trying_a_run_out_leaves_it_as_it_was(few: int) -> None:
+    """Passes are of as many examples as hyper steps have, which are counted from the burn-in on."""
+    data = _stripes(60, 0)
+    config = RelaxConfig(epochs=5, burn_in=1, update_every=2, curvature_batch=10, weight_rate=0.02,
+                         curvature_examples=few).resolved(examples=60, on_gpu=False)  # fmt: skip
+    tried, plain = (Trainer(_network(), Categorical(), config, *data) for _ in range(2))
+    with mock.patch("isotropy.evidence.estimate._timed", lambda _, task: (task(), (1.0, 0.0))[1]):
+        found = estimate_run(tried, test_examples=30)
+    assert found.weight_steps == 5 * 2  # two batches an epoch
+    # After epochs 1, 3 and 5: batches of ten at a tenth of a second, and the rest of the first.
+    assert found.evidence == pytest.approx(3 * (0.1 * (few or 60) / 10 + 0.9))
+    rows = [[trainer.run_epoch().as_dict() for _ in range(5)] for trainer in (tried, plain)]
+    for one, other in zip(*rows, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
 @pytest.mark.parametrize(

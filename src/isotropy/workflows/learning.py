@@ -24,7 +24,6 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive, calibration
 from isotropy.evidence.search.selection import candidates_of
 from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective, stream
@@ -207,13 +206,10 @@ def learn(
         settings = settings_from(settings, found)
         run = prepare_run(model, split, settings, **options)
     run = in_folder(run, folder, resume=resume, screening=screening, search=found)
-    trainer, tested = run.trainer, run.split.test
+    trainer = run.trainer
     if started is not None and not is_told:
         started(trainer.config, trainer.epoch)
-    if remark is not None and trainer.epoch < trainer.config.epochs:
-        trainer.remark = remark
-        remark("trying one batch of every part of the run")
-        remark(f"{estimate_run(trainer, 0 if tested is None else len(tested)).text} to go")
+    run.tell_estimate(remark)
     begun, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
     run.save()  # before the verdicts, so that they can be interrupted

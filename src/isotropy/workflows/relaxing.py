@@ -46,6 +46,7 @@ from isotropy.workflows.runs import (
     fingerprint,
     kept_in,
     read_split,
+    tensors_for,
     write_page,
     write_run,
 )
@@ -136,6 +137,7 @@ def learn_layers(
     resume: bool = False,
     started: Callable[[RelaxSchedule, int], None] | None = None,
     progress: Callable[[RelaxProgress], None] | None = None,
+    remark: Callable[[str], None] | None = None,
     network: NetworkSpecification | None = None,
     describe: Mapping[str, Any] | None = None,
     request: Mapping[str, Any] | None = None,
@@ -152,6 +154,7 @@ def learn_layers(
               overwritten
     started   told once, when all is checked: the run's schedule, and how many epochs are done
     progress  told after every epoch
+    remark    told sentences: what the run will take
     network   how the model is built again from words, for the run folder
     describe  further entries of the record, such as "task" and "pathways"
     request   what the command line was asked for, for the run folder
@@ -175,6 +178,7 @@ def learn_layers(
     trainer = run.trainer
     if started is not None:
         started(trainer.config, trainer.epoch)
+    run.tell_estimate(remark)
     begun, seconds_before = time.monotonic(), trainer.seconds
     for row in run.epochs(CHECKPOINT_SECONDS):
         if progress is not None:
@@ -258,7 +262,8 @@ def _prepared(
         "categorical" if split.train.is_classification else "gaussian"
     ).to(place)
     _check_outputs(trained, split.train, place)
-    trainer = Trainer(trained, likelihood, schedule, *_on(split.train, trained, place))
+    data = tensors_for(trained, split.train, place)
+    trainer = Trainer(trained, likelihood, schedule, *data)
     config = {
         "schema": 1,
         "kind": KIND,
@@ -332,16 +337,8 @@ def _hardened(
     }
 
 
-def _on(
-    data: LabelledData, network: nn.Module, place: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    dtype = next((p.dtype for p in network.parameters()), torch.float32)
-    targets = data.targets if data.is_classification else data.targets.to(dtype)
-    return data.inputs.to(place, dtype), targets.to(place)
-
-
 def _check_outputs(network: nn.Module, data: LabelledData, place: torch.device) -> None:
-    inputs, _ = _on(data.take(torch.arange(min(2, len(data)))), network, place)
+    inputs, _ = tensors_for(network, data.take(torch.arange(min(2, len(data)))), place)
     try:
         with evaluation_mode(network), torch.no_grad():
             outputs = network(inputs)
