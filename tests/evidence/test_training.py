@@ -480,7 +480,7 @@ class Pair(nn.Sequential):
 REFUSED = {
     "wrong input size": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 2)).double(),
-        r"the network does not accept inputs of shape \(1, 9, 9\)",
+        r"the network cannot be run on inputs of shape \(1, 9, 9\)",
     ),
     "outputs not two axes": (
         lambda: nn.Conv2d(1, 2, 3).double(),

@@ -29,12 +29,10 @@ not do: the logarithm of their determinant lies below on average, and the eviden
 Immer, van der Ouderaa, van der Wilk, Rätsch, Schölkopf (2023), "Stochastic marginal likelihood
 gradients using neural tangent kernels". Oracle: tests/oracles/function_space.py.
 
-Hyper steps between weight steps, each from one estimate of a lower bound of the evidence.
-
-A hyper step by the evidence itself needs a pass over all data. The function-space bound
-(above) has an unbiased estimate from a few examples. After every `bound_every` weight steps
-one such estimate, from `bound_batch` examples of which the first half is conditioned on, gives the
-gradients by precisions, noise and ranges at once, at about the cost of a weight step.
+`BoundSteps` are hyper steps by this bound. One by the evidence itself needs a pass over all data;
+the bound has an estimate from a few examples. After every `bound_every` weight steps one such
+estimate, from `bound_batch` examples of which the first half is conditioned on, gives the gradients
+by precisions, noise and ranges at once, at about the cost of a weight step.
 
 Precisions and noise step from the beginning, ranges after the burn-in. The bound counts whatever
 examples share once a batch instead of once, so that the precisions that maximise it are too large
@@ -302,16 +300,15 @@ class BoundSteps(EvidenceSteps):
         self, examples: Tensor, noise: Tensor, moves: bool = True, step: int | None = None
     ) -> None:
         """One step on what the bound moves; adds to the sum of estimates, where NaN stays."""
-        for name in ("prior", "ranges"):
-            if name in self.optimisers:
-                self.optimisers[name].zero_grad(set_to_none=True)
+        moved = self._moved_by_bound()
+        for optimiser in moved:
+            optimiser.zero_grad(set_to_none=True)
         value = self._estimate(examples, noise, moves).value
         (-value).backward()
         gradients = [
             parameter.grad.sum()
-            for name in ("prior", "ranges")
-            if name in self.optimisers
-            for group in self.optimisers[name].param_groups
+            for optimiser in moved
+            for group in optimiser.param_groups
             for parameter in group["params"]
             if parameter.grad is not None
         ]
@@ -329,9 +326,12 @@ class BoundSteps(EvidenceSteps):
         """What a captured step reads beside its arguments."""
         yield from (self.inputs, self.targets, self._total)
         yield from tensors_of(self.model, self.evidence.prior, self.evidence.likelihood)
-        for name in ("prior", "ranges"):
-            if name in self.optimisers:
-                yield from held_by(self.optimisers[name])
+        for optimiser in self._moved_by_bound():
+            yield from held_by(optimiser)
+
+    def _moved_by_bound(self) -> list[torch.optim.Optimizer]:
+        """The optimisers of what has gradients of the bound."""
+        return [self.optimisers[n] for n in ("prior", "ranges") if n in self.optimisers]
 
     def _check(self, value: float, step: int | None = None) -> None:
         if not math.isfinite(value):

@@ -48,10 +48,9 @@ from isotropy.evidence.layers.training import (
     Untransformed,
     pathway_prior,
 )
-from isotropy.evidence.machine import fitting_micro_batch
 from isotropy.evidence.predictive import Scores, score
 from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, multiplying_in, stream
-from isotropy.evidence.weight_steps import OrbitSteps, WeightSteps, adam, fix_statistics
+from isotropy.evidence.weight_steps import OrbitSteps, WeightSteps, adam
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.invariant_model import InvariantModel
 
@@ -151,13 +150,6 @@ class Trainer(Generic[AnySchedule]):
         """Whether there are ranges that the evidence moves."""
         return self.recipe.ranges == "evidence" and bool(self.ranges)
 
-    def fitting_micro_batch(self) -> int:
-        """Examples that go through the network together in a weight step."""
-        fix_statistics(self.network)  # a single example has none
-        return self.config.micro_batch or fitting_micro_batch(
-            self.network, self.inputs, self.model.samples, self.config.batch_size
-        )
-
     def _check_outputs(self) -> None:
         """Run a few examples, so that a network that does not fit the data is named at once."""
         with torch.no_grad(), evaluation_mode(self.network):
@@ -166,12 +158,13 @@ class Trainer(Generic[AnySchedule]):
             except RuntimeError as error:
                 shape = tuple(self.inputs.shape[1:])
                 raise CallerError(
-                    f"the network does not accept inputs of shape {shape}: {error}"
+                    f"the network cannot be run on inputs of shape {shape}: {error}"
                 ) from error
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
         self.likelihood.check_targets(self.targets, outputs)
+        self.outputs = outputs.shape[1]
 
     # -- what a checkpoint holds -----------------------------------------------------------
 
@@ -332,30 +325,12 @@ def _learn_prior(
     )
 
 
-def _orbit_steps(trainer: Trainer[LearnSchedule]) -> WeightSteps:
-    """Also makes the optimiser of the ranges."""
-    config, optimisers = trainer.config, trainer.optimisers
-    if trainer.ranges:
-        optimisers["ranges"] = adam(
-            trainer.ranges, rate=config.range_rate, betas=(0.9, config.range_memory)
-        )
-    return OrbitSteps(
-        trainer.model,
-        trainer.likelihood,
-        trainer.prior,
-        config,
-        (trainer.inputs, trainer.targets),
-        micro_batch=trainer.fitting_micro_batch(),
-        ranges=optimisers.get("ranges"),
-    )
-
-
 def _learn_steps(trainer: Trainer[LearnSchedule]) -> HyperSteps:
     return EvidenceSteps(trainer) if trainer.config.bound == "none" else BoundSteps(trainer)
 
 
 PARTS: dict[type[Schedule], Parts] = {
-    LearnSchedule: Parts(_learn_prior, _orbit_steps, _learn_steps, EpochRecord.of),
+    LearnSchedule: Parts(_learn_prior, OrbitSteps, _learn_steps, EpochRecord.of),
     RelaxSchedule: Parts(pathway_prior, ProximalSteps, PathwaySteps, LayerEpoch.of),
 }
 """By the type of a run's schedule."""

@@ -34,23 +34,25 @@ from __future__ import annotations
 import gc
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
-from isotropy.evidence.laplace import GaussianPrior
+from isotropy.evidence.machine import fitting_micro_batch
 from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, Schedule, cosine, stream
 from isotropy.kernels.operations import swift_operations
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.augmentations import START, Augmentation
 from isotropy.networks.averaging.baselines import RandomCopies, SoftplusRanges, trivial_augment
-from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.symmetry.actions.action import Action, compose
 from isotropy.symmetry.actions.finite import FiniteAction
+
+if TYPE_CHECKING:
+    from isotropy.evidence.training import Trainer
 
 WARM_UP = 3
 """Calls before a function is recorded: libraries choose kernels and optimisers make moments."""
@@ -213,10 +215,10 @@ def reward_for_width(augmentation: Augmentation) -> Tensor:
 
 
 class WeightSteps:
-    """The loop of weight steps; inputs and targets lie on the network's device.
+    """The loop of weight steps of a run.
 
-    micro_batch: examples that go through the network together
     optimiser:   of the weights: one of torch's, or one that is used like it
+    micro_batch: examples that go through the network together
     """
 
     purpose = "noise"
@@ -224,20 +226,15 @@ class WeightSteps:
     warm_up = 1
     """Weight steps over which the rate grows to its start."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        likelihood: Likelihood,
-        config: Schedule,
-        data: tuple[Tensor, Tensor],
-        micro_batch: int,
-        optimiser: Any,
-    ) -> None:
-        self.network, self.likelihood, self.config = network, likelihood, config
-        self.inputs, self.targets = data
-        self.device = self.inputs.device
-        self.micro_batch = micro_batch
+    def __init__(self, trainer: Trainer[Any], optimiser: Any) -> None:
+        config: Schedule = trainer.config
+        self.config, self.likelihood, self.network = config, trainer.likelihood, trainer.network
+        self.inputs, self.targets, self.device = trainer.inputs, trainer.targets, trainer.device
         self.optimiser = optimiser
+        fix_statistics(self.network)  # a single example has none
+        self.micro_batch = config.micro_batch or fitting_micro_batch(
+            self.network, self.inputs, trainer.model.samples, config.batch_size
+        )
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._captured: CapturedFunction | None = None
         if config.captured and can_capture(self.network, self.device):
@@ -331,29 +328,26 @@ class WeightSteps:
 class OrbitSteps(WeightSteps):
     """Weight steps on averaged outputs, with the prior as a penalty.
 
-    ranges: their optimiser; used where they follow the training loss
+    Also makes the optimiser of the ranges. ranges: the same, where they follow the training loss
     """
 
     config: LearnSchedule
 
-    def __init__(
-        self,
-        model: InvariantModel,
-        likelihood: Likelihood,
-        prior: GaussianPrior,
-        config: LearnSchedule,
-        data: tuple[Tensor, Tensor],
-        micro_batch: int,
-        ranges: torch.optim.Optimizer | None,
-    ) -> None:
-        self.model, self.prior, self.recipe = model, prior, config.recipe
-        self.ranges = ranges if self.recipe.ranges == "loss" else None
+    def __init__(self, trainer: Trainer[LearnSchedule]) -> None:
+        config = trainer.config
+        self.model, self.prior, self.recipe = trainer.model, trainer.prior, trainer.recipe
         optimiser = adam(
-            [p for p in model.network.parameters() if p.requires_grad],
+            [p for p in trainer.network.parameters() if p.requires_grad],
             rate=config.weight_rate,
             decay=0.0 if self.recipe.evidence else config.augerino_decay,
         )
-        super().__init__(model.network, likelihood, config, data, micro_batch, optimiser)
+        super().__init__(trainer, optimiser)
+        if trainer.ranges:
+            betas = (0.9, config.range_memory)
+            own = adam(trainer.ranges, rate=config.range_rate, betas=betas)
+            trainer.optimisers["ranges"] = own
+        follows_loss = self.recipe.ranges == "loss"
+        self.ranges = trainer.optimisers.get("ranges") if follows_loss else None
         if self.ranges is not None:
             self._captured = None
 

@@ -24,9 +24,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checks import CallerError, shape_text
-from isotropy.curvature.recording import evaluation_mode
-from isotropy.data.labelled import LabelledData, Split
+from isotropy.checks import CallerError
+from isotropy.data.labelled import Split
 from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule
 from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, structures
@@ -261,9 +260,12 @@ def _prepared(
     likelihood = likelihood_named(
         "categorical" if split.train.is_classification else "gaussian"
     ).to(place)
-    _check_outputs(trained, split.train, place)
-    data = tensors_for(trained, split.train, place)
-    trainer = Trainer(trained, likelihood, schedule, *data)
+    trainer = Trainer(trained, likelihood, schedule, *tensors_for(trained, split.train, place))
+    if trainer.outputs != split.train.num_outputs:
+        raise CallerError(
+            f"network outputs: expected (batch, {split.train.num_outputs}) for {split.train.name}, "
+            f"got (batch, {trainer.outputs})"
+        )
     config = {
         "schema": 1,
         "kind": KIND,
@@ -335,22 +337,6 @@ def _hardened(
         "test_accuracy": None if scores is None else scores.accuracy,
         "test_nll": None if scores is None else -scores.log_likelihood,
     }
-
-
-def _check_outputs(network: nn.Module, data: LabelledData, place: torch.device) -> None:
-    inputs, _ = tensors_for(network, data.take(torch.arange(min(2, len(data)))), place)
-    try:
-        with evaluation_mode(network), torch.no_grad():
-            outputs = network(inputs)
-    except RuntimeError as error:
-        raise CallerError(
-            f"{data.name}: the network cannot be run on inputs {shape_text(inputs)}: {error}"
-        ) from error
-    if tuple(outputs.shape) != (len(inputs), data.num_outputs):
-        raise CallerError(
-            f"network outputs: expected ({len(inputs)}, {data.num_outputs}) for {data.name}, got "
-            f"{tuple(outputs.shape)}"
-        )
 
 
 def _warnings(network: nn.Module, inputs: torch.Tensor, config: RelaxConfig) -> list[str]:

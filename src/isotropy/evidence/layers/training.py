@@ -135,14 +135,8 @@ class ProximalSteps(WeightSteps):
         named = {n: p for n, p in trainer.network.named_parameters() if p.requires_grad}
         self.names = list(named)
         self.augmentation = AUGMENTATIONS[trainer.config.augmentation]
-        super().__init__(
-            trainer.network,
-            trainer.likelihood,
-            trainer.config,
-            (trainer.inputs, trainer.targets),
-            trainer.fitting_micro_batch(),
-            ProximalAdam(list(named.values()), rate=trainer.config.weight_rate),
-        )
+        optimiser = ProximalAdam(list(named.values()), rate=trainer.config.weight_rate)
+        super().__init__(trainer, optimiser)
 
     def draw(self, examples: int, generator: torch.Generator) -> Tensor:
         if self.augmentation is None:
