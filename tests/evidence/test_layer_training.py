@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.layers.settings import RelaxConfig
@@ -22,7 +21,7 @@ from isotropy.evidence.predictive import plain_scores
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical, likelihood_named
 from isotropy.networks.pathways.pathway import LayerShape
-from isotropy.networks.pathways.relaxed_layer import RelaxedLayer
+from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
 
 SIZE = 6
 
@@ -274,16 +273,57 @@ def test_trying_a_run_out_leaves_it_as_it_was(few: int) -> None:
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
+# --- the precision that pathways start at ---------------------------------------------------------
+
+EXAMPLES = 8
+
+
+def started(*kinds: tuple[str, ...], **settings: object) -> Trainer:
+    """Of a network with a layer of each of these pathways."""
+    shape = LayerShape((4, 4, 4), (4, 4, 4))
+    layers = OrderedDict(
+        (f"layer{number}", RelaxedLayer.new(each, shape, options_for(each)))
+        for number, each in enumerate(kinds)
+    )
+    network = nn.Sequential(
+        layers | OrderedDict(flat=nn.Flatten(), head=nn.Linear(64, 2))  # type: ignore[operator]
+    )
+    config = RelaxConfig(free_precision=40.0, prior_precision=2.0)
+    config = replace(config, **settings).resolved(examples=EXAMPLES, on_gpu=False)  # type: ignore[arg-type]
+    images, labels = torch.rand(EXAMPLES, 4, 4, 4), torch.arange(EXAMPLES) % 2
+    return Trainer(network, Categorical(), config, images, labels)
+
+
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("kinds", "free"),
     [
-        ({"objective": "maximum"}, "objective"),
-        ({"augmentation": "cutout"}, "augmentation"),
-        ({"curvature": "diagonal-ggn"}, "Kronecker-factored"),
-        ({"epochs": 0}, "epochs"),
-        ({"weight_rate": -1.0}, "weight rate"),
+        (("ffc", "conv"), {"ffc"}),
+        (("conv", "fc", "sfc", "ffc"), {"fc", "sfc", "ffc"}),
+        (("sfc", "gconv"), {"sfc"}),
+        (("ffc",), set()),
+        (("fc", "ffc"), set()),
+        (("conv",), set()),
+        (("conv", "sconv"), set()),
+        (("gconv", "gconv-full"), set()),
     ],
+    ids=lambda each: "+".join(each) if isinstance(each, tuple) else "",
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict, sentence: str) -> None:
-    with pytest.raises(CallerError, match=sentence):
-        RelaxConfig(**settings).resolved(examples=10, on_gpu=False)
+def test_pathways_beside_more_symmetric_ones_start_at_it(
+    kinds: tuple[str, ...], free: set[str]
+) -> None:
+    """Weights and biases, in this layer and not in another one, and in the optimiser too."""
+    trainer = started(kinds, ("ffc",))
+    found = trainer.prior.by_group()
+    expected = {
+        name: 40.0 if name.startswith("layer0.") and name.split(".")[2] in free else 2.0
+        for name, _ in trainer.network.named_parameters()
+    }
+    assert found == pytest.approx(expected)
+    steps = trainer.weight_steps
+    decays = dict(zip(steps.names, steps.optimiser.decays.tolist(), strict=True))
+    assert decays == pytest.approx({name: each / EXAMPLES for name, each in expected.items()})
+
+
+def test_with_map_all_start_alike() -> None:
+    trainer = started(("ffc", "conv"), objective="map")
+    assert set(trainer.prior.by_group().values()) == {2.0}
