@@ -118,6 +118,9 @@ def test_a_regression_of_small_targets_learns_its_precisions_and_noise() -> None
         trainer.run_epoch()
     assert len(set(trainer.prior.by_group().values())) > 1
     assert all(a != b for a, b in zip(before, likelihood.parameters(), strict=True))
+    outputs = trainer.network.eval()(images).detach()
+    density = torch.distributions.Normal(outputs, likelihood.noise).log_prob(targets).sum(1).mean()
+    assert trainer.score(images, targets).log_likelihood == pytest.approx(float(density), rel=1e-5)
 
 
 def test_curvature_that_is_not_finite_is_named() -> None:
@@ -254,6 +257,27 @@ def test_a_batch_in_parts_learns_the_same(augmentation: str) -> None:
     assert whole[-1].log_evidence is not None
     for name, weight in weights.items():
         torch.testing.assert_close(others[name], weight, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("augmentation", ["none", "flips"])
+def test_a_captured_run_is_the_run(augmentation: str) -> None:
+    device, weights = torch.device("cuda"), []
+    for captured in (False, True):
+        config = RelaxConfig(epochs=8, batch_size=6, burn_in=1, weight_rate=0.05, captured=captured,
+                             precision="float32", augmentation=augmentation)  # fmt: skip
+        images, labels = (each.to(device) for each in _stripes(60, 0))
+        schedule = config.resolved(examples=60, on_gpu=True)
+        trainer = Trainer(_network().to(device), Categorical(), schedule, images, labels)
+        for _ in range(8):
+            trainer.run_epoch()
+        function = trainer.weight_steps._captured
+        assert (function is not None) == captured
+        assert function is None or (function._graph is not None and function.failure is None)
+        weights.append(
+            torch.cat([each.detach().flatten() for each in trainer.network.parameters()])
+        )
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("few", [0, 20])

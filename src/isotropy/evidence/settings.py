@@ -274,7 +274,7 @@ class LearnConfig(Settings):
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     micro_batch      examples held at once in a weight step; the same. None: as many as fit
     precision        of products on a GPU: float32 or tf32
-    captured         weight steps as CUDA graphs on a GPU, where the network allows it (`captured`)
+    captured         weight steps as CUDA graphs on a GPU, where the network allows it
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
