@@ -47,7 +47,8 @@ class RelaxConfig(Settings):
     batch_size       examples a weight step
     curvature        kfac-ggn, kfac-mc or kfac-ef (`curvature.kinds`)
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
-    micro_batch      examples held at once in a weight step; the same. None: as many as fit
+    micro_batch      examples held at once in a weight step; the same, unless the network normalises
+                     by statistics of the batch. None: as many as fit
     curvature_examples  examples of an evidence pass during training, drawn anew for each, which
                      stand for all; 0: all. The last pass, which results are from, has all
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
