@@ -24,7 +24,7 @@ from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import read
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch
-from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule
+from isotropy.evidence.settings import LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import likelihood_named
@@ -115,7 +115,7 @@ def make_trainer(
     network = copy.deepcopy(model).to(place)
     inputs, targets = tensors_for(network, train, place)
     augmentation = augmentation_for(config, actions, dtype=inputs.dtype).to(place)
-    if RECIPES[config.objective].learns or not augmentation.is_identity:
+    if config.recipe.learns or not augmentation.is_identity:
         check_actions(augmentation, train)
     likelihood = likelihood_named(config.likelihood if train.is_classification else "gaussian").to(
         place
@@ -286,7 +286,7 @@ def prepare_run(
     """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
     place = torch.device(device) if device is not None else device_of(model)
     resolved = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
-    if RECIPES[settings.objective].evidence:
+    if settings.recipe.evidence:
         check_factor_memory(model, settings.curvature, place)
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)

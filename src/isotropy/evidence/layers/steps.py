@@ -1,4 +1,4 @@
-"""Steps of relaxed training: on precisions, foreseeing the weights, and on weights of any precision.
+"""Steps of relaxed training: precisions that foresee the weights, weights of any precision.
 
 The evidence at fixed weights has its best precision where δ = γ/‖θ‖². Weights that the data does
 not need shrink when δ grows, δ grows again, and a pathway takes a hundred turns to be gone: with a
