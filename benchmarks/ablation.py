@@ -36,9 +36,9 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
 from isotropy.data.labelled import LabelledData
 from isotropy.evidence.layers.settings import RelaxConfig
-from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.settings import LearnConfig, multiplying_in
+from isotropy.evidence.training import Trainer
 from isotropy.kernels import compiled, fused, operations
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.relax import relaxed_cnn
@@ -179,10 +179,10 @@ def _relax_tasks(
     config = RelaxConfig(epochs=1000, burn_in=1000, **settings).resolved(
         examples=len(data), on_gpu=device.type == "cuda"
     )
-    trainer = LayerTrainer(
+    trainer = Trainer(
         network, Categorical().to(device), config, data.inputs.to(device), data.targets.to(device)
     )
-    tasks = {"epoch": trainer.run_epoch, "evidence": trainer.fit_for_steps}
+    tasks = {"epoch": trainer.run_epoch, "evidence": lambda: trainer.hyper.fit(trainer)}
     return tasks, config.precision
 
 

@@ -97,12 +97,11 @@ def cost(setup: Setup, device: torch.device, rounds: int) -> dict[str, float]:
         for bound in ("none", "function-space")
     }
     plain, config = runs["none"], runs["function-space"].config
-    bound_steps = runs["function-space"].bound_steps
-    assert bound_steps is not None
+    bound_steps = runs["function-space"].hyper
     plain.epoch = 1
 
     def by_bound() -> None:
-        bound_steps.after_step(config.bound_every, 0.0)
+        bound_steps.after_step(config.bound_every)
 
     if device.type == "cuda":  # the first calls are those before a graph is recorded
         for _ in range(WARM_UP + 1):
@@ -112,7 +111,7 @@ def cost(setup: Setup, device: torch.device, rounds: int) -> dict[str, float]:
             "epoch": lambda: plain.weight_steps.epoch(1),
             "function-space": by_bound,
             "pass": lambda: plain.evidence.fit(plain.orbit_batches("factors")),
-            "step": plain._hyper_step,
+            "step": lambda: plain.hyper.take(plain),
         },
         device,
         rounds,

@@ -35,9 +35,8 @@ from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of,
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.machine import fit_curvature_batch
-from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.settings import LearnConfig, multiplying_in
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges

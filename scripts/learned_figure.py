@@ -19,7 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from isotropy.data.embedded import digits
+from isotropy.data.readers import digits
 from isotropy.data.variants import vary
 from isotropy.symmetry.actions.images import affine
 

@@ -35,8 +35,9 @@ def settings_table() -> str:
     lines = ["| setting | CPU | GPU |", "|---|---|---|"]
     for field in dataclasses.fields(RelaxConfig):
         values = [getattr(kind, field.name) for kind in kinds]
-        cells = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-        lines.append(f"| `{field.name}` | {cells[0]} | {cells[1]} |")
+        if None not in values:
+            cells = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+            lines.append(f"| `{field.name}` | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
 
 

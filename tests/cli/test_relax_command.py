@@ -19,7 +19,8 @@ from isotropy.cli.relax import QUICK, RelaxDisplay, _completed, _model, relax_co
 from isotropy.data.variants import TASKS
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.structure import relaxed_layers
-from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer
+from isotropy.evidence.layers.training import LayerEpoch
+from isotropy.evidence.weight_steps import WeightSteps
 from isotropy.records import load_tensors
 from isotropy.workflows.loading import load
 from isotropy.workflows.relaxing import RelaxProgress
@@ -121,15 +122,15 @@ def test_an_interrupted_run_is_resumed_with_the_same_numbers(
     net_file(folder)
     words = ("relax", *SMALL, *words, "--epochs", "3", "--curvature", "kfac-mc")
     monkeypatch.setattr("isotropy.workflows.relaxing.CHECKPOINT_SECONDS", 0.0)
-    weight_steps = LayerTrainer._weight_steps
+    epoch = WeightSteps.epoch
 
-    def stopped(trainer: LayerTrainer) -> Any:
-        if trainer.epoch > 2:
+    def stopped(steps: WeightSteps, number: int, *others: Any) -> Any:
+        if number > 2:
             raise KeyboardInterrupt
-        return weight_steps(trainer)
+        return epoch(steps, number, *others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LayerTrainer, "_weight_steps", stopped)
+        patch.setattr(WeightSteps, "epoch", stopped)
         broken = run_here(capsys, *words, "--out", "a run", "--json")
     assert (broken.status, broken.stdout) == (130, "")
     advice = next(line for line in broken.stderr.splitlines() if "interrupted;" in line)

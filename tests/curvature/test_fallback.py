@@ -21,8 +21,7 @@ from isotropy.curvature.blocks import DiagonalFactors, DiagonalRoots
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import FALLBACKS, KFAC, Fallback
 from isotropy.curvature.kinds import FISHERS, KINDS
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
-from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 
 COUNT = 4
 WEIGHTS = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)

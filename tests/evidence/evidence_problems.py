@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
-from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel

@@ -15,15 +15,15 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
-from isotropy.evidence.scoring import combined, score
+from isotropy.evidence.predictive import combined, score
 from isotropy.evidence.settings import (
     COMBINATIONS,
     OBJECTIVES,
     RECIPES,
     LearnConfig,
     settings_from,
+    stream,
 )
-from isotropy.evidence.streams import stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.weight_steps import augmentation_for, average_of_losses, reward_for_width
 from isotropy.likelihoods import Categorical, Gaussian

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.data.readers import digits
 from isotropy.data.variants import apply_variant
-from isotropy.evidence.bound import FEW, distinct
+from isotropy.evidence.bound import FEW, BoundSteps, distinct
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.laplace import LaplaceEvidence, NotFiniteError
 from isotropy.evidence.settings import NOISY_TRAVEL, LearnConfig, too_short
@@ -168,13 +168,13 @@ def counted(function, calls: dict[str, int], name: str):  # type: ignore[no-unty
 def test_a_hyper_step_after_so_many_weight_steps(every: int) -> None:
     trainer = made(bound_every=every, epochs=3, burn_in=0)  # four weight steps an epoch
     steps: list[int] = []
-    drawn = trainer.bound_steps._drawn
+    drawn = trainer.hyper._drawn
 
     def noted(step: int):  # type: ignore[no-untyped-def]
         steps.append(step)
         return drawn(step)
 
-    with mock.patch.object(trainer.bound_steps, "_drawn", noted):
+    with mock.patch.object(trainer.hyper, "_drawn", noted):
         run(trainer)
     assert steps == list(range(every, 13, every))
 
@@ -182,14 +182,14 @@ def test_a_hyper_step_after_so_many_weight_steps(every: int) -> None:
 def test_an_epoch_s_bound_is_the_mean_of_its_estimates() -> None:
     trainer = made(epochs=1, burn_in=0)
     values: list[float] = []
-    estimate = trainer.bound_steps._estimate
+    estimate = trainer.hyper._estimate
 
     def noted(*arguments):  # type: ignore[no-untyped-def]
         found = estimate(*arguments)
         values.append(float(found.value.detach()))
         return found
 
-    with mock.patch.object(trainer.bound_steps, "_estimate", noted):
+    with mock.patch.object(trainer.hyper, "_estimate", noted):
         (record,) = run(trainer)
     assert len(values) == 2 and values[0] != values[1]
     assert record.bound == pytest.approx(sum(values) / 2, rel=1e-12)
@@ -198,7 +198,7 @@ def test_an_epoch_s_bound_is_the_mean_of_its_estimates() -> None:
 
 def test_without_a_bound_there_is_none() -> None:
     trainer = made("none")
-    assert trainer.bound_steps is None
+    assert not isinstance(trainer.hyper, BoundSteps)
     assert all(record.bound is None for record in run(trainer, 2))
 
 
@@ -222,9 +222,9 @@ def test_a_resumed_run_is_an_unbroken_one(fits: int, tmp_path: Path) -> None:
 
 def test_draws_are_the_step_s_own() -> None:
     trainer, other = made(), made(seed=1)
-    values = [float(trainer.bound_steps.estimate(step, False).value.detach()) for step in (1, 2, 1)]
+    values = [float(trainer.hyper.estimate(step, False).value.detach()) for step in (1, 2, 1)]
     assert values[0] == values[2] != values[1]
-    assert float(other.bound_steps.estimate(1, False).value.detach()) != values[0]
+    assert float(other.hyper.estimate(1, False).value.detach()) != values[0]
 
 
 def test_trying_a_run_out_leaves_it_as_it_was() -> None:
@@ -281,7 +281,7 @@ def test_numbers_that_are_not_finite_are_named_before_a_step() -> None:
         trainer.inputs[:] = torch.nan
     before = state(trainer)
     with pytest.raises(NotFiniteError, match="not finite"):
-        trainer.bound_steps.after_step(2, 0.1)
+        trainer.hyper.after_step(2)
     after = state(trainer)[-2:]
     assert all(torch.equal(old, new) for old, new in zip(before[-2:], after, strict=True))
 
@@ -321,9 +321,9 @@ def test_a_captured_hyper_step_is_the_hyper_step() -> None:
     for captured in (False, True):
         trainer = made(epochs=6, burn_in=1, captured=captured, device="cuda")
         run(trainer)
-        assert trainer.bound_steps is not None
+        assert isinstance(trainer.hyper, BoundSteps)
         if captured:
-            function = trainer.bound_steps._captured
+            function = trainer.hyper._captured
             assert function is not None and function.failure is None
             assert function._graph is not None
         moved[captured] = torch.cat([each.detach().flatten() for each in trainer.ranges])

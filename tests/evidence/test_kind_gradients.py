@@ -22,8 +22,7 @@ from torch import Tensor
 from isotropy.curvature.blocks import JOINT
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kinds import KINDS
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
-from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 
 TOLERANCE = 1e-8
 

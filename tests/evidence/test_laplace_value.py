@@ -21,8 +21,13 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
-from isotropy.evidence.priors import STRUCTURES, GaussianPrior
+from isotropy.evidence.laplace import (
+    STRUCTURES,
+    Batch,
+    GaussianPrior,
+    LaplaceEvidence,
+    NotFiniteError,
+)
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.layers import structure as layer_structure
 from isotropy.evidence.layers.structure import (
     LayerStructure,
@@ -20,7 +20,6 @@ from isotropy.evidence.layers.structure import (
     layer_structures,
     note_contributions,
 )
-from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.pathway import LayerShape
 from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for

@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_iter
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
-from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.symmetry.actions.images import affine

@@ -9,9 +9,8 @@ from torch import nn
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.layers.steps import MovingMode
-from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical, likelihood_named
 
 

@@ -27,9 +27,8 @@ from isotropy.checks import CallerError
 from isotropy.curvature.choice import make_curvature
 from isotropy.curvature.kinds import KINDS, kind_named
 from isotropy.evidence import predictive as module
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.predictive import METHODS, Predictive, monte_carlo, probit
-from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel

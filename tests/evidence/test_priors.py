@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.priors import STRUCTURES, GaussianPrior
+from isotropy.evidence.laplace import STRUCTURES, GaussianPrior
 
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from isotropy.checks import CallerError
-from isotropy.evidence.profiles import GRID, default_amounts, peak_of, rank_correlation
+from isotropy.evidence.search.amounts import GRID, default_amounts, peak_of, rank_correlation
 
 NORMAL = stats.norm.ppf(0.975)  # 1.96: half of the interval of a Gaussian, in deviations
 

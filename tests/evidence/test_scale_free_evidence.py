@@ -11,8 +11,7 @@ from isotropy.curvature.choice import make_curvature
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kinds import KINDS
 from isotropy.curvature.scale_invariance import scale_invariant_layers
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
-from isotropy.evidence.priors import STRUCTURES, GaussianPrior
+from isotropy.evidence.laplace import STRUCTURES, Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical

@@ -1,4 +1,4 @@
-"""Settings of a run and its random numbers: what is filled in, what is refused, what repeats."""
+"""Settings of runs and their random numbers: what is filled in, what is refused, what repeats."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.evidence.layers.settings import RelaxConfig
+from isotropy.evidence.layers.settings import FREE_SHARE, RelaxConfig
 from isotropy.evidence.settings import (
     OBJECTIVES,
     RECIPES,
     TRAVEL,
     LearnConfig,
-    LearnSchedule,
     cosine,
+    stream,
     too_short,
 )
-from isotropy.evidence.streams import stream
 
 MAY_STAY_EMPTY = {"ranges", "caps", "start", "micro_batch"}
 LARGEST_RATE = 0.25
@@ -113,12 +112,18 @@ def test_a_short_run_is_called_too_short_only_where_ranges_are_learned():
         assert too_short(resolved) is (objective == "laplace")
 
 
-def test_as_dict_and_back():
-    config = config_for("fixed", caps={"rotation": 90.0}).resolved(examples=100, on_gpu=False)
-    assert LearnSchedule.from_dict(config.as_dict()) == config
-    assert LearnSchedule.from_dict({**config.as_dict(), "of a later version": 1}) == config
-    again = LearnConfig.from_dict(config.as_dict())
-    assert again.resolved(examples=100, on_gpu=True) == config, "what a run was given stays"
+@pytest.mark.parametrize(
+    "config",
+    [config_for("fixed", caps={"rotation": 90.0}), RelaxConfig(free_precision=3.0)],
+    ids=["learn", "relax"],
+)
+def test_as_dict_and_back(config: LearnConfig | RelaxConfig):
+    schedule = config.resolved(examples=100, on_gpu=False)
+    record = schedule.as_dict()
+    assert type(schedule).from_dict({**record, "of a later version": 1}) == schedule
+    again = type(config).from_dict(record)
+    assert again.resolved(examples=100, on_gpu=True) == schedule, "what a run was given stays"
+    assert type(config).from_dict({}) == type(config)(), "of an earlier version"
 
 
 @pytest.mark.parametrize("config", [LearnConfig(), RelaxConfig()], ids=["learn", "relax"])
@@ -131,6 +136,25 @@ def test_a_schedule_leaves_nothing_open(config: LearnConfig | RelaxConfig):
         else:
             with pytest.raises(AssertionError, match=f"nothing was given for {field.name}"):
                 dataclasses.replace(schedule, **{field.name: None})
+
+
+FREE = {
+    "a share of the examples": (100_000, {}, FREE_SHARE * 100_000),
+    "of twice as many": (200_000, {}, 2 * FREE_SHARE * 100_000),
+    "not below that of the others": (3, {}, 1.0),
+    "whatever that is": (3, {"prior_precision": 5.0}, 5.0),
+    "of many examples too": (100_000, {"prior_precision": 1e6}, 1e6),
+    "as given, even if low": (100_000, {"free_precision": 0.01}, 0.01),
+}
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize(("examples", "settings", "expected"), FREE.values(), ids=FREE)
+def test_the_precision_that_fully_connected_pathways_start_at(
+    examples: int, settings: dict[str, float], expected: float, on_gpu: bool
+):
+    found = RelaxConfig(**settings).resolved(examples=examples, on_gpu=on_gpu).free_precision
+    assert 0 < FREE_SHARE < 1 and found == pytest.approx(expected)
 
 
 def test_cosine():
@@ -176,11 +200,32 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str):
-    settings, sentence = REFUSED[name]
+OF_LAYERS: dict[str, tuple[dict[str, object], str]] = {
+    "objective": ({"objective": "maximum"}, "unknown objective 'maximum'"),
+    "augmentation": ({"augmentation": "cutout"}, "unknown augmentation 'cutout'"),
+    "precision": ({"precision": "float16"}, "unknown precision 'float16'"),
+    "curvature": ({"curvature": "diagonal-ggn"}, "Kronecker-factored"),
+    "epochs": ({"epochs": 0}, "epochs: expected at least 1, got 0"),
+    "burn in": ({"burn_in": -1}, "burn in: expected at least 0, got -1"),
+    "weight rate": ({"weight_rate": -1.0}, "weight rate: expected above 0"),
+    **{
+        f"free precision {value}": ({"free_precision": value}, "free precision: expected above 0")
+        for value in (0.0, -1.0, math.inf, math.nan)
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "sentence"),
+    [
+        pytest.param(kind, *row, id=f"{kind.__name__} {name}")
+        for kind, rows in ((LearnConfig, REFUSED), (RelaxConfig, OF_LAYERS))
+        for name, row in rows.items()
+    ],
+)
+def test_refused(kind: type, settings: dict[str, object], sentence: str):
     with pytest.raises(CallerError, match=sentence):
-        LearnConfig(**settings).resolved(examples=100, on_gpu=False)  # type: ignore[arg-type]
+        kind(**settings).resolved(examples=100, on_gpu=False)
 
 
 # --- random numbers -------------------------------------------------------------------------------

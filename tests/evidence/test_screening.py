@@ -30,7 +30,7 @@ from isotropy.checks import CallerError
 from isotropy.evidence import screening as room
 from isotropy.evidence.laplace import Batch
 from isotropy.evidence.screening import AMOUNTS, Direction, Screening, screen
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import stream
 from isotropy.evidence.training import Trainer
 from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.mixtures import augmentation_over

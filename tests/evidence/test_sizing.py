@@ -9,9 +9,8 @@ from torch import nn
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
 from isotropy.evidence import machine as sizing
-from isotropy.evidence.laplace import Batch, LaplaceEvidence
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.machine import CACHE_BYTES, GPU_BYTES, JACOBIAN_BYTES, fit_curvature_batch
-from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.settings import LearnConfig
 from isotropy.likelihoods import Categorical
 from isotropy.networks.zoo.backbones import cnn, mlp

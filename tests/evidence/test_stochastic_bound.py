@@ -25,8 +25,7 @@ from isotropy.curvature.choice import make_curvature
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kinds import KINDS
 from isotropy.evidence.bound import FunctionSpaceBound, log_determinant_above_one
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
-from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence, NotFiniteError
 from isotropy.likelihoods import Categorical
 
 COUNT = 6

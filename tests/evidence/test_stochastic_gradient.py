@@ -19,8 +19,7 @@ from isotropy.curvature import tangent_kernel
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.tangent_kernel import gram
 from isotropy.evidence.bound import FunctionSpaceBound
-from isotropy.evidence.laplace import Batch
-from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.laplace import Batch, GaussianPrior
 from isotropy.likelihoods import Categorical, Gaussian
 
 EQUAL = torch.full((SAMPLES,), 1 / SAMPLES, dtype=torch.float64)

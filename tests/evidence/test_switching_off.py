@@ -30,14 +30,14 @@ from torch import Tensor, nn
 
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.layers import structure as layer_structure
 from isotropy.evidence.layers import switching_off
 from isotropy.evidence.layers import training as layer_training
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.switching_off import switch_off, volumes
-from isotropy.evidence.layers.training import LayerTrainer
-from isotropy.evidence.priors import GaussianPrior
+from isotropy.evidence.layers.training import structures
+from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical, Likelihood
 from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape
 from isotropy.networks.pathways.relax import harden
@@ -638,14 +638,14 @@ def test_constants_of_a_layer_that_is_called_twice() -> None:
 EPOCHS = 40
 
 
-def trainer_of(network: nn.Module, **settings: object) -> LayerTrainer:
+def trainer_of(network: nn.Module, **settings: object) -> Trainer:
     """On 200 images of stripes anywhere: what is not a convolution is not needed."""
     config = RelaxConfig(
         **{"epochs": EPOCHS, "batch_size": 20, "weight_rate": 0.05, "burn_in": 2,
            "update_every": 1, **settings}  # type: ignore[arg-type]
     )  # fmt: skip
     images, labels = stripes(200, 0)
-    return LayerTrainer(
+    return Trainer(
         network, Categorical(), config.resolved(examples=200, on_gpu=False), images, labels
     )
 
@@ -654,7 +654,7 @@ def trainer_of(network: nn.Module, **settings: object) -> LayerTrainer:
 class Run:
     """A trainer at its end, and what was off after every epoch."""
 
-    trainer: LayerTrainer
+    trainer: Trainer
     off: list[dict[tuple[str, str], list[str]]]
 
 
@@ -663,13 +663,13 @@ def run() -> Run:
     trainer, off = trainer_of(new_network()), []
     for _ in range(EPOCHS):
         trainer.run_epoch()
-        off.append(dict(trainer.off))
+        off.append(dict(trainer.hyper.off))
     return Run(trainer, off)
 
 
 def test_nothing_is_switched_off_before_half_of_the_epochs(run: Run) -> None:
     half = EPOCHS // 2
-    assert run.trainer.has_learned
+    assert run.trainer.hyper.has_learned
     assert run.off[: half - 1] == [{}] * (half - 1)
     assert run.off[half - 1 :] == [{FFC: OF_FFC}] * (half + 1)
 
@@ -679,9 +679,9 @@ def test_the_epoch_is_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(layer_training, "SETTLED", 0.4)
     trainer = trainer_of(new_network())
     for _ in range(2 * EPOCHS // 5):
-        assert trainer.off == {}
+        assert trainer.hyper.off == {}
         trainer.run_epoch()
-    assert trainer.off == {FFC: OF_FFC}
+    assert trainer.hyper.off == {FFC: OF_FFC}
 
 
 def test_with_map_nothing_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -689,7 +689,7 @@ def test_with_map_nothing_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> No
     trainer = trainer_of(new_network(), objective="map", epochs=12)
     for _ in range(12):
         trainer.run_epoch()
-    assert trainer.has_learned and trainer.off == {}
+    assert trainer.hyper.has_learned and trainer.hyper.off == {}
 
 
 def test_what_is_off_stays_off(run: Run) -> None:
@@ -698,14 +698,15 @@ def test_what_is_off_stays_off(run: Run) -> None:
     for name in OF_FFC:
         assert 1e11 <= precisions[name] < float("inf")
     assert all(precisions[name] < 1e9 for name in precisions if name not in OF_FFC)
-    decays = dict(zip(trainer._names, trainer.optimiser.decays.tolist(), strict=True))
+    steps = trainer.weight_steps
+    decays = dict(zip(steps.names, steps.optimiser.decays.tolist(), strict=True))
     assert all(decays[name] == pytest.approx(precisions[name] / 200) for name in precisions)
     images, _ = stripes(100, 1)
     members = trainer.network.layer.members()
     with torch.no_grad():
         of_ffc, of_conv = (members[kind](images).norm() for kind in ("ffc", "conv"))
     assert float(of_ffc) < 1e-6 * float(of_conv)
-    (layer,), evidence = trainer.structures()
+    (layer,), evidence = structures(trainer)
     assert layer.became == "conv" and layer.pathways["ffc"].relative < 1e-6
     assert -50 < evidence < 0
     assert all(bool(torch.isfinite(each).all()) for each in trainer.network.parameters())
@@ -713,7 +714,7 @@ def test_what_is_off_stays_off(run: Run) -> None:
 
 def test_hardening_takes_out_what_is_off(run: Run) -> None:
     network = copy.deepcopy(run.trainer.network).eval()
-    run.trainer.structures()
+    structures(run.trainer)
     network.layer.contributions = run.trainer.network.layer.contributions
     plain = harden(network)
     assert type(plain.layer) is nn.Conv2d
@@ -732,16 +733,18 @@ def test_sparse_pathways_that_learn_their_lengthscales_go_and_stay_finite() -> N
     trainer = trainer_of(network, epochs=24, update_every=2)
     for _ in range(24):
         trainer.run_epoch()
-    assert ("layer", "sfc") in trainer.off
-    assert not any(name.endswith("readout.lengthscale") for name in trainer.off["layer", "sfc"])
+    assert ("layer", "sfc") in trainer.hyper.off
+    assert not any(
+        name.endswith("readout.lengthscale") for name in trainer.hyper.off["layer", "sfc"]
+    )
     assert all(bool(torch.isfinite(each).all()) for each in network.parameters())
     images, _ = stripes(100, 1)
     with torch.no_grad():
         parts = {kind: float(each(images).norm()) for kind, each in network.layer.members().items()}
-    for _, kind in trainer.off:
+    for _, kind in trainer.hyper.off:
         assert parts[kind] < 1e-6 * max(parts.values())
-    precisions, (_, evidence) = trainer.prior.by_group(), trainer.structures()
-    off = [name for names in trainer.off.values() for name in names]
+    precisions, (_, evidence) = trainer.prior.by_group(), structures(trainer)
+    off = [name for names in trainer.hyper.off.values() for name in names]
     assert all(1e11 <= precisions[name] < float("inf") for name in off)
     assert -200 < evidence < 0
 
@@ -750,6 +753,6 @@ def test_a_run_may_end_with_switching_off() -> None:
     trainer = trainer_of(new_network(), burn_in=EPOCHS)
     for _ in range(EPOCHS):
         row = trainer.run_epoch()
-    assert trainer.off == {FFC: OF_FFC} and row.log_evidence is not None
-    _, evidence = trainer.structures()
+    assert trainer.hyper.off == {FFC: OF_FFC} and row.log_evidence is not None
+    _, evidence = structures(trainer)
     assert evidence > row.log_evidence - 1

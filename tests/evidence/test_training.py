@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import KINDS
+from isotropy.evidence.hyper_steps import HyperSteps
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.settings import OBJECTIVES, RECIPES, LearnConfig
 from isotropy.evidence.training import EpochRecord, Trainer
@@ -23,6 +25,7 @@ from isotropy.networks.averaging.augmentations import (
 )
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.records import load_trainer, save_trainer
 from isotropy.symmetry.actions.finite import flip
 from isotropy.symmetry.actions.images import affine
 
@@ -378,6 +381,48 @@ def test_evidence_passes_see_every_example_once():
     assert more == [15, 15, 10]
 
 
+# --- hyper steps of another kind ------------------------------------------------------------------
+
+
+class Halving(HyperSteps):
+    """Halves the prior precision after every second epoch, and counts weight steps."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def due(self, epoch: int) -> bool:
+        return epoch % 2 == 0
+
+    def take(self, trainer: Trainer) -> dict[str, object]:
+        halved = float(trainer.prior.log_precisions.detach().exp()) / 2
+        trainer.prior.set_precision(trainer.prior.names, halved)
+        return {"bound": halved}
+
+    def after_step(self, step: int) -> None:
+        self.steps = step
+
+    def state(self) -> dict[str, object]:
+        return {"steps": self.steps}
+
+    def load_state(self, record) -> None:
+        self.steps = record["steps"]
+
+
+def test_hyper_steps_can_be_exchanged(tmp_path: Path):
+    """They are asked after steps and epochs, their numbers are recorded and their state is kept."""
+    made, resumed = trainer(), trainer()
+    for each in (made, resumed):
+        each.hyper = Halving()
+    records = run(made)
+    assert [record.bound for record in records] == [None, 0.5, None, 0.25, None, 0.125]
+    assert [r.prior_precision["all"] for r in records[1::2]] == pytest.approx([0.5, 0.25, 0.125])
+    assert all(record.log_evidence is None for record in records)
+    assert made.hyper.steps == 6 * 2  # two batches an epoch
+    save_trainer(tmp_path, made, [record.as_dict() for record in records])
+    load_trainer(tmp_path, resumed)
+    assert resumed.hyper.steps == 12 and resumed.prior.by_group()["all"] == pytest.approx(0.125)
+
+
 # --- scores ---------------------------------------------------------------------------------------
 
 
@@ -439,7 +484,7 @@ class Pair(nn.Sequential):
 REFUSED = {
     "wrong input size": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 2)).double(),
-        r"the network does not accept inputs of shape \(1, 9, 9\)",
+        r"the network cannot be run on inputs of shape \(1, 9, 9\)",
     ),
     "outputs not two axes": (
         lambda: nn.Conv2d(1, 2, 3).double(),

@@ -37,7 +37,7 @@ from isotropy.evidence.search.trials import (
     output_gradients,
     scaled_copy,
 )
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import stream
 from isotropy.symmetry.actions.finite import PointPermutation, quarter_turns
 
 EXAMPLES = 40

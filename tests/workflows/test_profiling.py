@@ -18,7 +18,7 @@ from torch import nn
 
 import isotropy
 from isotropy.checks import CallerError
-from isotropy.evidence.profiles import peak_of
+from isotropy.evidence.search.amounts import peak_of
 from isotropy.symmetry.actions.finite import flip
 
 QUICK = replace(CONFIG, epochs=2)

@@ -16,7 +16,8 @@ from learn_runs import bar_tensors, small_network
 from torch import Tensor, nn
 
 import isotropy
-from isotropy.evidence.layers.training import LayerTrainer
+from isotropy.evidence.training import Trainer
+from isotropy.evidence.weight_steps import WeightSteps
 from isotropy.workflows import relaxing
 from isotropy.workflows.relaxing import RelaxResult
 
@@ -95,20 +96,20 @@ class Unbroken:
 def stopping_after(patch: pytest.MonkeyPatch, epoch: int) -> None:
     """Every epoch is saved; the one after `epoch` is interrupted when its weight steps are done."""
     patch.setattr(relaxing, "CHECKPOINT_SECONDS", 0.0)
-    weight_steps, structures = LayerTrainer._weight_steps, LayerTrainer.structures
+    steps, structures = WeightSteps.epoch, relaxing.structures
 
-    def stopped(trainer: LayerTrainer) -> Any:
-        found = weight_steps(trainer)
-        if trainer.epoch > epoch:
+    def stopped(own: WeightSteps, number: int, *others: Any) -> Any:
+        found = steps(own, number, *others)
+        if number > epoch:
             raise KeyboardInterrupt
         return found
 
-    def stopped_at_the_end(trainer: LayerTrainer) -> Any:
+    def stopped_at_the_end(trainer: Trainer) -> Any:
         structures(trainer)
         raise KeyboardInterrupt
 
-    patch.setattr(LayerTrainer, "_weight_steps", stopped)
-    patch.setattr(LayerTrainer, "structures", stopped_at_the_end)
+    patch.setattr(WeightSteps, "epoch", stopped)
+    patch.setattr(relaxing, "structures", stopped_at_the_end)
 
 
 def interrupted(case: Case, folder: Path, epoch: int, **options: Any) -> None:
@@ -134,27 +135,26 @@ def assert_same_run(one: RelaxResult, other: RelaxResult) -> None:
         ones, others = mine.state_dict(), theirs.state_dict()
         assert ones.keys() == others.keys()
         assert all(torch.equal(ones[name], others[name]) for name in ones)
-    assert one.trainer.off == other.trainer.off
-    assert one.trainer.has_learned == other.trainer.has_learned
+    assert one.trainer.hyper.state() == other.trainer.hyper.state()
     # The first is the rate, which every step writes before it is taken.
-    mine, theirs = (list(each.trainer.optimiser.state())[1:] for each in (one, other))
+    mine, theirs = (list(each.trainer.optimisers["weights"].state())[1:] for each in (one, other))
     assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 @pytest.fixture(scope="module")
 def unbroken() -> dict[str, Unbroken]:
     found: dict[str, Unbroken] = {}
-    run_epoch = LayerTrainer.run_epoch
+    run_epoch = Trainer.run_epoch
     for name, case in CASES.items():
         off: list[int] = []
 
-        def told(trainer: LayerTrainer, test: Any = None, off: list[int] = off) -> Any:
+        def told(trainer: Trainer, test: Any = None, off: list[int] = off) -> Any:
             row = run_epoch(trainer, test)
-            off.append(len(trainer.off))
+            off.append(len(trainer.hyper.off))
             return row
 
         with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
-            patch.setattr(LayerTrainer, "run_epoch", told)
+            patch.setattr(Trainer, "run_epoch", told)
             torch.manual_seed(7)
             found[name] = Unbroken(case.run(), off)
     return found

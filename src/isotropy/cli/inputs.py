@@ -19,8 +19,8 @@ from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import digits, read
 from isotropy.data.variants import LAWS, vary
+from isotropy.evidence.laplace import STRUCTURES
 from isotropy.evidence.machine import check_factor_memory, factor_memory
-from isotropy.evidence.priors import STRUCTURES
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.specification import (
     AUTO,

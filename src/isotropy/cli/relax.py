@@ -328,6 +328,7 @@ def _relax(
             resume=before is not None,
             started=announce,
             progress=display,
+            remark=display.say,
             request=kept_options(options, NAMES),
         )
 

@@ -29,12 +29,10 @@ not do: the logarithm of their determinant lies below on average, and the eviden
 Immer, van der Ouderaa, van der Wilk, Rätsch, Schölkopf (2023), "Stochastic marginal likelihood
 gradients using neural tangent kernels". Oracle: tests/oracles/function_space.py.
 
-Hyper steps between weight steps, each from one estimate of a lower bound of the evidence.
-
-A hyper step by the evidence itself needs a pass over all data. The function-space bound
-(above) has an unbiased estimate from a few examples. After every `bound_every` weight steps
-one such estimate, from `bound_batch` examples of which the first half is conditioned on, gives the
-gradients by precisions, noise and ranges at once, at about the cost of a weight step.
+`BoundSteps` are hyper steps by this bound. One by the evidence itself needs a pass over all data;
+the bound has an estimate from a few examples. After every `bound_every` weight steps one such
+estimate, from `bound_batch` examples of which the first half is conditioned on, gives the gradients
+by precisions, noise and ranges at once, at about the cost of a weight step.
 
 Precisions and noise step from the beginning, ranges after the burn-in. The bound counts whatever
 examples share once a batch instead of once, so that the precisions that maximise it are too large
@@ -49,16 +47,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.tangent_kernel import tangent_kernels
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
-from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import RECIPES, LearnSchedule
-from isotropy.evidence.streams import stream
+from isotropy.evidence.hyper_steps import EvidenceSteps
+from isotropy.evidence.laplace import Batch, GaussianPrior, NotFiniteError
+from isotropy.evidence.settings import LearnSchedule, stream
 from isotropy.evidence.weight_steps import (
     CapturedFunction,
     can_capture,
@@ -69,7 +67,9 @@ from isotropy.evidence.weight_steps import (
 )
 from isotropy.kernels.fused import is_capturing
 from isotropy.likelihoods import Likelihood
-from isotropy.networks.averaging.invariant_model import InvariantModel
+
+if TYPE_CHECKING:
+    from isotropy.evidence.training import Trainer
 
 
 @dataclass(frozen=True)
@@ -208,30 +208,22 @@ FEW = 5000
 """Up to so many examples all are shuffled; of more, a few are drawn."""
 
 
-class BoundSteps:
-    """The hyper steps of a run by a bound, which config names.
+class BoundSteps(EvidenceSteps):
+    """The hyper steps of a run by a bound; precisions and noise may follow the evidence."""
 
-    evidence: whose network, likelihood and prior the bound has
-    data: inputs (examples, …) and targets on the model's device
-    optimisers: "prior", and "ranges" where there are any
-    """
-
-    def __init__(
-        self,
-        config: LearnSchedule,
-        model: InvariantModel,
-        evidence: LaplaceEvidence,
-        data: tuple[Tensor, Tensor],
-        optimisers: dict[str, torch.optim.Optimizer],
-    ) -> None:
-        self.config, self.model, self.evidence = config, model, evidence
-        self.inputs, self.targets = data
-        self.optimisers = optimisers
+    def __init__(self, trainer: Trainer[LearnSchedule]) -> None:
+        super().__init__(trainer)
+        config = self.config
+        self.moves_ranges = False  # by the evidence
+        self.model, self.evidence = trainer.model, trainer.evidence
+        self.inputs, self.targets = trainer.inputs, trainer.targets
+        self.optimisers = trainer.optimisers
         self.size = config.bound_batch
         per_epoch = math.ceil(len(self.inputs) / config.batch_size)
         self._burn_in, self._steps = config.burn_in * per_epoch, config.epochs * per_epoch
-        self._learns = RECIPES[config.objective].ranges == "evidence" and "ranges" in optimisers
+        self._learns = trainer.follows_evidence
         self._follows_fits = config.bound_fits > 0
+        evidence = self.evidence
         self.bound = FunctionSpaceBound(evidence.network, evidence.likelihood, evidence.prior)
         self._total = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         self._count = 0
@@ -239,9 +231,8 @@ class BoundSteps:
         if config.captured and can_capture(evidence.network, self.inputs.device):
             self._captured = CapturedFunction(self._take, self._state)
 
-    def after_step(self, step: int, progress: float) -> None:
+    def after_step(self, step: int) -> None:
         """A hyper step, if one is due after the run's weight step of this number, from 1."""
-        del progress
         if self.step_due(step):
             self._hyper_step(step, self._moves(step))
 
@@ -254,13 +245,16 @@ class BoundSteps:
         """Whether ranges move at this step."""
         return self._learns and step > self._burn_in
 
-    def fit_due(self, epoch: int) -> bool:
+    def due(self, epoch: int) -> bool:
         """Whether precisions and noise get a pass over all data after this epoch, from 1.
 
         The first one is at the end of the burn-in, before any range moves.
         """
         fits, first = self.config.bound_fits, max(1, self.config.burn_in)
         return fits > 0 and epoch >= first and (epoch - first) % fits == 0
+
+    def after_epoch(self, trainer: Trainer[Any], loss: float) -> dict[str, Any]:
+        return {**super().after_epoch(trainer, loss), "bound": self.mean_estimate()}
 
     def mean_estimate(self) -> float | None:
         """Mean of the estimates since this was last asked, in nats; None without a step."""
@@ -306,16 +300,15 @@ class BoundSteps:
         self, examples: Tensor, noise: Tensor, moves: bool = True, step: int | None = None
     ) -> None:
         """One step on what the bound moves; adds to the sum of estimates, where NaN stays."""
-        for name in ("prior", "ranges"):
-            if name in self.optimisers:
-                self.optimisers[name].zero_grad(set_to_none=True)
+        moved = self._moved_by_bound()
+        for optimiser in moved:
+            optimiser.zero_grad(set_to_none=True)
         value = self._estimate(examples, noise, moves).value
         (-value).backward()
         gradients = [
             parameter.grad.sum()
-            for name in ("prior", "ranges")
-            if name in self.optimisers
-            for group in self.optimisers[name].param_groups
+            for optimiser in moved
+            for group in optimiser.param_groups
             for parameter in group["params"]
             if parameter.grad is not None
         ]
@@ -333,9 +326,12 @@ class BoundSteps:
         """What a captured step reads beside its arguments."""
         yield from (self.inputs, self.targets, self._total)
         yield from tensors_of(self.model, self.evidence.prior, self.evidence.likelihood)
-        for name in ("prior", "ranges"):
-            if name in self.optimisers:
-                yield from held_by(self.optimisers[name])
+        for optimiser in self._moved_by_bound():
+            yield from held_by(optimiser)
+
+    def _moved_by_bound(self) -> list[torch.optim.Optimizer]:
+        """The optimisers of what has gradients of the bound."""
+        return [self.optimisers[n] for n in ("prior", "ranges") if n in self.optimisers]
 
     def _check(self, value: float, step: int | None = None) -> None:
         if not math.isfinite(value):

@@ -31,7 +31,7 @@ from isotropy.evidence.bound import BoundSteps
 from isotropy.evidence.machine import step_bytes
 from isotropy.evidence.settings import multiplying_in
 from isotropy.evidence.training import Trainer
-from isotropy.evidence.weight_steps import WARM_UP, fix_statistics, held_by, tensors_of
+from isotropy.evidence.weight_steps import WARM_UP, fix_statistics, tensors_of
 
 FORWARD_SHARE = 1 / 3
 STEPS_TIMED = 3
@@ -75,18 +75,17 @@ def _estimated(trainer: Trainer, test_examples: int) -> Estimate:
     step, step_memory = _weight_step(trainer)
     weight_steps = step * math.ceil(count / config.batch_size) * epochs
     evidence = memory = 0.0
-    if trainer.bound_steps is not None:
-        evidence, memory = _by_bound(trainer, trainer.bound_steps)
-    elif trainer.recipe.evidence:
-        updates = max(0, config.epochs - max(config.burn_in, trainer.epoch)) // config.update_every
+    if isinstance(trainer.hyper, BoundSteps):
+        evidence, memory = _by_bound(trainer, trainer.hyper)
+    elif updates := sum(map(trainer.hyper.due, range(trainer.epoch + 1, config.epochs + 1))):
         factors, spectra, gradient, memory = _evidence_batches(trainer)
-        passes = math.ceil(count / config.curvature_batch)
-        limit = config.gradient_batches * config.batch_size or count
+        passes = math.ceil((trainer.hyper.few or count) / config.curvature_batch)
+        limit = trainer.hyper.gradient_limit or count
         gradients = math.ceil(min(limit, count) / config.curvature_batch)
         evidence = updates * (factors * passes + spectra + gradient * gradients)
     per_copy = step / (min(config.batch_size, count) * trainer.model.samples)
     scores = max(1, epochs // config.evaluate_every) if test_examples else 0
-    scoring = FORWARD_SHARE * per_copy * test_examples * config.test_samples * scores
+    scoring = FORWARD_SHARE * per_copy * test_examples * max(1, config.test_samples) * scores
     return Estimate(weight_steps, evidence, scoring, max(step_memory, memory))
 
 
@@ -94,7 +93,7 @@ def _weight_step(trainer: Trainer) -> tuple[float, float]:
     """Seconds and bytes of one weight step; the trainer is as it was afterwards."""
     steps, size = trainer.weight_steps, min(trainer.config.batch_size, len(trainer.inputs))
     batch = torch.arange(size, device=trainer.device)
-    noise = trainer.model.noise(size, generator=torch.Generator(trainer.device).manual_seed(0))
+    noise = trainer.weight_steps.draw(size, torch.Generator(trainer.device).manual_seed(0))
     fix_statistics(trainer.network)
     if trainer.device.type == "cuda":
         return _whole_step(trainer, batch, noise)
@@ -133,9 +132,8 @@ def _whole_step(trainer: Trainer, batch: Tensor, noise: Tensor) -> tuple[float, 
 def _put_back(trainer: Trainer) -> Iterator[None]:
     """Every tensor that steps change has its value again afterwards, where it is in memory."""
     modules = tensors_of(trainer.model, trainer.prior, trainer.likelihood)
-    kept = [(tensor, tensor.detach().clone()) for tensor in modules]
-    for optimiser in trainer.optimisers.values():
-        kept += [(tensor, tensor.clone()) for tensor in held_by(optimiser)]
+    held = trainer.weight_steps.held
+    kept = [(tensor, tensor.detach().clone()) for tensor in (*modules, *held())]
     known = {id(tensor) for tensor, _ in kept}
     try:
         yield
@@ -143,29 +141,31 @@ def _put_back(trainer: Trainer) -> Iterator[None]:
         with torch.no_grad():
             for tensor, value in kept:
                 tensor.copy_(value)
-            for optimiser in trainer.optimisers.values():
-                optimiser.zero_grad(set_to_none=True)
-                for tensor in held_by(optimiser):
-                    if id(tensor) not in known:  # moments of a first step
-                        tensor.zero_()
+            for tensor in held():
+                if id(tensor) not in known:  # moments of a first step
+                    tensor.zero_()
+        for parameter in trainer.model.parameters():
+            parameter.grad = None
 
 
 def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
     """Seconds of factors a batch, of their spectra, of a gradient a batch; bytes on a GPU."""
     evidence, place = trainer.evidence, trainer.device
     several = len(trainer.inputs) > trainer.config.curvature_batch
-    learns = trainer.recipe.ranges == "evidence" and trainer.ranges and trainer.config.refine
 
     def factors(batches: int) -> None:
         taken = itertools.islice(trainer.orbit_batches("estimate"), batches)
-        evidence.fit(taken, values_only=not learns)
+        if trainer.hyper.few:
+            evidence.fit_of_few(taken)
+        else:
+            evidence.fit(taken, values_only=not trainer.hyper.moves_ranges)
 
     factors(1)
     one, bytes_of_factors = _timed(place, lambda: factors(1))
     two = _timed(place, lambda: factors(2))[0] if several else 2 * one
     per_batch = min(one, max(two - one, one / 10))
     gradient = bytes_of_gradient = 0.0
-    if learns:
+    if trainer.hyper.moves_ranges:
         fit = evidence.fit(itertools.islice(trainer.orbit_batches("estimate"), 1))
 
         def gradients() -> None:
@@ -192,7 +192,7 @@ def _by_bound(trainer: Trainer, steps: BoundSteps) -> tuple[float, float]:
     per_epoch = math.ceil(count / config.batch_size)
     due = range(trainer.epoch * per_epoch + 1, config.epochs * per_epoch + 1)
     total = seconds * sum(steps.step_due(step) for step in due)
-    fits = sum(steps.fit_due(epoch + 1) for epoch in range(trainer.epoch, config.epochs))
+    fits = sum(map(steps.due, range(trainer.epoch + 1, config.epochs + 1)))
     if fits:
         factors, spectra, _, more = _evidence_batches(trainer)
         total += fits * (factors * math.ceil(count / config.curvature_batch) + spectra)

@@ -1,42 +1,46 @@
-"""The differentiable Laplace evidence of an averaged network, in two passes over the data.
+"""Gaussian priors on weights, and the differentiable Laplace evidence of an averaged network.
+
+    p(θ) = Π_l N(θ_l; 0, I/δ_l)      one δ for everything, per layer, or per parameter tensor
 
     log Z ≈ log p(y | f̂) − ½ [ Σ_l δ_l ‖θ_l‖² + log|H + P| − log|P| ]       P = diag(δ)
 
 (Immer et al. 2022, Eq. 9, with the prior inside the determinant, which the paper's print omits.)
 H is block diagonal, one block per parameter tensor; see `curvature`.
 
-The value needs one pass without a graph (`fit`). Its gradient in whatever the inputs depend on,
-the augmentation's ranges above all, needs a second pass over all or some batches (`gradient`),
-by the vector–Jacobian scheme of Section 4.3:
+The value needs one pass over the data without a graph (`fit`). Its gradient in whatever the inputs
+depend on, the augmentation's ranges above all, needs a second pass over all or some batches
+(`gradient`), by the vector–Jacobian scheme of Section 4.3:
 
     ∂ log|H + P| = ⟨ V, Σ_batches ∂ factors(batch) ⟩ ,   V = ∂ log|H + P| / ∂ factors  (pass one)
 
 so memory is set by the batch and never by the number of examples. With the same noise in both
-passes this is exactly the gradient of the value; with fresh noise it is unbiased given V.
+passes this is exactly the gradient of the value; with fresh noise it is unbiased given V. A pass
+that takes long says how far it is to a callback (`PassProgress`).
 
-Evidence values that know what they are values of.
+Weights in front of a normalisation layer are scale-invariant: a Gaussian prior says nothing of
+their direction and everything of a length that changes nothing. They carry no penalty, and have
+the precision on whose shell they lie (`GaussianPrior.precisions_at`). A network may declare its
+own groups with a method `prior_groups()` that returns a dictionary from parameter name to group
+name; roles are never guessed from names.
 
 A log evidence is comparable only with one of the same data, curvature, number of copies, prior
 structure and noise: the curvature's approximation error and the Monte-Carlo error of the average
 are then common to both and cancel. `EvidenceValue` carries these, and subtracting two that
 differ is refused.
-
-Lines about a pass over the data that takes long: how far it is, now and then.
-
-Short passes say nothing. Library code prints nothing either: sentences go to a callback.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.blocks import DenseRoots, JointRoots, JointSpectrum, Roots, spectra_of_roots
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
@@ -48,8 +52,118 @@ from isotropy.curvature.kinds import (
     Curvature,
     spectra_of,
 )
-from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Likelihood
+
+PriorStructure = Literal["scalar", "layer", "tensor"]
+STRUCTURES = ("scalar", "layer", "tensor")
+
+
+class GaussianPrior(nn.Module):
+    """Zero-mean Gaussian prior; `log_precisions` (groups,) is learnable, in float64.
+
+    names: the parameters that have a prior, in the network's own order.
+    scale_invariant: layers whose length changes nothing; kept as {layer: its parameters}.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        names: tuple[str, ...],
+        structure: PriorStructure = "scalar",
+        precision: float = 1.0,
+        scale_invariant: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        check_choice(structure, STRUCTURES, what="prior structure")
+        self.structure = structure
+        self.names = names
+        self.scale_invariant = {
+            layer: tuple(name for name in names if name.rpartition(".")[0] == layer)
+            for layer in scale_invariant
+        }
+        self._free = {name for members in self.scale_invariant.values() for name in members}
+        self.group_of = _groups(network, names, structure)
+        self.groups = tuple(dict.fromkeys(self.group_of.values()))
+        start = torch.full((len(self.groups),), math.log(precision), dtype=torch.float64)
+        self.log_precisions = nn.Parameter(start)
+
+    def precisions(self) -> dict[str, Tensor]:
+        """δ for each parameter tensor by name; differentiable in `log_precisions`."""
+        values = dict(zip(self.groups, self.log_precisions.exp(), strict=True))
+        return {name: values[self.group_of[name]] for name in self.names}
+
+    def precisions_at(
+        self, squared_norms: Mapping[str, Tensor], sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """δ by parameter name, for weights with these squared norms; differentiable in the prior's.
+
+        The weights of a layer in front of a normalisation count by their direction alone, which
+        any isotropic Gaussian prior makes uniform on the sphere. They get the precision on whose
+        shell they lie, P/‖θ‖², so that the evidence depends neither on their length nor on δ.
+        """
+        precisions = self.precisions()
+        for names in self.scale_invariant.values():
+            own = [name for name in names if name in sizes]
+            if own:
+                length = torch.stack([squared_norms[name] for name in own]).sum()
+                on_shell = sum(sizes[name] for name in own) / length
+                precisions |= dict.fromkeys(own, on_shell.to(self.log_precisions))
+        return precisions
+
+    @torch.no_grad()
+    def set_precision(self, names: Collection[str], precision: float) -> None:
+        """Give the groups of these parameters this δ."""
+        wanted = {self.group_of[name] for name in names}
+        for index, group in enumerate(self.groups):
+            if group in wanted:
+                self.log_precisions[index] = math.log(precision)
+
+    def by_group(self) -> dict[str, float]:
+        """δ for each group, for reports."""
+        return dict(zip(self.groups, self.log_precisions.detach().exp().tolist(), strict=True))
+
+    @torch.no_grad()
+    def add_penalty_gradients(self, parameters: Mapping[str, Tensor], share: float) -> None:
+        """Add share · δ_l θ_l to the parameters' gradients: that of the penalty ½ Σ_l δ_l ‖θ_l‖².
+
+        Precisions are constants. Two operations for all tensors of a group, where autograd would
+        take several for each.
+        """
+        precisions = (self.log_precisions.detach().exp() * share).unbind()
+        for group, precision in zip(self.groups, precisions, strict=True):
+            own = [
+                parameters[name]
+                for name in self.names
+                if self.group_of[name] == group and name not in self._free
+            ]
+            gradients = [
+                torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in own
+            ]
+            if own:
+                pulls = torch._foreach_mul(own, precision.to(own[0].dtype))
+                torch._foreach_add_(gradients, list(pulls))
+            for tensor, gradient in zip(own, gradients, strict=True):
+                tensor.grad = gradient  # new for a weight that the loss does not depend on
+
+
+def _groups(
+    network: nn.Module, names: tuple[str, ...], structure: PriorStructure
+) -> dict[str, str]:
+    declared = getattr(network, "prior_groups", None)
+    if callable(declared):
+        groups: dict[str, str] = declared()
+        missing = [name for name in names if name not in groups]
+        if missing:
+            raise CallerError(
+                f"prior_groups(): expected a group for every trainable parameter, got none for "
+                f"{missing[0]!r}"
+            )
+        return {name: groups[name] for name in names}
+    if structure == "scalar":
+        return dict.fromkeys(names, "all")
+    if structure == "layer":
+        return {name: name.rpartition(".")[0] or "network" for name in names}
+    return {name: name for name in names}
 
 
 class Batch(NamedTuple):

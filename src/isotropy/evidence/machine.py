@@ -1,31 +1,30 @@
-"""How much memory a weight step takes, and how many examples of it fit.
+"""What the machine affords: memory of weight steps, of evidence passes and of their factors.
 
-What back-propagation needs is kept from the forward pass. Autograd hands over every tensor that it
-keeps, so that one example tells how much that is:
+A weight step keeps from the forward pass what back-propagation needs. Autograd hands over every
+tensor that it keeps, so that one example tells how much that is:
 
     bytes of a weight step ≈ examples · (bytes kept for one) + 4 · (bytes of the parameters)
 
 with values, gradients and Adam's two moments of the parameters. A batch that does not fit goes
-through in parts whose gradients add up; the result is the same, and memory does not grow with the
-number of examples.
+through in parts whose gradients add up (`fitting_micro_batch`); the result is the same, and memory
+does not grow with the number of examples.
 
-How many examples an evidence pass should hold at once.
-
-The result does not depend on it, time and memory do. A pass back-propagates every direction of the
-output curvature to every layer, except to those that a shortcut serves (`KFAC.batch`). On a CPU
-it is fastest when what one direction writes stays in the cache. On a GPU all directions go at
-once, and the larger the batch the fewer launches; with the graph that a gradient needs it takes
+An evidence pass back-propagates every direction of the output curvature to every layer, except to
+those that a shortcut serves (`KFAC.batch`). Its result does not depend on how many examples it
+holds at once, time and memory do (`fit_curvature_batch`). On a CPU it is fastest when what one
+direction writes stays in the cache. On a GPU all directions go at once, and the larger the batch
+the fewer launches; with the graph that a gradient needs it takes
 
     bytes of a batch ≈ examples · (directions + 3) · (bytes of a row, and kept of it forwards)
 
 where there is a direction for each output, and 6 in place of the factor where shortcuts serve every
 layer (measured for the paper's MLP, its ResNet and `convnet`); at most half of what is free.
 
-Memory and time of the curvature from the shapes of the weights alone: nothing is allocated.
-
-A layer with weight (outputs, inputs) has two Kronecker factors, of inputs² and outputs² numbers; of
-a convolution inputs are channels × places of the kernel. Each is kept in the network's precision
-with its eigenvectors in double precision, and decomposed one after the other:
+The factors of the curvature follow from the shapes of the weights alone (`factor_memory`); networks
+on torch's meta device will do. A layer with weight (outputs, inputs) has two Kronecker factors, of
+inputs² and outputs² numbers; of a convolution inputs are channels × places of the kernel. Each is
+kept in the network's precision with its eigenvectors in double precision, and decomposed one after
+the other:
 
     bytes = Σ n² (bytes of a number + 8) + max n² · 3 · 8        n over inputs and outputs
 
@@ -33,7 +32,7 @@ the last term for a copy in double precision and the workspace of the decomposit
 eigenvectors takes about 10 n³ operations each, at 2·10¹⁰ a second on a core of a CPU; a GPU is
 faster, and how long the rest of a run takes is measured before it starts (`estimate`). The first
 layer of an MLP on 3·224·224 inputs asks for 816 GB. The whole matrix over P parameters has n = P;
-the other structures are small. Networks on torch's meta device will do.
+the other structures are small.
 """
 
 from __future__ import annotations

@@ -1,13 +1,24 @@
-"""The posterior predictive of an averaged network, linearised in its weights.
+"""How well a model predicts: its scores, its posterior predictive, and their calibration.
+
+Scores (`score`) are accuracy and mean log likelihood over the model's fixed copies, of
+
+    outputs              log p(y | Σ_s w_s f(x_s))
+    log-probabilities    Σ_s w_s log p(· | f(x_s)), normalised again
+
+For class probabilities and Gaussian means the two are one: Σ w log softmax(f) differs from
+Σ w f by a number that is the same for every class, and normalising takes it away. The second is
+here because it is what Augerino's authors write. Rows are (batch·copies, outputs), copies fastest.
+`plain_scores` are those of a network alone.
+
+The posterior predictive (`Predictive`) is that of the averaged network, linearised in its weights:
 
     f(x) ~ N( f̂(x), J(x) Σ J(x)ᵀ ) ,    Σ = (s H + diag δ)⁻¹ ,    J = ∂f̂(x)/∂θ
 
 H, s and δ are those of a Laplace evidence: the curvature's blocks, the likelihood's scale and the
 prior's precisions (Immer et al. 2022, Figure 1). The Gauss–Newton curvature is that of the network
 made linear in its weights, so its posterior is read through that network, and not through the
-network at sampled weights (Immer, Korzepa & Bauer 2021).
-
-No block is inverted. Each has a root R with R Rᵀ = Σ, and J Σ Jᵀ = (J R)(J R)ᵀ:
+network at sampled weights (Immer, Korzepa & Bauer 2021). No block is inverted. Each has a root R
+with R Rᵀ = Σ, and J Σ Jᵀ = (J R)(J R)ᵀ:
 
     Kronecker    J R = (Uᵀ J W) / √(s λ ⊗ μ + δ)     J as (groups, out, in), the weight's own order
     dense        J R = J U / √(s λ + δ)
@@ -20,10 +31,9 @@ ones, the layers below `last-layer`) are constants. Roots and products are in fl
 returned has the dtype of the network's outputs. Oracle: Σ inverted densely, in
 tests/evidence/test_predictive.py.
 
-Whether predicted probabilities are as often right as they say.
-
-For probabilities p_n over classes and true classes y_n, with confidence max_c p_nc and B bins of
-equal width over [0, 1], the b-th being ((b − 1)/B, b/B]:
+Calibration (`calibration`) says whether probabilities are as often right as they say. For p_n over
+classes and true classes y_n, with confidence max_c p_nc and B bins of equal width over [0, 1], the
+b-th being ((b − 1)/B, b/B]:
 
     accuracy                     (1/N) Σ_n [argmax p_n = y_n]
     log likelihood               (1/N) Σ_n log p_n,y_n                       in nats, at most 0
@@ -44,7 +54,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import (
@@ -64,9 +74,89 @@ from isotropy.curvature.blocks import (
 from isotropy.curvature.copies import Copies
 from isotropy.curvature.jacobians import averaged_outputs, example_gradients
 from isotropy.curvature.kinds import AnySpectrum
+from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit, block_precision
-from isotropy.likelihoods import Categorical, Gaussian
+from isotropy.evidence.settings import COMBINATIONS, Combination
+from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.averaging.invariant_model import InvariantModel
+
+ROWS = 8192
+"""Rows that the network is called on at once."""
+EXAMPLES = 4096
+"""The same of a network alone, whose maps may be many."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Accuracy (None for regression) and mean log likelihood on some data."""
+
+    accuracy: float | None
+    log_likelihood: float
+
+
+def combined(rows: Tensor, copies: Copies, combination: Combination, classes: bool) -> Tensor:
+    """Outputs (batch, outputs) of rows (batch·copies, outputs).
+
+    classes: the outputs are logits; Gaussian means are averaged under either rule
+    """
+    check_choice(combination, COMBINATIONS, what="combination")
+    if combination == "log-probabilities" and classes:
+        rows = rows.log_softmax(-1)
+    return copies.mean(rows)
+
+
+@torch.no_grad()
+def score(
+    model: InvariantModel,
+    likelihood: Likelihood,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    copies: int,
+    combination: Combination = "outputs",
+) -> Scores:
+    """Scores over `copies` fixed copies of each example (`InvariantModel.fixed_noise`).
+
+    copies: 0 predicts the data as they are
+    """
+    if not copies:
+        return plain_scores(model.network, likelihood, inputs, targets)
+    device = inputs.device
+    if model.augmentation.is_identity:
+        copies = 1  # all copies are the same
+    classes = targets.ndim == 1
+    hits, total = torch.zeros((), device=device), torch.zeros((), device=device)
+    size = max(1, ROWS // copies)
+    with evaluation_mode(model.network):
+        for part, wanted in zip(inputs.split(size), targets.split(size), strict=True):
+            noise = model.fixed_noise(len(part), samples=copies)
+            over = model.augmentation.copies(noise.shape[1])
+            rows = model.network(model.orbit(part, noise))
+            outputs = combined(rows, over, combination, classes)
+            statistic = likelihood.statistic(outputs, wanted)
+            total += likelihood.log_likelihood(statistic, len(part))
+            if classes:
+                hits += (outputs.argmax(1) == wanted).sum()
+    accuracy = float(hits) / len(inputs) if classes else None
+    return Scores(accuracy, float(total) / len(inputs))
+
+
+@torch.no_grad()
+def plain_scores(
+    network: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor
+) -> Scores:
+    """Accuracy (None for regression) and mean log likelihood of a network's own predictions."""
+    hits, total = 0.0, 0.0
+    with evaluation_mode(network):
+        for part, wanted in zip(inputs.split(EXAMPLES), targets.split(EXAMPLES), strict=True):
+            outputs = network(part)
+            total += float(
+                likelihood.log_likelihood(likelihood.statistic(outputs, wanted), len(part))
+            )
+            hits += float((outputs.argmax(1) == wanted).sum()) if targets.ndim == 1 else 0.0
+    accuracy = hits / len(inputs) if targets.ndim == 1 else None
+    return Scores(accuracy, total / len(inputs))
+
 
 Method = Literal["probit", "monte-carlo", "plug-in"]
 METHODS: tuple[Method, ...] = ("probit", "monte-carlo", "plug-in")

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from isotropy.checks import check_at_least
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import stream
 from isotropy.networks.averaging.augmentations import Augmentation, CorrelatedRanges
 from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.symmetry.actions.action import Generator

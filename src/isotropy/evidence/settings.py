@@ -39,6 +39,7 @@ apart (benchmarks/orbit_training.py); determinants are always in float64. On a C
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ import torch
 from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kfac import FALLBACKS, Fallback
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
-from isotropy.evidence.priors import STRUCTURES, PriorStructure
+from isotropy.evidence.laplace import STRUCTURES, PriorStructure
 from isotropy.kernels.compiled import pays
 from isotropy.likelihoods import LIKELIHOODS
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES
@@ -220,6 +221,7 @@ class Schedule(Settings):
     """What every run was given: the base of settings in which nothing is open.
 
     micro_batch stays None where a weight step holds as many examples as fit into memory.
+    test_samples of 0 predict the data as they are. `LearnConfig` tells what the others are.
     """
 
     objective: str
@@ -239,7 +241,14 @@ class Schedule(Settings):
     prior_steps: int
     prior_precision: float
     evaluate_every: int
+    fallback: Fallback
+    test_samples: int
     seed: int
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the objective does."""
+        raise NotImplementedError
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -265,7 +274,7 @@ class LearnConfig(Settings):
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     micro_batch      examples held at once in a weight step; the same. None: as many as fit
     precision        of products on a GPU: float32, tf32, or bfloat16 (that in weight steps alone)
-    captured         weight steps as CUDA graphs on a GPU, where the network allows it (`captured`)
+    captured         weight steps as CUDA graphs on a GPU, where the network allows it
     compiled         convolutional networks compiled for weight steps on a GPU, where that works; by
                      default in runs long enough to gain from it (`kernels.compiled`)
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
@@ -356,6 +365,11 @@ class LearnConfig(Settings):
         "bound": BOUNDS,
         "precision": PRECISIONS,
     }
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the objective does."""
+        return RECIPES[self.objective]
 
     def check(self) -> None:
         """Raise CallerError for settings that cannot be meant."""
@@ -495,6 +509,20 @@ def cosine(start: float, end: float, progress: float) -> float:
 
 def _given(value: Any, default: Any) -> Any:
     return default if value is None else value
+
+
+def stream(
+    seed: int, purpose: str, step: int = 0, device: torch.device | str = "cpu"
+) -> torch.Generator:
+    """A fresh generator for this purpose and step: every draw of a run comes from one.
+
+    A resumed run therefore draws what the uninterrupted one would have drawn, with no state to
+    save, and changing how often one purpose draws leaves the others as they were.
+    """
+    digest = hashlib.sha256(f"{seed}/{purpose}/{step}".encode()).digest()
+    generator = torch.Generator(device=device)
+    generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return generator
 
 
 KINDS: dict[str, tuple[type, ...]] = {

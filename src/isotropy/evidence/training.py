@@ -1,14 +1,18 @@
-"""Weights and hyperparameters learned in one run: the training loop.
+"""Weights and hyperparameters learned in one run: the training loop of every verb that trains.
 
-An epoch takes one weight step per mini-batch on  mean loss + (1/2N) Σ δ‖θ‖²  with the
-transformed copies as constants. After a burn-in, every `update_every` epochs, a hyper step:
-one evidence pass, a few steps on log precisions and noise, then one step on the ranges
-along the evidence gradient (`laplace`). With `augerino` the ranges follow the training loss
-with a reward for width instead,  CE − w‖η‖₂  and a fixed weight decay; with `fixed` and `none` only
-the precisions are learned. `settings` has the table of these and of the baselines.
+An epoch takes one weight step per mini-batch (`weight_steps`); after some of them, and after the
+epoch, come hyper steps on precisions, noise and ranges (`hyper_steps`); scores on test data when
+they are due. Which prior, weight steps and hyper steps a run has follows from the type of its
+schedule (`PARTS`):
 
-The loop draws from named streams (`streams`) and keeps no other state than parameters, optimiser
-moments and the epoch, so that a saved and resumed run ends with the numbers of an unbroken one.
+    LearnSchedule   ranges of an augmentation, by the evidence or a bound of it; with `augerino`
+                    they follow the training loss with a reward for width,  CE − w‖η‖₂  and a fixed
+                    weight decay; with `fixed` and `none` only precisions are learned (`settings`)
+    RelaxSchedule   the precision of every pathway of a relaxed network (`layers.training`)
+
+The loop draws from named streams (`settings.stream`) and keeps no other state than parameters,
+optimiser moments, the epoch and what hyper steps hand over, so that a saved and resumed run ends
+with the numbers of an unbroken one.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -27,27 +31,33 @@ from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.bound import BoundSteps
+from isotropy.evidence.hyper_steps import EvidenceSteps, HyperSteps
 from isotropy.evidence.laplace import (
     Batch,
     EvidenceValue,
+    GaussianPrior,
     LaplaceEvidence,
-    LaplaceFit,
     NotFiniteError,
     PassProgress,
 )
-from isotropy.evidence.machine import fitting_micro_batch
-from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.scoring import Scores, score
-from isotropy.evidence.settings import RECIPES, LearnSchedule, multiplying_in
-from isotropy.evidence.streams import stream
-from isotropy.evidence.weight_steps import WeightSteps, adam, range_rate, set_rate
+from isotropy.evidence.layers.settings import RelaxSchedule
+from isotropy.evidence.layers.training import (
+    LayerEpoch,
+    PathwaySteps,
+    ProximalSteps,
+    Untransformed,
+    pathway_prior,
+)
+from isotropy.evidence.predictive import Scores, score
+from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, multiplying_in, stream
+from isotropy.evidence.weight_steps import OrbitSteps, WeightSteps, adam
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.invariant_model import InvariantModel
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """What is known after an epoch; None where it was not computed then.
+    """What is known after an epoch of `isotropy.learn`; None where it was not computed then.
 
     own_test_…: scores by the objective's own rule, where it has one (`settings`)
     bound:      mean of the epoch's estimates of a lower bound of the evidence, in nats, where hyper
@@ -57,9 +67,9 @@ class EpochRecord:
     epoch: int
     train_loss: float
     train_accuracy: float | None
-    log_likelihood: float | None
-    log_evidence: float | None
-    log_evidence_per_example: float | None
+    log_likelihood: float | None = None
+    log_evidence: float | None = None
+    log_evidence_per_example: float | None = None
     ranges: dict[str, float]
     prior_precision: dict[str, float]
     noise: float | None
@@ -73,11 +83,30 @@ class EpochRecord:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def of(
+        cls, trainer: Trainer[Any], scores: Scores | None, own: Scores | None, **numbers: Any
+    ) -> EpochRecord:
+        """The record of the trainer's last epoch; numbers: those of weight and hyper steps."""
+        evidence = numbers.get("log_evidence")
+        return cls(
+            **numbers,
+            log_evidence_per_example=None if evidence is None else evidence / len(trainer.inputs),
+            ranges={symmetry.name: symmetry.high for symmetry in trainer.model.symmetries()},
+            prior_precision=trainer.prior.by_group(),
+            noise=getattr(trainer.likelihood, "noise", None),
+            test_accuracy=None if scores is None else scores.accuracy,
+            test_log_likelihood=None if scores is None else scores.log_likelihood,
+            own_test_accuracy=None if own is None else own.accuracy,
+            own_test_log_likelihood=None if own is None else own.log_likelihood,
+        )
 
-class Trainer:
+
+class Trainer(Generic[AnySchedule]):
     """One run: `run_epoch` until `epoch == config.epochs`, then `final_evidence`.
 
-    inputs (examples, …) and targets lie on the model's device.
+    model: averaged over copies, or a network alone, whose only copy is the input itself
+    inputs (examples, …) and targets lie on the model's device
     remark: told how far an evidence pass is that takes long; may be set at any time
     """
 
@@ -85,64 +114,41 @@ class Trainer:
 
     def __init__(
         self,
-        model: InvariantModel,
+        model: InvariantModel | nn.Module,
         likelihood: Likelihood,
-        config: LearnSchedule,
+        config: AnySchedule,
         inputs: Tensor,
         targets: Tensor,
     ) -> None:
-        self.model = model
-        self.network = model.network
-        self.likelihood = likelihood
-        self.config = config
-        self.recipe = RECIPES[config.objective]
+        if not isinstance(model, InvariantModel):
+            model = InvariantModel(model, Untransformed(), samples=1)
+        self.model, self.network = model, model.network
+        self.likelihood, self.config, self.recipe = likelihood, config, config.recipe
         self.inputs, self.targets = inputs, targets
         self.device = inputs.device
         self._check_outputs()
-        curvature = make_curvature(
-            self.network, kind_named(config.curvature), config.fallback, inputs[:2]
-        )
-        layers = {name.rpartition(".")[0] for name in curvature.parameter_names}
-        self.prior = GaussianPrior(
-            self.network,
-            curvature.parameter_names,
-            config.prior_structure,
-            config.prior_precision,
-            scale_invariant=sorted(scale_invariant_layers(self.network, layers, inputs[:4])),
-        ).to(self.device)
+        kind = kind_named(config.curvature)
+        curvature = make_curvature(self.network, kind, config.fallback, inputs[:2])
+        parts = PARTS[type(config)]
+        names = curvature.parameter_names
+        self.prior = parts.prior(config, self.network, names, inputs).to(self.device)
         self.evidence = LaplaceEvidence(self.network, likelihood, self.prior, curvature)
         self.ranges = model.augmentation.learnable()
         for parameter in self.ranges:
             parameter.requires_grad_(self.recipe.learns)
-        self.optimisers: dict[str, torch.optim.Optimizer] = {
-            "prior": adam(
-                [self.prior.log_precisions, *likelihood.parameters()],
-                rate=config.prior_rate,
-            ),
-        }
-        if self.ranges:
-            self.optimisers["ranges"] = adam(
-                self.ranges,
-                rate=config.range_rate,
-                betas=(0.9, config.range_memory),
-            )
-        self.weight_steps = WeightSteps(
-            model,
-            likelihood,
-            self.prior,
-            config,
-            (inputs, targets),
-            micro_batch=config.micro_batch
-            or fitting_micro_batch(self.network, inputs, model.samples, config.batch_size),
-            ranges=self.optimisers.get("ranges"),
-        )
+        hyper = [self.prior.log_precisions, *likelihood.parameters()]
+        self.optimisers: dict[str, Any] = {"prior": adam(hyper, rate=config.prior_rate)}
+        self.weight_steps = parts.weight_steps(self)
         self.optimisers["weights"] = self.weight_steps.optimiser
-        self.bound_steps: BoundSteps | None = None
-        if config.bound != "none":
-            data = (inputs, targets)
-            self.bound_steps = BoundSteps(config, model, self.evidence, data, self.optimisers)
+        self.hyper = parts.hyper_steps(self)
+        self._record = parts.record
         self.epoch = 0
         self.seconds = 0.0
+
+    @property
+    def follows_evidence(self) -> bool:
+        """Whether there are ranges that the evidence moves."""
+        return self.recipe.ranges == "evidence" and bool(self.ranges)
 
     def _check_outputs(self) -> None:
         """Run a few examples, so that a network that does not fit the data is named at once."""
@@ -152,12 +158,13 @@ class Trainer:
             except RuntimeError as error:
                 shape = tuple(self.inputs.shape[1:])
                 raise CallerError(
-                    f"the network does not accept inputs of shape {shape}: {error}"
+                    f"the network cannot be run on inputs of shape {shape}: {error}"
                 ) from error
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
         self.likelihood.check_targets(self.targets, outputs)
+        self.outputs = outputs.shape[1]
 
     # -- what a checkpoint holds -----------------------------------------------------------
 
@@ -170,123 +177,81 @@ class Trainer:
         }
 
     def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {}, {}
+        return {}, self.hyper.state()
 
     def load_own_state(self, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-        """Modules, optimisers and the epoch are all there is."""
+        self.hyper.load_state(record)
 
     # -- one epoch -------------------------------------------------------------------------
 
-    def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> EpochRecord:
-        """One pass of weight steps, a hyper step when due, and scores on `test` when due."""
+    def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> Any:
+        """One pass of weight steps, hyper steps and scores on `test` when they are due.
+
+        Returns the epoch's record, an `EpochRecord` or a `LayerEpoch`.
+        """
         with multiplying_in(self.config.precision, self.device):
             return self._run_epoch(test)
 
-    def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> EpochRecord:
+    def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> Any:
         started = time.perf_counter()
         self.epoch += 1
-        by_bound = self.bound_steps
-        after_step = None if by_bound is None else by_bound.after_step
-        loss, correct = self.weight_steps.epoch(self.epoch, after_step)
-        self._check_finite(loss, "training loss")
-        log_likelihood, log_evidence = (
-            self._hyper_step() if self._hyper_step_due() else (None, None)
-        )
-        last = self.epoch == self.config.epochs
-        due = last or self.epoch % self.config.evaluate_every == 0
+        loss, accuracy = self.weight_steps.epoch(self.epoch, self.hyper.after_step)
+        self.check_finite(loss, "training loss")
+        found = self.hyper.after_epoch(self, loss)
+        due = self.epoch == self.config.epochs or self.epoch % self.config.evaluate_every == 0
         scores = self.score(*test) if test is not None and due else None
         own = self.own_score(*test) if test is not None and due else None
-        count = len(self.inputs)
         self.seconds += time.perf_counter() - started
-        return EpochRecord(
+        return self._record(
+            self,
+            scores,
+            own,
             epoch=self.epoch,
             train_loss=loss,
-            train_accuracy=correct,
-            log_likelihood=log_likelihood,
-            log_evidence=log_evidence,
-            log_evidence_per_example=None if log_evidence is None else log_evidence / count,
-            ranges={s.name: s.high for s in self.model.symmetries()},
-            prior_precision=self.prior.by_group(),
-            noise=getattr(self.likelihood, "noise", None),
-            test_accuracy=None if scores is None else scores.accuracy,
-            test_log_likelihood=None if scores is None else scores.log_likelihood,
+            train_accuracy=accuracy,
             seconds=self.seconds,
-            own_test_accuracy=None if own is None else own.accuracy,
-            own_test_log_likelihood=None if own is None else own.log_likelihood,
-            bound=None if self.bound_steps is None else self.bound_steps.mean_estimate(),
+            **found,
         )
 
-    def _hyper_step_due(self) -> bool:
-        if self.bound_steps is not None:
-            return self.bound_steps.fit_due(self.epoch)
-        after = self.epoch - self.config.burn_in
-        return self.recipe.evidence and after > 0 and after % self.config.update_every == 0
+    def check_finite(self, value: float, what: str) -> None:
+        """Raise NotFiniteError for a number that is not finite."""
+        if not torch.isfinite(torch.tensor(value)):
+            raise NotFiniteError(
+                f"the {what} became {value} in epoch {self.epoch}; the last good state is kept; "
+                "try a lower weight rate, or rescale inputs that are far from unit size"
+            )
 
     # -- the evidence ----------------------------------------------------------------------
 
     def orbit_batches(
-        self, purpose: str, *, limit: int = 0, graph: bool = False
+        self,
+        purpose: str,
+        *,
+        limit: int = 0,
+        graph: bool = False,
+        order: str | None = None,
+        labels: str | None = None,
     ) -> Iterator[Batch]:
         """Batches for an evidence pass, in the epoch's own order and noise for this purpose.
 
         limit: at most so many examples, drawn at random (0: all data in order).
         graph: whether rows can be differentiated by the ranges
+        order, labels: the streams of the order and of drawn labels, if not the purpose's own
         """
-        seed, order = self.config.seed, torch.arange(len(self.inputs))
+        seed, chosen = self.config.seed, torch.arange(len(self.inputs))
         if limit:
-            generator = stream(seed, purpose + " order", self.epoch)
-            order = torch.randperm(len(self.inputs), generator=generator)[:limit]
+            generator = stream(seed, order or purpose + " order", self.epoch)
+            chosen = torch.randperm(len(self.inputs), generator=generator)[:limit]
         noise_stream = stream(seed, purpose, self.epoch, self.device)
-        label_stream = stream(seed, purpose + " labels", self.epoch, self.device)
-        told = PassProgress(self.remark, f"evidence pass ({purpose})", len(order))
-        for batch in order.to(self.device).split(self.config.curvature_batch):
+        label_stream = stream(seed, labels or purpose + " labels", self.epoch, self.device)
+        told = PassProgress(self.remark, f"evidence pass ({purpose})", len(chosen))
+        for batch in chosen.to(self.device).split(self.config.curvature_batch):
             told.add(len(batch))
             noise = self.model.noise(len(batch), generator=noise_stream)
             with torch.set_grad_enabled(graph):
                 rows = self.model.orbit(self.inputs[batch], noise)
                 copies = self.model.augmentation.copies(noise.shape[1])
             yield Batch(rows, self.targets[batch], copies, label_stream, is_checked=True)
-
-    def _hyper_step(self) -> tuple[float, float]:
-        """Precisions and noise, then ranges; returns log likelihood and evidence before.
-
-        Where a bound moves the ranges they are left alone.
-        """
-        learns = self.recipe.ranges == "evidence" and bool(self.ranges) and not self.bound_steps
-        learns = learns and self.config.refine is not False
-        fit = self.evidence.fit(self.orbit_batches("factors"), values_only=not learns)
-        with torch.no_grad():
-            log_likelihood = float(self.likelihood.log_likelihood(fit.statistic, fit.count))
-        log_evidence = self._precision_steps(fit)
-        if learns:
-            limit = self.config.gradient_batches * self.config.batch_size
-            batches = self.orbit_batches("ranges", limit=limit, graph=True)
-            self._range_step(self.evidence.gradient(fit, batches, self.ranges))
-        return log_likelihood, log_evidence
-
-    def _precision_steps(self, fit: LaplaceFit) -> float:
-        """A few steps on log precisions and noise; returns the evidence before them."""
-        optimiser, before = self.optimisers["prior"], float("nan")
-        for step in range(self.config.prior_steps):
-            optimiser.zero_grad(set_to_none=True)
-            value = self.evidence.value(fit)
-            if step == 0:
-                before = float(value.detach())
-                self._check_finite(before, "log evidence")
-            (-value).backward()
-            optimiser.step()
-        return before
-
-    def _range_step(self, gradients: list[Tensor]) -> None:
-        """One step on the ranges along these gradients of −log Z."""
-        for parameter, gradient in zip(self.ranges, gradients, strict=True):
-            self._check_finite(float(gradient.sum()), "gradient of the evidence by the ranges")
-            parameter.grad = gradient
-        start = self.config.burn_in
-        progress = (self.epoch - start) / max(1, self.config.epochs - start)
-        set_rate(self.optimisers["ranges"], range_rate(self.config, progress))
-        self.optimisers["ranges"].step()
-        self.model.augmentation.project()
 
     def final_evidence(self) -> EvidenceValue | None:
         """log Z of the model as it stands (None for objectives that have no prior)."""
@@ -305,13 +270,6 @@ class Trainer:
             prior_structure=self.prior.structure,
             noise_seed=f"{self.config.seed}/{purpose}/{self.epoch}",
         )
-
-    def _check_finite(self, value: float, what: str) -> None:
-        if not torch.isfinite(torch.tensor(value)):
-            raise NotFiniteError(
-                f"the {what} became {value} in epoch {self.epoch}; the last good state is kept; "
-                "try a lower weight rate, or rescale inputs that are far from unit size"
-            )
 
     # -- scoring ---------------------------------------------------------------------------
 
@@ -333,3 +291,46 @@ class Trainer:
             copies=own.copies,
             combination=own.combination,
         )
+
+
+# -- what a run is made of -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What differs between the runs of two verbs.
+
+    prior:        of a schedule, a network, the names of the parameters that have one, and inputs
+    weight_steps: of a trainer that has its prior; hyper_steps: of one that has both
+    record:       an epoch in the fields that the verb records
+    """
+
+    prior: Callable[..., GaussianPrior]
+    weight_steps: Callable[[Any], WeightSteps]
+    hyper_steps: Callable[[Any], HyperSteps]
+    record: Callable[..., Any]
+
+
+def _learn_prior(
+    config: LearnSchedule, network: nn.Module, names: tuple[str, ...], inputs: Tensor
+) -> GaussianPrior:
+    """Weights in front of a normalisation count by their direction."""
+    layers = {name.rpartition(".")[0] for name in names}
+    return GaussianPrior(
+        network,
+        names,
+        config.prior_structure,
+        config.prior_precision,
+        scale_invariant=sorted(scale_invariant_layers(network, layers, inputs[:4])),
+    )
+
+
+def _learn_steps(trainer: Trainer[LearnSchedule]) -> HyperSteps:
+    return EvidenceSteps(trainer) if trainer.config.bound == "none" else BoundSteps(trainer)
+
+
+PARTS: dict[type[Schedule], Parts] = {
+    LearnSchedule: Parts(_learn_prior, OrbitSteps, _learn_steps, EpochRecord.of),
+    RelaxSchedule: Parts(pathway_prior, ProximalSteps, PathwaySteps, LayerEpoch.of),
+}
+"""By the type of a run's schedule."""

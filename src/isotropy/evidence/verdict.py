@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from isotropy.curvature.recording import evaluation_mode
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import stream
 from isotropy.evidence.training import Trainer
 from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
 from isotropy.networks.averaging.mixtures import Mixture

@@ -1,16 +1,22 @@
-"""One epoch of weight steps: mini-batches of averaged outputs, with the prior as a penalty.
+"""One epoch of weight steps: mini-batches, their gradients, a step of the optimiser.
+
+`WeightSteps` is the loop. A batch that does not fit into memory goes through in parts whose
+gradients add up (`machine`); losses are added up on the device, so that nothing waits for a GPU
+within an epoch. What is drawn for a batch, its loss and the optimiser are exchangeable;
+`OrbitSteps` are those of averaged outputs with the prior as a penalty:
 
     mean loss + (1/2N) Σ δ‖θ‖²        transformed copies are constants, ranges do not move
 
-unless the ranges follow the training loss (`settings`), when both step together. A batch that
-does not fit into memory goes through in parts whose gradients add up (`memory`). On a GPU a step is
-one CUDA graph where the network allows it (`captured`); losses are added up there too, so that
-nothing waits for the GPU within an epoch.
+unless the ranges follow the training loss (`settings`), when both step together. The loss is one of
 
-A step on a GPU as one CUDA graph: launched as a whole, where Python launches kernel by kernel.
+    loss of the average      −log p(y | Σ_s w_s f(x_s))
+    average of the losses    −Σ_s w_s log p(y | f(x_s))        never below the former (Jensen)
 
-A weight step of a small network is a few dozen kernels of some microseconds each, and Python needs
-longer to launch one than the GPU to run it. A graph is recorded once and replayed:
+Rows are (batch·copies, outputs), copies fastest; losses are means over the batch, in nats.
+
+On a GPU a step is one CUDA graph where the network allows it (`CapturedFunction`): a weight step of
+a small network is a few dozen kernels of some microseconds each, and Python needs longer to launch
+one than the GPU to run it. A graph is recorded once and replayed:
 
     the first calls   as they are, on a stream of their own; what is made on first use is made
     then              recorded: nothing runs, every kernel and address is noted
@@ -21,37 +27,32 @@ tensors; when one has moved, the graph is recorded anew. Arguments of another sh
 smaller batch, and functions that cannot be recorded (those that wait for a number from the GPU) are
 called as they are. Python runs only while recording: `can_capture` says for which networks that is
 safe to assume.
-
-What objectives train with: their augmentation, the loss over copies, the reward for width.
-
-    loss of the average      −log p(y | Σ_s w_s f(x_s))
-    average of the losses    −Σ_s w_s log p(y | f(x_s))        never below the former (Jensen)
-
-Rows are (batch·copies, outputs), copies fastest; losses are means over the batch, in nats.
-`settings` says which objective takes which.
 """
 
 from __future__ import annotations
 
 import gc
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.copies import Copies
-from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, cosine
-from isotropy.evidence.streams import stream
+from isotropy.evidence.machine import fitting_micro_batch
+from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, Schedule, cosine, stream
 from isotropy.kernels.compiled import NetworkPass
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.augmentations import START, Augmentation
 from isotropy.networks.averaging.baselines import RandomCopies, SoftplusRanges, trivial_augment
-from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.symmetry.actions.action import Action, compose
 from isotropy.symmetry.actions.finite import FiniteAction
+
+if TYPE_CHECKING:
+    from isotropy.evidence.training import Trainer
 
 WARM_UP = 3
 """Calls before a function is recorded: libraries choose kernels and optimisers make moments."""
@@ -213,40 +214,27 @@ def reward_for_width(augmentation: Augmentation) -> Tensor:
     return torch.where(squared > 0, squared, 1.0).sqrt() * (squared > 0)
 
 
-AfterStep = Callable[[int, float], None]
-"""Told after each weight step: how many there have been in the run, and the share of it done."""
-
-
 class WeightSteps:
-    """The weight steps of a run; inputs and targets lie on the model's device.
+    """The loop of weight steps of a run.
 
+    optimiser:   of the weights: one of torch's, or one that is used like it
     micro_batch: examples that go through the network together
-    ranges:      their optimiser; used where they follow the training loss
     """
 
-    def __init__(
-        self,
-        model: InvariantModel,
-        likelihood: Likelihood,
-        prior: GaussianPrior,
-        config: LearnSchedule,
-        data: tuple[Tensor, Tensor],
-        micro_batch: int,
-        ranges: torch.optim.Optimizer | None,
-    ) -> None:
-        self.model, self.network = model, model.network
-        self.likelihood, self.prior, self.config = likelihood, prior, config
-        self.inputs, self.targets = data
-        self.device = self.inputs.device
-        self.micro_batch = micro_batch
-        self.recipe = RECIPES[config.objective]
-        decay = 0.0 if self.recipe.evidence else config.augerino_decay
-        self.optimiser = adam(
-            [p for p in self.network.parameters() if p.requires_grad],
-            rate=config.weight_rate,
-            decay=decay,
+    purpose = "noise"
+    """The stream that draws come from."""
+    warm_up = 1
+    """Weight steps over which the rate grows to its start."""
+
+    def __init__(self, trainer: Trainer[Any], optimiser: Any) -> None:
+        config: Schedule = trainer.config
+        self.config, self.likelihood, self.network = config, trainer.likelihood, trainer.network
+        self.inputs, self.targets, self.device = trainer.inputs, trainer.targets, trainer.device
+        self.optimiser = optimiser
+        fix_statistics(self.network)  # a single example has none
+        self.micro_batch = config.micro_batch or fitting_micro_batch(
+            self.network, self.inputs, trainer.model.samples, config.batch_size
         )
-        self.ranges = ranges if self.recipe.ranges == "loss" else None
         self.network_pass = NetworkPass(
             self.network,
             self.device,
@@ -254,49 +242,71 @@ class WeightSteps:
             autocast=config.precision == "bfloat16",
         )
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        self._captured: CapturedFunction | None = None
         self._one_step: Callable[[Tensor, Tensor], None] = self._step
-        may_capture = can_capture(self.network, self.device)
-        if config.captured and may_capture and self.ranges is None:
+        self._captured: CapturedFunction | None = None
+        if config.captured and can_capture(self.network, self.device):
             self._captured = CapturedFunction(self._step, self._state)
 
-    def epoch(self, number: int, after_step: AfterStep | None = None) -> tuple[float, float | None]:
-        """All weight steps of one epoch; mean loss, and accuracy for class labels."""
+    @abstractmethod
+    def draw(self, examples: int, generator: torch.Generator) -> Tensor:
+        """What a step on so many examples draws, (examples, …)."""
+
+    @abstractmethod
+    def loss_of(self, examples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss of the examples with these numbers and draws, and their outputs."""
+
+    def set_rates(self, progress: float, step: int) -> None:
+        """Learning rates after this share of the run, for the run's weight step of this number."""
+        rate = cosine(self.config.weight_rate, self.config.weight_rate_end, progress)
+        set_rate(self.optimiser, rate * min(1.0, step / self.warm_up))
+
+    def epoch(
+        self, number: int, after_step: Callable[[int], None] | None = None
+    ) -> tuple[float, float | None]:
+        """All weight steps of one epoch; mean loss, and accuracy for class labels.
+
+        after_step: told after each how many there have been in the run
+        """
         config, count = self.config, len(self.inputs)
         order = torch.randperm(count, generator=stream(config.seed, "order", number))
         batches = order.to(self.device).split(config.batch_size)
-        noise_stream = stream(config.seed, "noise", number, self.device)
-        fix_statistics(self.network)
+        draws = stream(config.seed, self.purpose, number, self.device)
         self.begin()
         self._sums.zero_()
         for index, batch in enumerate(batches):
             progress = (number - 1 + index / len(batches)) / config.epochs
-            set_rate(self.optimiser, cosine(config.weight_rate, config.weight_rate_end, progress))
-            if self.ranges is not None:
-                set_rate(self.ranges, range_rate(config, progress))
-            self.take(batch, self.model.noise(len(batch), generator=noise_stream))
+            done = (number - 1) * len(batches) + index + 1
+            self.set_rates(progress, done)
+            self.take(batch, self.draw(len(batch), draws))
             if after_step is not None:
-                after_step((number - 1) * len(batches) + index + 1, progress)
+                after_step(done)
         loss, hits = (self._sums / count).tolist()
         return loss, hits if self.targets.ndim == 1 else None
 
     def begin(self) -> None:
-        """Choose how steps are taken: as a graph, but for data that nothing moves."""
-        graph = None if self.model.augmentation.is_identity else self._captured
-        if graph is not None:
-            graph.refresh()
-        self._one_step = graph or self._step
+        """Put the network into its mode, and choose how steps are taken."""
+        self.set_mode()
+        self._one_step = self._whole_step()
 
     def take(self, batch: Tensor, noise: Tensor) -> None:
-        """One step on the examples with these numbers, as `begin` chose."""
+        """One step on the examples with these numbers and draws, as `begin` chose."""
         with self.network_pass.searching():
             self._one_step(batch, noise)
+
+    def set_mode(self) -> None:
+        """The network as it is trained: statistics of BatchNorm are constants."""
+        fix_statistics(self.network)
+
+    def _whole_step(self) -> Callable[[Tensor, Tensor], None]:
+        """A step as it is or as a graph."""
+        if self._captured is None:
+            return self._step
+        self._captured.refresh()
+        return self._captured
 
     def _step(self, batch: Tensor, noise: Tensor) -> None:
         """One weight step on the examples with these numbers; adds to the epoch's sums."""
         self.optimiser.zero_grad(set_to_none=True)
-        if self.ranges is not None:
-            self.ranges.zero_grad(set_to_none=True)
         # Gradients of parts of the batch add up to those of the whole.
         for part in range(0, len(batch), self.micro_batch):
             own = batch[part : part + self.micro_batch]
@@ -304,19 +314,65 @@ class WeightSteps:
             self._sums[0] += loss.detach() * len(own)
             if len(own) < len(batch):
                 loss = loss * (len(own) / len(batch))
-            if part == 0 and self.recipe.ranges == "loss":
-                reward = reward_for_width(self.model.augmentation)
-                loss = loss - self.config.augerino_weight * reward
+            if part == 0:
+                loss = self._rewarded(loss)
             loss.backward()
             if self.targets.ndim == 1:
                 self._sums[1] += (outputs.detach().argmax(1) == self.targets[own]).sum()
-        if self.recipe.evidence:
-            parameters = dict(self.network.named_parameters())
-            self.prior.add_penalty_gradients(parameters, 1 / len(self.inputs))
+        self._add_penalty()
         self.optimiser.step()
+
+    def _rewarded(self, loss: Tensor) -> Tensor:
+        """The loss with what a batch has besides, once."""
+        return loss
+
+    def _add_penalty(self) -> None:
+        """Add what gradients have besides those of the loss."""
+
+    def _state(self) -> Iterator[Tensor]:
+        """What a captured step reads beside its arguments."""
+        yield from (self.inputs, self.targets, self._sums)
+        yield from tensors_of(self.network, self.likelihood)
+        yield from self.held()
+
+    def held(self) -> Iterator[Tensor]:
+        """Rates and moments of the optimisers that steps use."""
+        return held_by(self.optimiser)
+
+
+class OrbitSteps(WeightSteps):
+    """Weight steps on averaged outputs, with the prior as a penalty.
+
+    Also makes the optimiser of the ranges. ranges: the same, where they follow the training loss
+    """
+
+    config: LearnSchedule
+
+    def __init__(self, trainer: Trainer[LearnSchedule]) -> None:
+        config = trainer.config
+        self.model, self.prior, self.recipe = trainer.model, trainer.prior, trainer.recipe
+        optimiser = adam(
+            [p for p in trainer.network.parameters() if p.requires_grad],
+            rate=config.weight_rate,
+            decay=0.0 if self.recipe.evidence else config.augerino_decay,
+        )
+        super().__init__(trainer, optimiser)
+        if trainer.ranges:
+            betas = (0.9, config.range_memory)
+            own = adam(trainer.ranges, rate=config.range_rate, betas=betas)
+            trainer.optimisers["ranges"] = own
+        follows_loss = self.recipe.ranges == "loss"
+        self.ranges = trainer.optimisers.get("ranges") if follows_loss else None
         if self.ranges is not None:
-            self.ranges.step()
-            self.model.augmentation.project()
+            self._captured = None
+
+    def draw(self, examples: int, generator: torch.Generator) -> Tensor:
+        return self.model.noise(examples, generator=generator)
+
+    def set_rates(self, progress: float, step: int) -> None:
+        super().set_rates(progress, step)
+        if self.ranges is not None:
+            set_rate(self.ranges, range_rate(self.config, progress))
 
     def loss_of(self, examples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss of some examples with their noise, and their averaged outputs."""
@@ -329,11 +385,36 @@ class WeightSteps:
             return average_of_losses(self.likelihood, moved, targets, copies), outputs
         return self.likelihood.training_loss(outputs, targets), outputs
 
+    def _whole_step(self) -> Callable[[Tensor, Tensor], None]:
+        """As it is where nothing is moved: there are no copies to make."""
+        return self._step if self.model.augmentation.is_identity else super()._whole_step()
+
+    def _step(self, batch: Tensor, noise: Tensor) -> None:
+        if self.ranges is not None:
+            self.ranges.zero_grad(set_to_none=True)
+        super()._step(batch, noise)
+        if self.ranges is not None:
+            self.ranges.step()
+            self.model.augmentation.project()
+
+    def _rewarded(self, loss: Tensor) -> Tensor:
+        if self.recipe.ranges != "loss":
+            return loss
+        return loss - self.config.augerino_weight * reward_for_width(self.model.augmentation)
+
+    def _add_penalty(self) -> None:
+        if self.recipe.evidence:
+            parameters = dict(self.network.named_parameters())
+            self.prior.add_penalty_gradients(parameters, 1 / len(self.inputs))
+
+    def held(self) -> Iterator[Tensor]:
+        yield from super().held()
+        if self.ranges is not None:
+            yield from held_by(self.ranges)
+
     def _state(self) -> Iterator[Tensor]:
-        """What a captured step reads beside its arguments."""
-        yield from (self.inputs, self.targets, self._sums)
-        yield from tensors_of(self.model, self.prior, self.likelihood)
-        yield from held_by(self.optimiser)
+        yield from super()._state()
+        yield from tensors_of(self.model.augmentation, self.prior)
 
 
 def tensors_of(*modules: nn.Module) -> Iterator[Tensor]:

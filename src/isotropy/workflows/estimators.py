@@ -40,8 +40,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError, check_choice, check_finite, shape_text
 from isotropy.data.arrays import standard_inputs, tensor_from
 from isotropy.data.labelled import LabelledData
-from isotropy.evidence.settings import LearnConfig, Objective
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import LearnConfig, Objective, stream
 from isotropy.networks.averaging.augmentations import Symmetry
 from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
 from isotropy.symmetry.actions.action import Action

@@ -8,7 +8,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import stream
 from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.symmetry.actions.images import AffineAction
 from isotropy.symmetry.actions.warp import half_extent, pixel_centres

@@ -24,11 +24,9 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.predictive import METHODS, Predictive, calibration
 from isotropy.evidence.search.selection import candidates_of
-from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective, stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
 from isotropy.networks.averaging.augmentations import (
@@ -212,16 +210,11 @@ def learn(
         settings = settings_from(settings, found)
         run = prepare_run(model, split, settings, **options)
     run = in_folder(run, folder, resume=resume, screening=screening, search=found)
-    trainer, tested = run.trainer, run.split.test
+    trainer = run.trainer
     if started is not None and not is_told:
         started(trainer.config, trainer.epoch)
-    if remark is not None and trainer.epoch < trainer.config.epochs:
-        trainer.remark = remark
-        remark("trying one batch of every part of the run")
-        estimate = estimate_run(trainer, 0 if tested is None else len(tested))
-        # A whole period is trained a second time, by half, to see whether all of it is needed.
-        runs = 2 if found is not None and halved(found) else 1
-        remark(f"{estimate.of_runs(runs).text} to go")
+    # A whole period is trained a second time, by half, to see whether all of it is needed.
+    run.tell_estimate(remark, runs=2 if found is not None and halved(found) else 1)
     begun, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
     run.save()  # before the verdicts, so that they can be interrupted

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.evidence.settings import TEST_SAMPLES, LearnConfig
-from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.evidence.settings import LearnConfig
+from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.building import rebuilt
 from isotropy.networks.pathways.relax import relax, relaxed_cnn

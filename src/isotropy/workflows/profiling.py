@@ -23,7 +23,7 @@ from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.kinds import kind_named
 from isotropy.data.labelled import Split
 from isotropy.evidence.machine import fit_curvature_batch
-from isotropy.evidence.profiles import default_amounts, peak_of, rank_correlation
+from isotropy.evidence.search.amounts import default_amounts, peak_of, rank_correlation
 from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.networks.averaging.mixtures import augmentation_over

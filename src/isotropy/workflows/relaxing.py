@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.checks import CallerError, shape_text
-from isotropy.curvature.recording import evaluation_mode
-from isotropy.data.labelled import LabelledData, Split
+from isotropy.checks import CallerError
+from isotropy.data.labelled import Split
 from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule
 from isotropy.evidence.layers.structure import relaxed_layers
-from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer
-from isotropy.evidence.scoring import plain_scores
+from isotropy.evidence.layers.training import LayerEpoch, structures
+from isotropy.evidence.predictive import plain_scores
+from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
@@ -44,6 +44,7 @@ from isotropy.workflows.runs import (
     fingerprint,
     kept_in,
     read_split,
+    tensors_for,
     write_page,
     write_run,
 )
@@ -76,7 +77,7 @@ class RelaxResult:
     record: dict[str, Any]
     config: dict[str, Any]
     split: Split = field(repr=False)
-    trainer: LayerTrainer = field(repr=False)
+    trainer: Trainer[RelaxSchedule] = field(repr=False)
 
     @property
     def layers(self) -> list[dict[str, Any]]:
@@ -134,6 +135,7 @@ def learn_layers(
     resume: bool = False,
     started: Callable[[RelaxSchedule, int], None] | None = None,
     progress: Callable[[RelaxProgress], None] | None = None,
+    remark: Callable[[str], None] | None = None,
     network: NetworkSpecification | None = None,
     describe: Mapping[str, Any] | None = None,
     request: Mapping[str, Any] | None = None,
@@ -150,6 +152,7 @@ def learn_layers(
               overwritten
     started   told once, when all is checked: the run's schedule, and how many epochs are done
     progress  told after every epoch
+    remark    told sentences: what the run will take
     network   how the model is built again from words, for the run folder
     describe  further entries of the record, such as "task" and "pathways"
     request   what the command line was asked for, for the run folder
@@ -173,6 +176,7 @@ def learn_layers(
     trainer = run.trainer
     if started is not None:
         started(trainer.config, trainer.epoch)
+    run.tell_estimate(remark)
     begun, seconds_before = time.monotonic(), trainer.seconds
     for row in run.epochs(CHECKPOINT_SECONDS):
         if progress is not None:
@@ -247,7 +251,7 @@ def _prepared(
     settings: RelaxConfig,
     device: str | torch.device | None,
     network: NetworkSpecification,
-) -> KeptRun[LayerTrainer]:
+) -> KeptRun[Trainer[RelaxSchedule]]:
     """A run that keeps nothing yet."""
     place = device_of(model) if device is None else torch.device(device)
     schedule = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
@@ -255,8 +259,12 @@ def _prepared(
     likelihood = likelihood_named(
         "categorical" if split.train.is_classification else "gaussian"
     ).to(place)
-    _check_outputs(trained, split.train, place)
-    trainer = LayerTrainer(trained, likelihood, schedule, *_on(split.train, trained, place))
+    trainer = Trainer(trained, likelihood, schedule, *tensors_for(trained, split.train, place))
+    if trainer.outputs != split.train.num_outputs:
+        raise CallerError(
+            f"network outputs: expected (batch, {split.train.num_outputs}) for {split.train.name}, "
+            f"got (batch, {trainer.outputs})"
+        )
     config = {
         "schema": 1,
         "kind": KIND,
@@ -272,14 +280,14 @@ def _prepared(
     return KeptRun(trainer, split, config)
 
 
-def _record(run: KeptRun[LayerTrainer], *, hardened: bool) -> dict[str, Any]:
+def _record(run: KeptRun[Trainer[RelaxSchedule]], *, hardened: bool) -> dict[str, Any]:
     """What was learned by a run that has ended."""
     trainer, split, last = run.trainer, run.split, run.history[-1]
     settings, trained = trainer.config, trainer.network
-    structures, log_evidence = trainer.structures()
+    found, log_evidence = structures(trainer)
     trained.eval()
     hyper_steps = sum(row["log_evidence"] is not None for row in run.history)
-    layers = [structure.as_dict() for structure in structures]
+    layers = [structure.as_dict() for structure in found]
     for layer in layers:
         if settings.objective == "laplace" and not hyper_steps and len(layer["effective"]) > 1:
             layer["became"] = None  # shares are those of precisions that nothing has moved
@@ -328,30 +336,6 @@ def _hardened(
         "test_accuracy": None if scores is None else scores.accuracy,
         "test_nll": None if scores is None else -scores.log_likelihood,
     }
-
-
-def _on(
-    data: LabelledData, network: nn.Module, place: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    dtype = next((p.dtype for p in network.parameters()), torch.float32)
-    targets = data.targets if data.is_classification else data.targets.to(dtype)
-    return data.inputs.to(place, dtype), targets.to(place)
-
-
-def _check_outputs(network: nn.Module, data: LabelledData, place: torch.device) -> None:
-    inputs, _ = _on(data.take(torch.arange(min(2, len(data)))), network, place)
-    try:
-        with evaluation_mode(network), torch.no_grad():
-            outputs = network(inputs)
-    except RuntimeError as error:
-        raise CallerError(
-            f"{data.name}: the network cannot be run on inputs {shape_text(inputs)}: {error}"
-        ) from error
-    if tuple(outputs.shape) != (len(inputs), data.num_outputs):
-        raise CallerError(
-            f"network outputs: expected ({len(inputs)}, {data.num_outputs}) for {data.name}, got "
-            f"{tuple(outputs.shape)}"
-        )
 
 
 def _warnings(network: nn.Module, inputs: torch.Tensor, config: RelaxConfig) -> list[str]:

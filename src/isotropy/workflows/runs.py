@@ -1,8 +1,8 @@
-"""A run before its first epoch: settings resolved, trainer built, run folder begun or read.
+"""How a run begins: data read, settings resolved, trainer built, run folder begun or continued.
 
-What every workflow does first: read the data, and put a network and its actions together.
-
-Whether a run folder holds the run that is asked for: model, data, objective, schedule.
+A `KeptRun` is all that a run needs to go on; every verb that trains has one. A folder is continued
+only if it holds the run that is asked for: the same model, data, objective and schedule
+(`check_same_run`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,8 +22,9 @@ from isotropy.checks import CallerError
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import read
+from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch
-from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule
+from isotropy.evidence.settings import LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import likelihood_named
@@ -37,7 +38,6 @@ from isotropy.records import (
     CONFIG,
     REPORT,
     RESULT,
-    Resumable,
     load_trainer,
     make_folder,
     plain,
@@ -111,22 +111,26 @@ def make_trainer(
     actions: Actions,
     config: LearnSchedule,
     place: torch.device,
-) -> Trainer:
+) -> Trainer[LearnSchedule]:
     network = copy.deepcopy(model).to(place)
-    dtype = next((p.dtype for p in network.parameters()), torch.float32)
-    augmentation = augmentation_for(config, actions, dtype=dtype).to(place)
-    if RECIPES[config.objective].learns or not augmentation.is_identity:
+    inputs, targets = tensors_for(network, train, place)
+    augmentation = augmentation_for(config, actions, dtype=inputs.dtype).to(place)
+    if config.recipe.learns or not augmentation.is_identity:
         check_actions(augmentation, train)
     likelihood = likelihood_named(config.likelihood if train.is_classification else "gaussian").to(
         place
     )
-    return Trainer(
-        InvariantModel(network, augmentation, config.samples),
-        likelihood,
-        config,
-        train.inputs.to(place, dtype),
-        train.targets.to(place) if train.is_classification else train.targets.to(place, dtype),
-    )
+    averaged = InvariantModel(network, augmentation, config.samples)
+    return Trainer(averaged, likelihood, config, inputs, targets)
+
+
+def tensors_for(
+    network: nn.Module, data: LabelledData, place: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets on a device, in the network's type; labels stay whole numbers."""
+    dtype = next((p.dtype for p in network.parameters()), torch.float32)
+    targets = data.targets if data.is_classification else data.targets.to(dtype)
+    return data.inputs.to(place, dtype), targets.to(place)
 
 
 def check_actions(augmentation: Augmentation, train: LabelledData) -> None:
@@ -209,7 +213,7 @@ SCREENING = "screening.json"
 SEARCH = "search.json"
 """The same of its search."""
 
-AnyTrainer = TypeVar("AnyTrainer", bound=Resumable)
+AnyTrainer = TypeVar("AnyTrainer", bound=Trainer[Any])
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,18 @@ class KeptRun(Generic[AnyTrainer]):
         """Write the checkpoint, where there is a folder."""
         if self.folder is not None:
             save_trainer(self.folder, self.trainer, self.history)
+
+    def tell_estimate(self, remark: Callable[[str], None] | None, runs: int = 1) -> None:
+        """Say what the epochs that are left will take; long evidence passes are told of too.
+
+        runs: how many runs of this length are to come, this one among them
+        """
+        if remark is None or self.trainer.epoch >= self.trainer.config.epochs:
+            return
+        self.trainer.remark = remark
+        remark("trying one batch of every part of the run")
+        tested = 0 if self.split.test is None else len(self.split.test)
+        remark(f"{estimate_run(self.trainer, tested).of_runs(runs).text} to go")
 
     def scored(self) -> tuple[Tensor, Tensor] | None:
         """Test inputs and targets as the trainer scores them; None without test data."""
@@ -253,7 +269,7 @@ class KeptRun(Generic[AnyTrainer]):
 
 
 @dataclass(frozen=True)
-class PreparedRun(KeptRun[Trainer]):
+class PreparedRun(KeptRun[Trainer[LearnSchedule]]):
     """A run of `isotropy.learn`, with the records of what it starts from."""
 
     screening: Mapping[str, Any] | None = None
@@ -273,7 +289,7 @@ def prepare_run(
     """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
     place = torch.device(device) if device is not None else device_of(model)
     resolved = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
-    if RECIPES[settings.objective].evidence:
+    if settings.recipe.evidence:
         check_factor_memory(model, settings.curvature, place)
     if settings.curvature_batch is None:
         resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)

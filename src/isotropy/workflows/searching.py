@@ -37,8 +37,7 @@ from torch import Tensor
 
 from isotropy.evidence.search.selection import LEAST_GAIN, Search, candidates_of, search
 from isotropy.evidence.search.trials import Amounts, Trial, Trials
-from isotropy.evidence.settings import LearnConfig
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import LearnConfig, stream
 from isotropy.evidence.verdict import NOTHING_LEARNED, nothing_learned
 from isotropy.records import CHECKPOINT, plain
 from isotropy.report.wording import spoken_name

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import kind_named
 from isotropy.data.variants import FlipsAndShifts
-from isotropy.evidence.settings import PRECISIONS, Precision, Schedule, Settings
+from isotropy.evidence.settings import PRECISIONS, Precision, Recipe, Schedule, Settings
 from isotropy.kernels.compiled import pays
 
 Objective = Literal["laplace", "map"]
@@ -48,7 +48,8 @@ class RelaxConfig(Settings):
     batch_size       examples a weight step
     curvature        kfac-ggn, kfac-mc or kfac-ef (`curvature.kinds`)
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
-    micro_batch      examples held at once in a weight step; the same. None: as many as fit
+    micro_batch      examples held at once in a weight step; the same, unless the network normalises
+                     by statistics of the batch. None: as many as fit
     curvature_examples  examples of an evidence pass during training, drawn anew for each, which
                      stand for all; 0: all. The last pass, which results are from, has all
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
@@ -141,7 +142,11 @@ class RelaxConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RelaxSchedule(RelaxConfig, Schedule):
-    """The settings that a run was given; see `RelaxConfig`."""
+    """The settings that a run was given; see `RelaxConfig`. Nothing is averaged over copies."""
+
+    fallback = "refuse"
+    test_samples = 0
+    recipe = Recipe("absent", samples=1)
 
     epochs: int
     batch_size: int

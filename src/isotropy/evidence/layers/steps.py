@@ -1,10 +1,10 @@
-"""Steps on precisions that foresee how the weights will follow.
+"""Steps of relaxed training: precisions that foresee the weights, weights of any precision.
 
 The evidence at fixed weights has its best precision where δ = γ/‖θ‖². Weights that the data does
 not need shrink when δ grows, δ grows again, and a pathway takes a hundred turns to be gone: with a
 least-squares solution of c/h (c < 1) in directions of curvature h, each turn multiplies δ by 1/c.
-Near a mode θ of precision δ₀ the loss is quadratic, and the mode of another precision is known: in
-an eigenvector of the block, with w the weight along it,
+Near a mode θ of precision δ₀ the loss is quadratic, and the mode of another precision is known
+(`MovingMode`): in an eigenvector of the block, with w the weight along it,
 
     w(δ) = w (h + δ₀)/(h + δ)
 
@@ -15,18 +15,17 @@ those of the evidence at fixed weights, so that both have the same fixed points;
 in a few turns (and is exact for a linear model with Gaussian noise). Directions without curvature
 add a bounded amount, w² δ₀ (1 − δ₀/δ)/2, and do no harm.
 
-Adam on the loss, with Gaussian priors of any precision taken in by a proximal step.
+Weights then meet precisions without bound. `ProximalAdam` is Adam on the mean loss alone, with
+moments m and v of its gradient, and takes the priors in by a proximal step:
 
-    m, v   moments of the gradient g of the mean loss alone
     θ ← (θ − r m̂/(√v̂ + ε)) / (1 + r d/(√v̂ + ε))            d = δ/N, r the rate
 
 The denominator is the exact minimiser of the penalty ½ d θ² in the metric that Adam gives to the
 step. At rest  m̂ = −d θ,  the same point as with the penalty in the gradient; but there precisions
 above 2/(r d) make steps that overshoot, and below it they rob the loss of its share in v. Here no
-precision is too high: as δ goes to infinity θ goes to zero and stays finite on the way.
-
-Rates, step counts and precisions are tensors on the parameters' device, so that a step can be part
-of a CUDA graph.
+precision is too high: as δ goes to infinity θ goes to zero and stays finite on the way. Rates, step
+counts and precisions are tensors on the parameters' device, so that a step can be part of a CUDA
+graph.
 """
 
 from __future__ import annotations
@@ -116,12 +115,13 @@ class ProximalAdam:
         self.betas = betas
         device = self.parameters[0].device
         self.rate = torch.tensor(rate, device=device, dtype=torch.float64)
+        self.param_groups = [{"params": self.parameters, "lr": self.rate}]
         self.steps = torch.zeros((), device=device, dtype=torch.float64)
         self.decays = torch.zeros(len(self.parameters), device=device)
         self.means = [torch.zeros_like(each) for each in self.parameters]
         self.squares = [torch.zeros_like(each) for each in self.parameters]
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients."""
         for each in self.parameters:
             each.grad = None

@@ -19,7 +19,7 @@ what no convolution knows, such as where a digit is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -79,15 +79,12 @@ class LayerStructure:
     def as_dict(self) -> dict[str, Any]:
         """As in records."""
         uses = self.pathways.items()
+        columns = ("normalised", "parameters", "prior_precision", "weight_norm", "contribution")
         return {
             "name": self.name,
             "became": self.became,
             "effective": self.relative,
-            "normalised": {kind: use.normalised for kind, use in uses},
-            "parameters": {kind: use.parameters for kind, use in uses},
-            "prior_precision": {kind: use.prior_precision for kind, use in uses},
-            "weight_norm": {kind: use.weight_norm for kind, use in uses},
-            "contribution": {kind: use.contribution for kind, use in uses},
+            **{name: {kind: getattr(use, name) for kind, use in uses} for name in columns},
             "bias_map": self.bias_map,
             "precisions": {
                 f"{kind}.{name}": value
@@ -146,36 +143,26 @@ def layer_structures(
     precisions = {name: float(value.detach()) for name, value in evidence.precisions(fit).items()}
     found = []
     for layer, module in relaxed_layers(network).items():
-        raw: dict[str, tuple[int, float, float, float, dict[str, float]]] = {}
+        uses = {}
         for kind, pathway in module.members().items():
             prefix = pathway_prefix(layer, kind)
             names = [prefix + name for name in pathway.weights]
-            own = {
-                name.removeprefix(prefix): value
-                for name, value in precisions.items()
-                if name.startswith(prefix)
-            }
-            raw[kind] = (
-                sum(fit.sizes[name] for name in names),
-                sum(effective[name] for name in names),
-                sum(float(fit.squared_norms[name]) for name in names),
-                max(precisions[name] for name in names),
-                own,
-            )
-        total = sum(gamma / size for size, gamma, *_ in raw.values())
-        uses = {
-            kind: PathwayUse(
+            size = sum(fit.sizes[name] for name in names)
+            gamma = sum(effective[name] for name in names)
+            own = {n.removeprefix(prefix): d for n, d in precisions.items() if n.startswith(prefix)}
+            uses[kind] = PathwayUse(
                 parameters=size,
                 effective=gamma,
                 normalised=gamma / size,
-                relative=gamma / size / total if total > 0 else 0.0,
-                prior_precision=precision,
-                weight_norm=norm,
+                relative=0.0,
+                prior_precision=max(precisions[name] for name in names),
+                weight_norm=sum(float(fit.squared_norms[name]) for name in names),
                 precisions=own,
                 contribution=(module.contributions or {}).get(kind),
             )
-            for kind, (size, gamma, norm, precision, own) in raw.items()
-        }
+        total = sum(use.normalised for use in uses.values())
+        if total > 0:
+            uses = {k: replace(use, relative=use.normalised / total) for k, use in uses.items()}
         found.append(LayerStructure(layer, uses, module.bias_map))
     return found
 

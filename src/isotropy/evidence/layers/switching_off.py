@@ -36,7 +36,7 @@ from isotropy.evidence.layers.structure import (
     relaxed_layers,
     watch,
 )
-from isotropy.evidence.scoring import plain_scores
+from isotropy.evidence.predictive import plain_scores
 from isotropy.networks.pathways.pathway import Pathway
 from isotropy.networks.pathways.relaxed_layer import symmetry_rank
 

@@ -1,32 +1,27 @@
-"""Weights and the precision of every pathway learned in one run: layer-wise equivariance.
+"""Layer-wise equivariance: the precision of every pathway, learned with the weights.
 
-An epoch takes one weight step per mini-batch on  mean loss + (1/2N) Σ_l δ_l ‖θ_l‖², one precision
-δ_l a parameter tensor (`steps`). With the objective `laplace`, once the network has begun
-to learn, every few epochs one pass over the data gives the curvature, and some steps of Adam on
-log δ follow the Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing
-how the weights will follow (`steps`). A pathway that the data does not need shrinks; in the
-second half of a run those that the evidence is better without are set to zero (`switching_off`).
-With `map` precisions stay as they are.
-
-Only weight steps see augmented images, never the evidence. As in `training`, a saved and resumed
-run ends with the numbers of an unbroken one.
+What a run of relaxed layers has of its own in the training loop (`evidence.training`). Weight steps
+are on  mean loss + (1/2N) Σ_l δ_l ‖θ_l‖², one precision δ_l a parameter tensor, which a proximal
+step of Adam takes in (`steps`). With the objective `laplace`, once the network has begun to learn,
+every few epochs one pass over the data gives the curvature, and some steps of Adam on log δ follow
+the Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing how the
+weights will follow (`steps`). A pathway that the data does not need shrinks; in the second half of
+a run those that the evidence is better without are set to zero (`switching_off`). With `map`
+precisions stay as they are. Only weight steps see augmented images, never the evidence.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kinds import kind_named
-from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
+from isotropy.evidence.hyper_steps import HyperSteps
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceFit
 from isotropy.evidence.layers.settings import AUGMENTATIONS, RelaxSchedule
 from isotropy.evidence.layers.steps import MovingMode, ProximalAdam
 from isotropy.evidence.layers.structure import (
@@ -36,13 +31,13 @@ from isotropy.evidence.layers.structure import (
     note_contributions,
 )
 from isotropy.evidence.layers.switching_off import OFF_PRECISION, switch_off
-from isotropy.evidence.priors import GaussianPrior
-from isotropy.evidence.scoring import Scores, plain_scores
-from isotropy.evidence.settings import cosine, multiplying_in
-from isotropy.evidence.streams import stream
-from isotropy.evidence.weight_steps import CapturedFunction, can_capture
-from isotropy.kernels.compiled import NetworkPass
-from isotropy.likelihoods import Likelihood
+from isotropy.evidence.predictive import Scores
+from isotropy.evidence.settings import cosine, multiplying_in, stream
+from isotropy.evidence.weight_steps import WeightSteps, set_rate
+from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
+
+if TYPE_CHECKING:
+    from isotropy.evidence.training import Trainer
 
 WARM_UP = 200
 """Weight steps over which the rate grows to its start: Adam's first ones are all of one size, and
@@ -57,262 +52,222 @@ CONTRIBUTING = 1000
 """Training examples from which contributions of pathways are measured."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LayerEpoch:
     """What is known after an epoch; None where it was not computed then."""
 
     epoch: int
     train_loss: float
     train_accuracy: float | None
-    log_evidence: float | None
+    log_evidence: float | None = None
     test_accuracy: float | None
     test_nll: float | None
     seconds: float
-    layers: list[dict[str, Any]] | None
+    layers: list[dict[str, Any]] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-
-class LayerTrainer:
-    """One run: `run_epoch` until `epoch == config.epochs`, then `structures`.
-
-    network: with or without relaxed layers, on the device of inputs (examples, …) and targets
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        likelihood: Likelihood,
-        config: RelaxSchedule,
-        inputs: Tensor,
-        targets: Tensor,
-    ) -> None:
-        self.network, self.likelihood, self.config = network, likelihood, config
-        self.inputs, self.targets = inputs, targets
-        self.device = inputs.device
-        curvature = KFAC(network, kind_named(config.curvature))
-        self.prior = GaussianPrior(
-            network, curvature.parameter_names, "tensor", config.prior_precision
-        ).to(self.device)
-        if config.objective == "laplace":
-            free = set(free_parameters(network)) & set(curvature.parameter_names)
-            self.prior.set_precision(free, config.free_precision)
-        self.evidence = LaplaceEvidence(network, likelihood, self.prior, curvature)
-        self.hyper = torch.optim.Adam(
-            [self.prior.log_precisions, *likelihood.parameters()], lr=config.prior_rate
-        )
-        named = {n: p for n, p in network.named_parameters() if p.requires_grad}
-        self._names = list(named)
-        self.off: dict[tuple[str, str], list[str]] = {}
-        self.optimiser = ProximalAdam(list(named.values()), rate=config.weight_rate)
-        self.optimisers = {"prior": self.hyper, "weights": self.optimiser}
-        self._write_decays()
-        self.augmentation = AUGMENTATIONS[config.augmentation]
-        self.network_pass = NetworkPass(
-            network,
-            self.device,
-            compiled=config.compiled,
-            autocast=config.precision == "bfloat16",
-        )
-        self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        self._step = self._plain_step
-        if config.captured and can_capture(network, self.device):
-            self._step = CapturedFunction(self._plain_step, self._state)  # type: ignore[assignment]
-        # A regression that explains nothing has its noise to say so.
-        self.has_learned = targets.ndim > 1
-        self._chance = 0.0 if self.has_learned else math.log(int(targets.max()) + 1)
-        self.epoch = 0
-        self.seconds = 0.0
-
-    # -- what a checkpoint holds -----------------------------------------------------------
-
-    def modules(self) -> dict[str, nn.Module]:
-        return {"network": self.network, "prior": self.prior, "likelihood": self.likelihood}
-
-    def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        off = [[layer, kind, names] for (layer, kind), names in self.off.items()]
-        return {}, {"off": off, "has_learned": self.has_learned}
-
-    def load_own_state(self, _: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-        self.off = {(layer, kind): list(names) for layer, kind, names in record["off"]}
-        self.has_learned = bool(record["has_learned"])
-        self._write_decays()
-
-    # -- one epoch -------------------------------------------------------------------------
-
-    def run_epoch(self, test: tuple[Tensor, Tensor] | None = None) -> LayerEpoch:
-        """One pass of weight steps, a hyper step and scores on `test` when due."""
-        with multiplying_in(self.config.precision, self.device):
-            return self._run_epoch(test)
-
-    def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> LayerEpoch:
-        config = self.config
-        started = time.perf_counter()
-        self.epoch += 1
-        loss, accuracy = self._weight_steps()
-        if not math.isfinite(loss):
-            raise NotFiniteError(
-                f"the training loss is {loss} in epoch {self.epoch}; lower the weight rate "
-                f"({config.weight_rate})"
-            )
-        evidence, layers = None, None
-        self.has_learned |= loss < HAS_LEARNED * self._chance
-        if self._hyper_step_due():
-            fit = self.fit_for_steps()
-            evidence = self._precision_steps(fit)
-            if self.epoch >= SETTLED * config.epochs:
-                self._switch_off(fit)
-            layers = [{"name": s.name, "effective": s.relative} for s in self._structures(fit)]
-        due = self.epoch == config.epochs or self.epoch % config.evaluate_every == 0
-        scores = self.score(*test) if test is not None and due else None
-        self.seconds += time.perf_counter() - started
-        return LayerEpoch(
-            epoch=self.epoch,
-            train_loss=loss,
-            train_accuracy=accuracy,
-            log_evidence=evidence,
+    @classmethod
+    def of(cls, _: Trainer[Any], scores: Scores | None, __: None, **numbers: Any) -> LayerEpoch:
+        """The record of an epoch; numbers: those of weight and hyper steps."""
+        return cls(
+            **numbers,
             test_accuracy=None if scores is None else scores.accuracy,
             test_nll=None if scores is None else -scores.log_likelihood,
-            seconds=self.seconds,
-            layers=layers,
         )
 
-    def _weight_steps(self) -> tuple[float, float | None]:
-        config, count = self.config, len(self.inputs)
-        order = torch.randperm(count, generator=stream(config.seed, "order", self.epoch))
-        batches = order.to(self.device).split(config.batch_size)
-        draws = stream(config.seed, "augmentation", self.epoch, self.device)
-        if isinstance(self._step, CapturedFunction):
-            self._step.refresh()
-        self._sums.zero_()
+
+class Untransformed(Augmentation):
+    """One copy of each example, as it is: what a network alone is averaged over."""
+
+    @property
+    def is_identity(self) -> bool:
+        return True
+
+    def noise(
+        self,
+        batch: int,
+        samples: int,
+        *,
+        generator: torch.Generator | None = None,
+        antithetic: bool = False,
+    ) -> Tensor:
+        """(batch, 1, 0): nothing is drawn."""
+        return torch.zeros(batch, 1, 0)
+
+    def forward(self, data: Tensor, noise: Tensor) -> Tensor:
+        return data[:, None]
+
+    def coordinates(self, noise: Tensor) -> Tensor:
+        return noise
+
+    def learnable(self) -> list[nn.Parameter]:
+        return []
+
+    def project(self) -> None:
+        """There is nothing to bring back."""
+
+    def symmetries(self) -> list[Symmetry]:
+        return []
+
+    def law(self) -> dict[str, Any]:
+        return {}
+
+
+def pathway_prior(
+    config: RelaxSchedule, network: nn.Module, names: tuple[str, ...], _: Tensor
+) -> GaussianPrior:
+    """One precision a tensor; fully connected pathways beside others start at a higher one."""
+    prior = GaussianPrior(network, names, "tensor", config.prior_precision)
+    if config.objective == "laplace":
+        prior.set_precision(set(free_parameters(network)) & set(names), config.free_precision)
+    return prior
+
+
+class ProximalSteps(WeightSteps):
+    """Weight steps of a relaxed network: images may be augmented, the prior is in the optimiser."""
+
+    purpose, warm_up = "augmentation", WARM_UP
+    optimiser: ProximalAdam
+
+    def __init__(self, trainer: Trainer[RelaxSchedule]) -> None:
+        named = {n: p for n, p in trainer.network.named_parameters() if p.requires_grad}
+        self.names = list(named)
+        self.augmentation = AUGMENTATIONS[trainer.config.augmentation]
+        optimiser = ProximalAdam(list(named.values()), rate=trainer.config.weight_rate)
+        super().__init__(trainer, optimiser)
+
+    def draw(self, examples: int, generator: torch.Generator) -> Tensor:
+        if self.augmentation is None:
+            return torch.empty(examples, 0, device=self.device)
+        return self.augmentation.draw(examples, generator)
+
+    def set_mode(self) -> None:
         self.network.train()
-        for index, batch in enumerate(batches):
-            progress = (self.epoch - 1 + index / len(batches)) / config.epochs
-            rate = cosine(config.weight_rate, config.weight_rate_end, progress)
-            done = (self.epoch - 1) * len(batches) + index + 1
-            self.optimiser.rate.fill_(rate * min(1.0, done / WARM_UP))
-            drawn = [] if self.augmentation is None else [self.augmentation.draw(len(batch), draws)]
-            with self.network_pass.searching():
-                self._step(batch, *drawn)
-        loss, hits = (self._sums / count).tolist()
-        return loss, hits if self.targets.ndim == 1 else None
 
-    def _plain_step(self, batch: Tensor, draws: Tensor | None = None) -> None:
-        """One weight step on the examples with these numbers; adds to the epoch's sums."""
-        images, targets = self.inputs[batch], self.targets[batch]
-        if draws is not None and self.augmentation is not None:
-            images = self.augmentation(images, draws)
-        self.optimiser.zero_grad()
+    def loss_of(self, examples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        images = self.inputs[examples]
+        if self.augmentation is not None:
+            images = self.augmentation(images, noise)
         outputs = self.network_pass(images)
-        loss = self.likelihood.training_loss(outputs, targets)
-        loss.backward()
-        self._sums[0] += loss.detach() * len(batch)
-        if self.targets.ndim == 1:
-            self._sums[1] += (outputs.detach().argmax(1) == targets).sum()
-        self.optimiser.step()
+        return self.likelihood.training_loss(outputs, self.targets[examples]), outputs
 
-    def _state(self) -> Iterator[Tensor]:
-        """What a captured step reads beside its arguments."""
-        yield from (self.inputs, self.targets, self._sums)
-        yield from self.network.parameters()
-        yield from self.network.buffers()
-        yield from self.optimiser.state()
-
-    # -- the evidence ----------------------------------------------------------------------
-
-    def _hyper_step_due(self) -> bool:
-        config = self.config
-        after = self.epoch - config.burn_in
-        due = after >= 0 and after % config.update_every == 0
-        return config.objective == "laplace" and self.has_learned and due
-
-    def batches(self, limit: int | None = None) -> Iterator[Batch]:
-        """Training data for an evidence pass: all of it in order, or so many drawn at random."""
-        config, count = self.config, len(self.inputs)
-        chosen = torch.arange(count)
-        if limit and limit < count:
-            order = stream(config.seed, "curvature", self.epoch)
-            chosen = torch.randperm(count, generator=order)[:limit]
-        labels = stream(config.seed, "labels", self.epoch, self.device)
-        for part in chosen.to(self.device).split(config.curvature_batch):
-            yield Batch(self.inputs[part], self.targets[part], Copies(1), labels, is_checked=True)
-
-    def fit(self) -> LaplaceFit:
-        """Curvature and likelihood of the weights as they are: all data, eigenvalues alone."""
-        return self.evidence.fit(self.batches(), values_only=True)
-
-    def fit_for_steps(self) -> LaplaceFit:
-        """The same with eigenvectors, and of some examples that stand for all if so configured."""
-        limit = self.config.curvature_examples
-        if not limit or limit >= len(self.inputs):
-            return self.evidence.fit(self.batches())
-        found = self.evidence.fit_of_few(self.batches(limit))
-        return replace(found, stands_for=len(self.inputs))
-
-    def _precision_steps(self, fit: LaplaceFit) -> float:
-        """Some steps on log precisions (and noise); returns the evidence before them."""
-        config, moving = self.config, MovingMode(self.evidence, fit)
-        progress = (self.epoch - config.burn_in) / max(1, config.epochs - config.burn_in)
-        for group in self.hyper.param_groups:
-            group["lr"] = cosine(config.prior_rate, config.prior_rate_end, progress)
-        noise = list(self.likelihood.parameters())
-        with torch.no_grad():
-            before = float(self.evidence.value(fit))
-        if not math.isfinite(before):
-            raise NotFiniteError(
-                f"the log evidence is {before} in epoch {self.epoch}; lower the weight rate"
-            )
-        for _ in range(config.prior_steps):
-            self.hyper.zero_grad(set_to_none=True)
-            (moving.loss() / len(self.inputs)).backward()
-            if noise:
-                value = self.evidence.value(fit) / len(self.inputs)
-                for parameter, gradient in zip(
-                    noise, torch.autograd.grad(value, noise), strict=True
-                ):
-                    parameter.grad = -gradient
-            self.hyper.step()
-        self._write_decays()
-        return before
-
-    def _switch_off(self, fit: LaplaceFit) -> None:
-        """Set to zero, and keep there, pathways that the evidence is better without."""
-        limit = self.config.curvature_examples or CONTRIBUTING
-        order = stream(self.config.seed, "switching off", self.epoch)
-        chosen = torch.randperm(len(self.inputs), generator=order)[:limit].to(self.device)
-        self.off |= switch_off(
-            self.evidence, fit, self.inputs[chosen], self.targets[chosen], self.off
-        )
-        self._write_decays()
+    def held(self) -> Iterator[Tensor]:
+        return self.optimiser.state()
 
     @torch.no_grad()
-    def _write_decays(self) -> None:
+    def write_decays(self, prior: GaussianPrior) -> None:
         """δ/N of each parameter to the optimiser; zero for those without a prior."""
-        self.prior.set_precision(
-            {name for names in self.off.values() for name in names}, OFF_PRECISION
-        )
-        precisions = self.prior.precisions()
-        zero = self.prior.log_precisions.new_zeros(())
-        rows = [precisions.get(name, zero) for name in self._names]
+        precisions, zero = prior.precisions(), prior.log_precisions.new_zeros(())
+        rows = [precisions.get(name, zero) for name in self.names]
         self.optimiser.decays.copy_(torch.stack(rows) / len(self.inputs))
 
-    def structures(self) -> tuple[list[LayerStructure], float]:
-        """What every relaxed layer has become, and log Z in nats.
 
-        Notes on the layers what their pathways contribute, from some training examples.
-        """
-        with multiplying_in(self.config.precision, self.device):
-            note_contributions(self.network, self.inputs[:CONTRIBUTING])
-            fit = self.fit()
-            found = self._structures(fit)
+class PathwaySteps(HyperSteps):
+    """Steps on the precisions of pathways, and which of these are off.
+
+    off: names of parameters by layer and kind of pathway
+    """
+
+    def __init__(self, trainer: Trainer[RelaxSchedule]) -> None:
+        assert isinstance(trainer.weight_steps, ProximalSteps)
+        self.config, self.weight_steps = trainer.config, trainer.weight_steps
+        self.prior = trainer.prior
+        limit = trainer.config.curvature_examples
+        self.few = limit if limit < len(trainer.inputs) else 0
+        self.off: dict[tuple[str, str], list[str]] = {}
+        # A regression that explains nothing has its noise to say so.
+        self.has_learned = trainer.targets.ndim > 1
+        self._chance = 0.0 if self.has_learned else math.log(int(trainer.targets.max()) + 1)
+        self.write_decays()
+
+    def state(self) -> dict[str, Any]:
+        off = [[layer, kind, names] for (layer, kind), names in self.off.items()]
+        return {"off": off, "has_learned": self.has_learned}
+
+    def load_state(self, record: Mapping[str, Any]) -> None:
+        self.off = {(layer, kind): list(names) for layer, kind, names in record["off"]}
+        self.has_learned = bool(record["has_learned"])
+        self.write_decays()
+
+    def write_decays(self) -> None:
+        """Precisions to the weights' optimiser, with those of what is off where they belong."""
+        off = {name for names in self.off.values() for name in names}
+        self.prior.set_precision(off, OFF_PRECISION)
+        self.weight_steps.write_decays(self.prior)
+
+    def due(self, epoch: int) -> bool:
+        after = epoch - self.config.burn_in
+        due = after >= 0 and after % self.config.update_every == 0
+        return due and self.config.objective == "laplace"
+
+    def after_epoch(self, trainer: Trainer[Any], loss: float) -> dict[str, Any]:
+        """None before the network has begun to learn."""
+        self.has_learned |= loss < HAS_LEARNED * self._chance
+        return super().after_epoch(trainer, loss) if self.has_learned else {}
+
+    def take(self, trainer: Trainer[Any]) -> dict[str, Any]:
+        """The evidence is that before the step; shares of pathways are those after it."""
+        fit = self.fit(trainer)
+        log_evidence = self._precision_steps(trainer, fit)
+        if trainer.epoch >= SETTLED * self.config.epochs:
+            self._switch_off(trainer, fit)
         with torch.no_grad():
-            return found, float(self.evidence.value(fit))
+            found = layer_structures(trainer.network, trainer.evidence, fit)
+        layers = [{"name": layer.name, "effective": layer.relative} for layer in found]
+        return {"log_evidence": log_evidence, "layers": layers}
 
-    @torch.no_grad()
-    def _structures(self, fit: LaplaceFit) -> list[LayerStructure]:
-        return layer_structures(self.network, self.evidence, fit)
+    def fit(self, trainer: Trainer[Any]) -> LaplaceFit:
+        """Curvature with eigenvectors; of some examples that stand for all, if so configured."""
+        if not self.few:
+            return trainer.evidence.fit(pathway_batches(trainer))
+        found = trainer.evidence.fit_of_few(pathway_batches(trainer, self.few))
+        return replace(found, stands_for=len(trainer.inputs))
 
-    def score(self, inputs: Tensor, targets: Tensor) -> Scores:
-        """Accuracy and mean log likelihood of the network as it is."""
-        return plain_scores(self.network, self.likelihood, inputs, targets)
+    def _precision_steps(self, trainer: Trainer[Any], fit: LaplaceFit) -> float:
+        """Some steps on log precisions (and noise); returns the evidence before them."""
+        config, evidence, optimiser = self.config, trainer.evidence, trainer.optimisers["prior"]
+        moving, count = MovingMode(evidence, fit), len(trainer.inputs)
+        progress = (trainer.epoch - config.burn_in) / max(1, config.epochs - config.burn_in)
+        set_rate(optimiser, cosine(config.prior_rate, config.prior_rate_end, progress))
+        noise = list(trainer.likelihood.parameters())
+        with torch.no_grad():
+            before = float(evidence.value(fit))
+        trainer.check_finite(before, "log evidence")
+        for _ in range(config.prior_steps):
+            optimiser.zero_grad(set_to_none=True)
+            (moving.loss() / count).backward()
+            if noise:
+                gradients = torch.autograd.grad(evidence.value(fit) / count, noise)
+                for parameter, gradient in zip(noise, gradients, strict=True):
+                    parameter.grad = -gradient
+            optimiser.step()
+        self.write_decays()
+        return before
+
+    def _switch_off(self, trainer: Trainer[Any], fit: LaplaceFit) -> None:
+        """Set to zero, and keep there, pathways that the evidence is better without."""
+        inputs, targets = trainer.inputs, trainer.targets
+        limit = self.config.curvature_examples or CONTRIBUTING
+        order = stream(self.config.seed, "switching off", trainer.epoch)
+        chosen = torch.randperm(len(inputs), generator=order)[:limit].to(trainer.device)
+        self.off |= switch_off(trainer.evidence, fit, inputs[chosen], targets[chosen], self.off)
+        self.write_decays()
+
+
+def pathway_batches(trainer: Trainer[Any], limit: int = 0) -> Iterator[Batch]:
+    """Training data for an evidence pass: all of it in order, or so many drawn at random."""
+    return trainer.orbit_batches("evidence", limit=limit, order="curvature", labels="labels")
+
+
+def structures(trainer: Trainer[Any]) -> tuple[list[LayerStructure], float]:
+    """What every relaxed layer has become, and log Z in nats, from all data.
+
+    Notes on the layers what their pathways contribute, from some training examples.
+    """
+    with multiplying_in(trainer.config.precision, trainer.device), torch.no_grad():
+        note_contributions(trainer.network, trainer.inputs[:CONTRIBUTING])
+        fit = trainer.evidence.fit(pathway_batches(trainer), values_only=True)
+        found = layer_structures(trainer.network, trainer.evidence, fit)
+        return found, float(trainer.evidence.value(fit))

@@ -42,8 +42,7 @@ from isotropy.curvature.copies import Copies
 from isotropy.curvature.recording import evaluation_mode, record
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
-from isotropy.evidence.settings import LearnSchedule
-from isotropy.evidence.streams import stream
+from isotropy.evidence.settings import LearnSchedule, stream
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.mixtures import Mixture

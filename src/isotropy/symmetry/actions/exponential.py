@@ -28,8 +28,8 @@ what e^A has more than the identity, which loses no digits,
 
     e^A − I = P,     P(A/2ˢ) by its series,     P(2A) = 2 P(A) + P(A)²
 
-Tables are `PlacedConstant`s: a copy from the CPU waits for it, and no CUDA graph can record that, so
-that constants are where the data are from the first use on.
+Tables are `PlacedConstant`s: a copy from the CPU waits for it, and no CUDA graph can record that,
+so that constants are where the data are from the first use on.
 
 The affine group of the line, stretching and shifting a sequence or multiplying and raising a mean,
 lies within that of the plane, and `line_exponential` is its element there:
