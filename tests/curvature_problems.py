@@ -18,9 +18,8 @@ from oracles.dense_fisher import (
 from torch import Tensor, nn
 
 from isotropy.curvature.blocks import JOINT
-from isotropy.curvature.choice import make_curvature
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kinds import KINDS, BatchCurvature, Curvature, CurvatureKind
+from isotropy.curvature.kfac import Curvature, make_curvature
+from isotropy.curvature.kinds import KINDS, BatchCurvature, Copies, CurvatureKind
 from isotropy.likelihoods import Likelihood
 
 COUNT = 4

@@ -30,8 +30,8 @@ from network_modules import (
 from oracles.dense_ggn import OutputCurvature, gaussian_curvature, softmax_curvature
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.zoo.backbones import Bias, FixupResNet, Scale
 

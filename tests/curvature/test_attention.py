@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.attention import visible_projections
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.recording import record
 from isotropy.kernels.operations import plain_operations
 from isotropy.likelihoods import Categorical

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.blocks import KroneckerFactors
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.layer_rules import _patches, _windows
 from isotropy.likelihoods import Categorical
 

@@ -9,8 +9,8 @@ from oracles.dense_fisher import sandwich, weighted_average, weighted_jacobian, 
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Likelihood
 
 COUNT = 3

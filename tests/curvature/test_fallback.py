@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.blocks import DiagonalFactors, DiagonalRoots
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import FALLBACKS, KFAC, Fallback
-from isotropy.curvature.kinds import FISHERS, KINDS
+from isotropy.curvature.kinds import FISHERS, KINDS, Copies
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
 

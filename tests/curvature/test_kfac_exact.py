@@ -25,8 +25,8 @@ from oracles.dense_ggn import dense_ggn, dense_ggn_blocks, group_blocks, softmax
 from torch import nn
 
 from isotropy.curvature.blocks import KroneckerFactors
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical
 
 ONE_PIXEL = {

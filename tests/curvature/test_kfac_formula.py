@@ -21,8 +21,8 @@ from oracles.dense_kfac import CONVOLUTIONS, TRANSPOSED, dense_kfac, patches_by_
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical
 
 COUNT = 3

@@ -12,15 +12,15 @@ from oracles.dense_ggn import dense_ggn
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature import choice
+from isotropy.curvature import kfac
 from isotropy.curvature.blocks import JOINT, JointFactors, JointRoots
-from isotropy.curvature.choice import make_curvature
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kfac import make_curvature
 from isotropy.curvature.kinds import (
     DEFAULT_KIND,
     FISHERS,
     KINDS,
     STRUCTURES,
+    Copies,
     CurvatureKind,
     kind_named,
 )
@@ -213,7 +213,7 @@ def test_the_empirical_fisher_needs_targets(structure: str):
 
 
 def test_a_matrix_that_would_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choice, "LARGEST_JOINT", 38)
+    monkeypatch.setattr(kfac, "LARGEST_JOINT", 38)
     case, rows = NETWORKS["mlp"], NETWORKS["mlp"].rows(2, 1)
     with pytest.raises(CallerError, match="curvature full-ef: expected at most 38 .* got 39"):
         make_curvature(case.network(), KINDS["full-ef"], "refuse", rows)

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature import layer_rules
 from isotropy.curvature.blocks import DenseRoots, Roots
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.layer_rules import (
     LayerRule,
     LinearRule,

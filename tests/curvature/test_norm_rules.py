@@ -12,8 +12,8 @@ from oracles.dense_ggn import dense_ggn_blocks, softmax_curvature
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.layer_rules import check_running_statistics
 from isotropy.likelihoods import Categorical
 

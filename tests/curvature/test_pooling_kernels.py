@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from triton_cases import CAN_RUN, DEVICE, needs_triton
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.kernels import fused
 from isotropy.likelihoods import Categorical
 

@@ -20,8 +20,8 @@ from oracles.dense_ggn import OutputCurvature, average_over_samples, dense_ggn_b
 from oracles.dense_kfac import CONVOLUTIONS, TRANSPOSED, dense_kfac, spelled_out
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical

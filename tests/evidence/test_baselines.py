@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.scoring import combined, score
 from isotropy.evidence.settings import (
     COMBINATIONS,

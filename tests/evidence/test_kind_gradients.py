@@ -20,8 +20,7 @@ from oracles.dense_fisher import weighted_outputs
 from torch import Tensor
 
 from isotropy.curvature.blocks import JOINT
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kinds import KINDS
+from isotropy.curvature.kinds import KINDS, Copies
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import GaussianPrior
 

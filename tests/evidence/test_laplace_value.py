@@ -19,8 +19,8 @@ from oracles.dense_ggn import averaged_outputs, dense_ggn, gaussian_curvature, t
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.priors import STRUCTURES, GaussianPrior
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.layers import structure as layer_structure
 from isotropy.evidence.layers.structure import (

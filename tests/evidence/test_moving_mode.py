@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.layers.steps import MovingMode
 from isotropy.evidence.priors import GaussianPrior

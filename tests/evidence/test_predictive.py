@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from isotropy.checks import CallerError
-from isotropy.curvature.choice import make_curvature
+from isotropy.curvature.kfac import make_curvature
 from isotropy.curvature.kinds import KINDS, kind_named
 from isotropy.evidence import predictive as module
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit

@@ -7,9 +7,8 @@ import torch
 from network_cases import LIKELIHOODS, NETWORKS, assert_equal
 from torch import Tensor, nn
 
-from isotropy.curvature.choice import make_curvature
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kinds import KINDS
+from isotropy.curvature.kfac import make_curvature
+from isotropy.curvature.kinds import KINDS, Copies
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.priors import STRUCTURES, GaussianPrior

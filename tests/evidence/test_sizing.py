@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence import machine as sizing
 from isotropy.evidence.laplace import Batch, LaplaceEvidence
 from isotropy.evidence.machine import CACHE_BYTES, GPU_BYTES, JACOBIAN_BYTES, fit_curvature_batch

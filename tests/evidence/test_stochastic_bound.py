@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature import tangent_kernel
-from isotropy.curvature.choice import make_curvature
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kinds import KINDS
+from isotropy.curvature.kfac import make_curvature
+from isotropy.curvature.kinds import KINDS, Copies
 from isotropy.evidence.bound import FunctionSpaceBound, log_determinant_above_one
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, NotFiniteError
 from isotropy.evidence.priors import GaussianPrior

@@ -16,7 +16,7 @@ from oracles.function_space import (
 from torch import Tensor
 
 from isotropy.curvature import tangent_kernel
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.tangent_kernel import gram
 from isotropy.evidence.bound import FunctionSpaceBound
 from isotropy.evidence.laplace import Batch

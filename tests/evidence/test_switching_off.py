@@ -28,8 +28,8 @@ from test_layer_training import _network as new_network
 from test_layer_training import _stripes as stripes
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.layers import structure as layer_structure
 from isotropy.evidence.layers import switching_off

@@ -18,7 +18,7 @@ from torch.func import functional_call, jacrev
 from torch.nn import functional
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.tangent_kernel import tangent_kernels
 from isotropy.evidence.search import trials as room
 from isotropy.evidence.search.kernel_evidence import fit_kernel

@@ -32,8 +32,8 @@ from oracles.dense_ggn import average_over_samples, trainable
 from torch import Tensor
 
 from isotropy.curvature.blocks import Factors
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, LaplaceFit
 from isotropy.likelihoods import Gaussian
 

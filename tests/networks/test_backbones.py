@@ -10,8 +10,8 @@ from torch import nn
 from torch.func import functional_call, jacrev
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical, Gaussian
 from isotropy.networks.zoo.backbones import BACKBONES, Bias, FixupResNet, Scale, backbone
 

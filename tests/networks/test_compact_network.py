@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical
 from isotropy.networks.zoo.compact import compact, data_statistics
 from isotropy.networks.zoo.default_network import default_network, fitted

@@ -17,8 +17,8 @@ from oracles.dense_kfac import dense_kfac
 from oracles.pathway_oracle import dense_factored_kfac, factored_forward
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.networks.pathways.fully_connected import FactoredPathway, FullyConnectedPathway
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
 

@@ -18,8 +18,8 @@ from oracles.dense_kfac import layer_jacobians
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.networks.pathways.group_convolution import (
     FORMS,
     GroupConvolution,

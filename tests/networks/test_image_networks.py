@@ -13,8 +13,8 @@ from torch.func import functional_call, jacrev, jvp
 from torch.nn import functional
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Gaussian
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.networks.zoo.image_networks import (

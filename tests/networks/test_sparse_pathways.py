@@ -12,8 +12,8 @@ from oracles.dense_ggn import dense_ggn_blocks, gaussian_curvature, softmax_curv
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical, Gaussian
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
 from isotropy.networks.pathways.sparse import (

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import check_choice
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.settings import COMBINATIONS, Combination
 from isotropy.likelihoods import Likelihood

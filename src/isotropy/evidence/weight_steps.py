@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.priors import GaussianPrior
 from isotropy.evidence.settings import RECIPES, LearnConfig, cosine
 from isotropy.evidence.streams import stream

@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kinds import kind_named
+from isotropy.curvature.kinds import Copies, kind_named
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
 from isotropy.evidence.layers.settings import AUGMENTATIONS, RelaxConfig
 from isotropy.evidence.layers.steps import MovingMode, ProximalAdam
