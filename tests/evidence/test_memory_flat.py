@@ -28,7 +28,7 @@ from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.symmetry.actions.images import affine
 
 BATCH, SAMPLES = 4, 3
-FEW, MANY = 8, 64
+FEW, MANY = 8, 32
 
 
 class LiveBytes(TorchDispatchMode):
@@ -126,8 +126,7 @@ class Setting:
         torch.autograd.grad(total, self.half_widths)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("network", "likelihood"), [("mlp", "categorical"), ("cnn", "gaussian")])
 def test_memory_is_flat_in_the_number_of_examples(network: str, likelihood: str):
     setting = Setting(network, likelihood)
     setting.two_passes(FEW)  # what is made once and kept is not counted
@@ -155,7 +154,7 @@ def test_nothing_is_left_behind():
 def test_one_graph_for_everything_grows():
     setting = Setting("mlp", "categorical")
     few, many = (most_bytes(lambda count=count: setting.one_graph(count)) for count in (FEW, MANY))
-    assert many > 4 * few
+    assert many > 2 * few
 
 
 def test_live_bytes_counts_what_lives():
