@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import Copies
-from isotropy.evidence.scoring import combined, score
+from isotropy.evidence.scoring import combined
 from isotropy.evidence.settings import (
     COMBINATIONS,
     OBJECTIVES,
@@ -152,13 +152,6 @@ def test_a_step_of_the_original_augerino():
     np.testing.assert_allclose(gradient.numpy(), slopes, rtol=1e-4, atol=1e-6)
 
 
-def test_weight_decay_is_that_of_the_weights_alone():
-    for objective in ("averaged-losses", "augerino-original"):
-        made = trainer(objective)
-        assert made.optimisers["weights"].param_groups[0]["weight_decay"] == 1e-4
-        assert made.optimisers["ranges"].param_groups[0]["weight_decay"] == 0
-
-
 # --- a run ----------------------------------------------------------------------------------------
 
 
@@ -283,17 +276,6 @@ def test_averaged_log_probabilities_predict_what_averaged_logits_do():
     assert torch.equal(as_means[0], as_means[1])
     with pytest.raises(CallerError, match="unknown combination 'logits'"):
         combined(rows, copies, "logits", True)  # type: ignore[arg-type]
-
-
-def test_scores_under_both_rules_agree():
-    made = trainer("augerino-original")
-    images, labels = draw(30, 1, SIZE, SIZE, seed=4), torch.arange(30) % CLASSES
-    one, other = (
-        score(made.model, made.likelihood, images, labels, copies=4, combination=each)
-        for each in COMBINATIONS
-    )
-    assert one.accuracy == other.accuracy
-    assert one.log_likelihood == pytest.approx(other.log_likelihood, rel=1e-6)
 
 
 # --- settings in words ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from numerics import numbers
 from torch import Tensor, nn
 
 from isotropy.curvature.kfac import KFAC
@@ -27,10 +28,6 @@ from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
 
 SAME = LayerShape((2, 4, 4), (4, 4, 4))
 HALVED = LayerShape((4, 4, 4), (4, 2, 2))
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def network_of(*layers: RelaxedLayer) -> nn.Sequential:
