@@ -6,15 +6,9 @@ import pytest
 import torch
 from network_cases import LIKELIHOODS, NOISE, assert_equal
 from numerics import central_slopes, numbers
-from oracles.dense_fisher import (
-    drawn_targets,
-    empirical_curvature,
-    sampled_curvature,
-    sandwich,
-    weighted_jacobian,
-    weighted_kfac,
-    weighted_outputs,
-)
+from oracles.dense_fisher import drawn_targets, empirical_curvature, sampled_curvature
+from oracles.dense_ggn import dense_ggn_blocks
+from oracles.dense_kfac import dense_kfac
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
@@ -72,22 +66,25 @@ def test_diagonal_is_exact_for_the_layer_and_kfac_for_the_rest(likelihood: str, 
         generator=torch.Generator().manual_seed(5),
     ).factors()
     assert set(found) == {*LINEAR, *OWN}
-    outputs = weighted_outputs(network, rows(), WEIGHTS)
-    drawn = drawn_targets(outputs, noise, torch.Generator().manual_seed(5))
-    output_curvature = {
-        "ggn": lambda: kind.curvature(outputs),
-        "mc": lambda: sampled_curvature(outputs, drawn, noise),
-        "ef": lambda: empirical_curvature(outputs, targets, noise),
-    }[fisher]()
+
+    def output_curvature(outputs: Tensor) -> Tensor:
+        drawn = drawn_targets(outputs, noise, torch.Generator().manual_seed(5))
+        return {
+            "ggn": lambda: kind.curvature(outputs),
+            "mc": lambda: sampled_curvature(outputs, drawn, noise),
+            "ef": lambda: empirical_curvature(outputs, targets, noise),
+        }[fisher]()
+
     scale = chosen.scale(kind.build()).detach()
+    exact = dense_ggn_blocks(network, rows(), WEIGHTS, output_curvature)
     for name in OWN:
         assert isinstance(found[name], DiagonalFactors)
-        exact = sandwich(weighted_jacobian(network, (name,), rows(), WEIGHTS), output_curvature)
-        assert_equal(scale * found[name].dense(COUNT)[0], torch.diag(exact.diagonal()), name)
+        diagonal = torch.diag(exact[name].diagonal())
+        assert_equal(scale * found[name].dense(COUNT)[0], diagonal, name)
     for layer in ("0", "2"):
-        written_out = weighted_kfac(network, layer, rows(), WEIGHTS, output_curvature)
+        written_out = dense_kfac(network, layer, rows(), WEIGHTS, output_curvature)
         for name, block in written_out.items():
-            assert_equal(scale * found[f"{layer}.{name}"].dense(COUNT)[0], block, name)
+            assert_equal(scale * found[f"{layer}.{name}"].dense(COUNT)[0], block.squeeze(0), name)
 
 
 def test_fixed_has_no_block_and_no_prior():

@@ -11,7 +11,7 @@ from network_cases import LIKELIHOODS, NETWORKS, NOISE, NetworkCase, assert_equa
 from network_modules import CLASSES
 from numerics import central_slopes, numbers
 from oracles.dense_evidence import categorical_log_likelihood, gaussian_log_likelihood
-from oracles.dense_fisher import weighted_jacobian, weighted_outputs
+from oracles.dense_ggn import average_over_samples, averaged_jacobian
 from oracles.function_space import (
     exact_log_determinant,
     gaussian_root,
@@ -109,7 +109,7 @@ class Setting:
 
     def fit_and_penalty(self) -> Tensor:
         """log p(y | f̂) − ½ Σ δ‖θ‖²."""
-        outputs = weighted_outputs(self.network, self.rows, self.weights)
+        outputs = average_over_samples(self.network(self.rows), self.weights)
         if isinstance(self.likelihood, Categorical):
             fit = categorical_log_likelihood(outputs, self.targets)
         else:
@@ -118,18 +118,18 @@ class Setting:
         return fit - (self.precisions() * flat.square()).sum().detach() / 2
 
     def jacobian(self) -> Tensor:
-        return weighted_jacobian(self.network, self.prior.names, self.rows, self.weights)
+        return averaged_jacobian(self.network, self.rows, self.weights, self.prior.names)
 
     def exact(self) -> Tensor:
         """log Z with the whole Gauss–Newton matrix over the parameters."""
-        outputs = weighted_outputs(self.network, self.rows, self.weights)
+        outputs = average_over_samples(self.network(self.rows), self.weights)
         curvature = self.kind.curvature(outputs)
         complexity = exact_log_determinant(self.jacobian(), curvature, self.precisions())
         return self.fit_and_penalty() - complexity / 2
 
     def split(self, partition: list[list[int]]) -> Tensor:
         """The bound of a partition, written out."""
-        outputs = weighted_outputs(self.network, self.rows, self.weights)
+        outputs = average_over_samples(self.network(self.rows), self.weights)
         categorical = isinstance(self.likelihood, Categorical)
         root = softmax_root(outputs) if categorical else gaussian_root(outputs, NOISE)
         kernel = whole_kernel(self.jacobian(), root, self.precisions())
@@ -312,8 +312,6 @@ def test_log_determinants_of_bad_kernels_are_refused() -> None:
 
 # --- gradients: by ranges, weights of copies, precisions and noise -----------------------------
 
-EQUAL = torch.full((SAMPLES,), 1 / SAMPLES, dtype=torch.float64)
-
 
 def bound_of(problem: Problem) -> FunctionSpaceBound:
     evidence = problem.evidence
@@ -324,7 +322,7 @@ def written_out(problem: Problem, partition: list[list[int]]) -> Tensor:
     """log likelihood − ½ Σ log|I + K_block| in one graph from the half-widths."""
     network, names = problem.model.network.eval(), problem.evidence.prior.names
     rows = problem.model.orbit(problem.inputs, problem.noise)
-    outputs = weighted_outputs(network, rows, EQUAL)
+    outputs = average_over_samples(network(rows), SAMPLES)
     categorical = isinstance(problem.evidence.likelihood, Categorical)
     root = softmax_root(outputs) if categorical else gaussian_root(outputs, NOISE)
     of_name = precisions_of(problem)
@@ -334,7 +332,7 @@ def written_out(problem: Problem, partition: list[list[int]]) -> Tensor:
             for name in names
         ]
     )
-    kernel = whole_kernel(weighted_jacobian(network, names, rows, EQUAL), root, precisions)
+    kernel = whole_kernel(averaged_jacobian(network, rows, SAMPLES, names), root, precisions)
     complexity = split_log_determinant(kernel, partition)
     return log_likelihood_of(problem, outputs) - complexity / 2
 

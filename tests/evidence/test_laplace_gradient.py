@@ -38,7 +38,6 @@ from oracles.dense_evidence import (
     gaussian_log_likelihood,
     laplace_log_evidence,
 )
-from oracles.dense_fisher import weighted_outputs
 from oracles.dense_ggn import average_over_samples, trainable
 from torch import Tensor
 
@@ -332,7 +331,7 @@ class EvidenceProblem(CurvatureProblem):
     def dense_log_evidence(self) -> Tensor:
         """log Z in one graph from widths and chances."""
         rows, shares = self.moved(), self.shares()
-        outputs = weighted_outputs(self.network, rows, shares)
+        outputs = average_over_samples(self.network(rows), shares)
         log_likelihood = (
             categorical_log_likelihood(outputs, self.targets)
             if self.noise is None

@@ -19,12 +19,12 @@ from network_cases import (
     mlp,
 )
 from oracles.dense_ggn import (
-    averaged_jacobians,
+    average_over_samples,
+    averaged_jacobian,
     dense_ggn,
 )
 from scipy import integrate
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import make_curvature
@@ -105,8 +105,8 @@ class Case:
 
     def jacobian(self) -> Tensor:
         """Ĵ of the new inputs over all parameters with a block, (new, outputs, parameters)."""
-        found = averaged_jacobians(self.network, self.new_rows(), SAMPLES)
-        return torch.cat([found[name] for name in self.evidence.curvature.parameter_names], 2)
+        names = self.evidence.curvature.parameter_names
+        return averaged_jacobian(self.network, self.new_rows(), SAMPLES, names)
 
     def written_out(self) -> Tensor:
         """The library's curvature over all parameters with a block, from its factors."""
@@ -208,15 +208,10 @@ def test_weights_of_copies() -> None:
     each = rows.shape[0] // NEW // 2
     weights = torch.tensor([0.75 / each] * each + [0.25 / each] * each, dtype=torch.float64)
 
-    def average(parameters: dict[str, Tensor]) -> Tensor:
-        outputs = functional_call(case.network, parameters, (rows,))
-        return torch.einsum("nsc,s->nc", outputs.unflatten(0, (NEW, 2 * each)), weights)
-
-    parameters = {name: p.detach() for name, p in case.network.named_parameters()}
-    jacobian = torch.cat([j.flatten(2) for j in jacrev(average)(parameters).values()], 2)
+    jacobian = averaged_jacobian(case.network, rows, weights)
     expected = dense_covariance(jacobian, case.written_out(), case.precision())
     mean, covariance = case.predictive().outputs(case.new, case.new_noise)
-    assert_equal(mean, average(parameters), "mean")
+    assert_equal(mean, average_over_samples(case.network(rows).detach(), weights), "mean")
     assert_equal(covariance, expected, "covariance")
 
 
