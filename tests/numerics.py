@@ -8,10 +8,18 @@ import torch
 from torch import Tensor
 
 
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     """Normal draws in double precision, the same for the same seed."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def uniform(*shape: int, seed: int = 0) -> Tensor:
+    """Draws from 0 to 1 in double precision, the same for the same seed."""
+    return torch.rand(shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def doubles(*values: float) -> list[Tensor]:

@@ -6,7 +6,14 @@ import itertools
 
 import pytest
 import torch
-from evidence_problems import SAMPLES, Problem, image_problem, log_likelihood_of, precisions_of
+from evidence_problems import (
+    SAMPLES,
+    Problem,
+    image_problem,
+    log_likelihood_of,
+    precisions_of,
+    spread_prior,
+)
 from network_cases import LIKELIHOODS, NETWORKS, NOISE, NetworkCase, assert_equal
 from network_modules import CLASSES
 from numerics import central_slopes, numbers
@@ -84,11 +91,7 @@ class Setting:
         self.copies = Copies(len(WEIGHTS), self.weights if weights else None)
         self.likelihood, self.kind = kind.build(), kind
         names = tuple(n for n, p in self.network.named_parameters() if p.requires_grad)
-        self.prior = GaussianPrior(self.network, names, "tensor", 0.4)
-        with torch.no_grad():
-            self.prior.log_precisions += torch.linspace(
-                0, 1, len(self.prior.groups), dtype=torch.float64
-            )
+        self.prior = spread_prior(self.network, names, "tensor", 0.4)
 
     def bound(self) -> FunctionSpaceBound:
         return FunctionSpaceBound(self.network, self.likelihood, self.prior)

@@ -131,8 +131,5 @@ LABELS = torch.tensor([0, 1, 1])
 def test_mistakes_are_named(probabilities: Tensor, targets: Tensor, message: str) -> None:
     with pytest.raises(CallerError, match=message):
         calibration(probabilities, targets)
-
-
-def test_no_bins() -> None:
     with pytest.raises(CallerError, match="bins: expected at least 1, got 0"):
         calibration(GOOD, LABELS, 0)

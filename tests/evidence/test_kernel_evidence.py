@@ -320,13 +320,3 @@ def test_density_of_other_examples(case: str, least_noise: float) -> None:
         joint = dense_log_evidence(both, np.vstack([targets, target]), fit.ratio, fit.noise)
         expected.append(joint - alone)
     assert given.log_density(fit) == pytest.approx(np.mean(expected), rel=1e-8)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_weights_predict_the_mean(case: str) -> None:
-    given = problem(case)
-    fit = given.fit()
-    covariance = np.eye(EXAMPLES) + fit.ratio * given.kernel
-    expected = fit.ratio * given.between @ np.linalg.solve(covariance, given.targets)
-    found = torch.tensor(given.between) @ fit.weights
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-10)

@@ -12,6 +12,7 @@ import math
 
 import pytest
 import torch
+from evidence_problems import spread_prior
 from network_cases import LIKELIHOODS, NETWORKS, NOISE, assert_equal, library_blocks, mlp
 from numerics import central_slopes
 from oracles.dense_evidence import (
@@ -41,10 +42,7 @@ from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 def evidence_of(
     network: nn.Module, likelihood: Likelihood, structure: str = "scalar"
 ) -> LaplaceEvidence:
-    """An evidence whose groups of parameters all have different precisions."""
-    prior = GaussianPrior(network, KFAC(network).parameter_names, structure, precision=0.8)
-    with torch.no_grad():
-        prior.log_precisions += torch.linspace(0, 1, len(prior.groups), dtype=torch.float64)
+    prior = spread_prior(network, KFAC(network).parameter_names, structure, 0.8)
     return LaplaceEvidence(network, likelihood, prior)
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from evidence_problems import Brightness
+from evidence_problems import Brightness, spread_prior
 from network_cases import (
     CLASSES,
     EVERY_RULE,
@@ -32,7 +32,6 @@ from isotropy.curvature.kinds import KINDS, kind_named
 from isotropy.evidence import predictive as module
 from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.predictive import METHODS, Predictive, monte_carlo, probit
-from isotropy.evidence.priors import GaussianPrior
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
@@ -71,11 +70,8 @@ class Case:
         noise = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
         self.noise, self.new_noise = noise.to(dtype)[:count], noise.to(dtype)[count:]
         curvature = make_curvature(network, kind_named(kind), "refuse", self.inputs[:2])
-        prior = GaussianPrior(
-            network, curvature.parameter_names, "layer", 0.4, scale_invariant=scale_invariant
-        )
-        with torch.no_grad():  # a precision of its own for each layer
-            prior.log_precisions += torch.arange(len(prior.groups)) / 3
+        names = curvature.parameter_names
+        prior = spread_prior(network, names, "layer", 0.4, scale_invariant=scale_invariant)
         self.evidence = LaplaceEvidence(network, self.likelihood, prior, curvature)
 
     def batch(self) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from evidence_problems import spread_prior
 from network_cases import LIKELIHOODS, NETWORKS, assert_equal
 from numerics import central_slopes
 from torch import Tensor, nn
@@ -48,9 +49,8 @@ def evidence_of(
     case, chosen = NETWORKS[norm], LIKELIHOODS[likelihood]
     rows, targets = case.rows(COUNT, SAMPLES), chosen.targets(COUNT)
     curvature = make_curvature(network, KINDS[kind], "refuse", rows[:2])
-    prior = GaussianPrior(network, curvature.parameter_names, structure, 0.7, free)
-    with torch.no_grad():
-        prior.log_precisions += torch.linspace(0, 1, len(prior.groups)).double()
+    names = curvature.parameter_names
+    prior = spread_prior(network, names, structure, 0.7, scale_invariant=free)
     built = chosen.build()
     built.check_targets(targets, torch.zeros(1, 3))
     evidence = LaplaceEvidence(network, built, prior, curvature)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from network_cases import LIKELIHOODS, NOISE, assert_equal
-from numerics import numbers
+from numerics import numbers, seeded
 from oracles.dense_evidence import (
     categorical_log_likelihood,
     gaussian_log_likelihood,
@@ -53,10 +53,6 @@ READOUT, SPREAD = "layer.pathways.ffc.readout", "layer.pathways.ffc.spread"
 CONVOLUTION = "layer.pathways.conv.convolution"
 OF_FFC = [f"{READOUT}.weight", f"{READOUT}.bias", f"{SPREAD}.weight", f"{SPREAD}.bias"]
 OF_CONV = [f"{CONVOLUTION}.weight", f"{CONVOLUTION}.bias"]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def followed_by_head(layer: nn.Module, classes: int) -> nn.Sequential:
