@@ -148,8 +148,8 @@ class KroneckerFactors(_Factors):
 
     def spectrum(self, count: int, *, values_only: bool = False) -> KroneckerSpectrum:
         """Eigenvalues and eigenvectors after dividing A by the number of examples."""
-        found = _eigenvalues if values_only else _eigh
-        return KroneckerSpectrum(*found(self.outputs), *found(self.inputs / count), count)
+        of_inputs = _eigh(self.inputs / count, values_only)
+        return KroneckerSpectrum(*_eigh(self.outputs, values_only), *of_inputs, count)
 
     def dense(self, count: int) -> Tensor:
         """The block written out, (groups, out·in, out·in); for small layers and tests."""
@@ -172,7 +172,7 @@ class DenseFactors(_Factors):
 
     def spectrum(self, count: int, *, values_only: bool = False) -> DenseSpectrum:
         del count  # a dense block is a plain sum over examples
-        return DenseSpectrum(*(_eigenvalues if values_only else _eigh)(self.matrix))
+        return DenseSpectrum(*_eigh(self.matrix, values_only))
 
     def dense(self, count: int) -> Tensor:
         del count
@@ -402,18 +402,16 @@ def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
     return (vectors * values.to(dtype)[..., None, :]) @ vectors.mT
 
 
-def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+def _eigh(matrix: Tensor, values_only: bool) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, (0,) where only the values are asked for."""
     matrix = matrix.double()
-    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    matrix = (matrix + matrix.mT) / 2
+    if values_only:
+        values, vectors = torch.linalg.eigvalsh(matrix), matrix.new_empty(0)
+    else:
+        values, vectors = torch.linalg.eigh(matrix)
     # Row-major from here on: products of LAPACK's column-major layout round differently.
     return values.clamp_min(0.0), vectors.contiguous()
-
-
-def _eigenvalues(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, and no vectors (0,)."""
-    matrix = matrix.double()
-    values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
-    return values.clamp_min(0.0), values.new_empty(0)
 
 
 def spectra_of_roots(roots: Sequence[Mapping[str, Roots]], count: int) -> dict[str, Spectrum]:
