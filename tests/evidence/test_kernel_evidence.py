@@ -120,7 +120,7 @@ def best_of(
         return -criterion(kernel, targets, *np.exp(logs))
 
     bounds = [(-12.0, 12.0), (math.log(least_noise), 12.0)]
-    starts = [(log_ratio, max(-1.0, bounds[1][0])) for log_ratio in (-4.0, 0.0, 4.0)]
+    starts = [(log_ratio, max(-1.0, bounds[1][0])) for log_ratio in (-3.0, 3.0)]
     found = [minimize(loss, start, method="Nelder-Mead", bounds=bounds) for start in starts]
     return -min(float(each.fun) for each in found)
 

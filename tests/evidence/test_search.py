@@ -21,6 +21,7 @@ from planar_problems import (
 )
 from torch import Tensor, nn
 
+from isotropy.evidence.search import amounts
 from isotropy.evidence.search import selection as room
 from isotropy.evidence.search.amounts import coarse_power
 from isotropy.evidence.search.selection import (
@@ -44,6 +45,13 @@ from isotropy.evidence.verdict import nothing_learned, word_for
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.symmetry.actions.finite import PointPermutation, quarter_turns
 from isotropy.symmetry.actions.images import affine
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Densities of amounts from fewer draws of their errors, which are small or none here."""
+    monkeypatch.setattr(amounts, "DRAWS", 40)
+
 
 # --- candidates -----------------------------------------------------------------------------------
 
