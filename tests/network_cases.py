@@ -16,14 +16,12 @@ from network_modules import (
     CLASSES,
     EMBEDDING,
     Attention,
-    ConvUsedTwice,
     HeadUsedTwice,
     NormUsedTwice,
     QueryKeyValue,
     Residual,
     Tokens,
     Transformer,
-    TransposedUsedTwice,
     Unused,
     UsedTwice,
 )
@@ -279,7 +277,7 @@ NETWORKS: dict[str, NetworkCase] = {
     "frozen weight": NetworkCase(frozen_weight, (4,)),
     "frozen head": NetworkCase(frozen_head, (4,)),
     "conv last": NetworkCase(conv_last, (1, 5, 5)),
-    "conv used twice": NetworkCase(ConvUsedTwice, (2, 4, 4)),
+    "conv used twice": NetworkCase(lambda: UsedTwice(nn.Conv2d(2, 2, 2)), (2, 4, 4)),
     "conv, in-place relu": NetworkCase(in_place_conv, (1, 4, 4)),
     "cnn": NetworkCase(lambda: conv_on_both({"stride": 2, "padding": 1}, 4), (1, 8, 8)),
     "scalars": NetworkCase(scalars, (1, 3, 3)),
@@ -290,7 +288,9 @@ NETWORKS: dict[str, NetworkCase] = {
         for kind, (make, shape, settings) in OTHER_CONVOLUTIONS.items()
         for name, given in settings.items()
     },
-    "transposed conv used twice": NetworkCase(TransposedUsedTwice, (2, 2, 2)),
+    "transposed conv used twice": NetworkCase(
+        lambda: UsedTwice(nn.ConvTranspose2d(2, 2, 2)), (2, 2, 2)
+    ),
     **NORMS,
     **ATTENTION,
 }
