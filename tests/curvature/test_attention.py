@@ -1,6 +1,6 @@
 """torch's multi-head attention made visible: the same outputs, everything put back, refusals.
 
-Its blocks are compared with those of two Linear layers in `test_kfac_formula`.
+Its blocks are compared with those of two Linear layers in `test_kfac`.
 """
 
 from __future__ import annotations
