@@ -32,9 +32,8 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 
 from benchmarks import peers
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
+from isotropy.curvature.kinds import DEFAULT_KIND, Copies, kind_named
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.settings import LearnConfig, multiplying_in

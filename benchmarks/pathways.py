@@ -24,7 +24,7 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.relax import relaxed_cnn

@@ -6,21 +6,14 @@ from dataclasses import dataclass
 
 import torch
 from network_cases import LIKELIHOODS, NETWORKS, NOISE
-from oracles.dense_fisher import (
-    drawn_targets,
-    empirical_curvature,
-    sampled_curvature,
-    sandwich,
-    weighted_jacobian,
-    weighted_kfac,
-    weighted_outputs,
-)
+from oracles.dense_fisher import drawn_targets, empirical_curvature, sampled_curvature
+from oracles.dense_ggn import averaged_jacobian, averaged_outputs, sandwich, trainable
+from oracles.dense_kfac import dense_kfac
 from torch import Tensor, nn
 
 from isotropy.curvature.blocks import JOINT
-from isotropy.curvature.choice import make_curvature
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kinds import KINDS, BatchCurvature, Curvature, CurvatureKind
+from isotropy.curvature.kfac import Curvature, make_curvature
+from isotropy.curvature.kinds import KINDS, BatchCurvature, Copies, CurvatureKind
 from isotropy.likelihoods import Likelihood
 
 COUNT = 4
@@ -101,16 +94,16 @@ class CurvatureProblem:
         """The same by the oracles; differentiable in rows and weights."""
         rows = self.rows if rows is None else rows
         weights = self.weights if weights is None else weights
-        output_curvature = self.output_curvature(weighted_outputs(self.network, rows, weights))
         names = self.expected_names()
         if self.chosen.structure == "kfac":
             blocks: dict[str, Tensor] = {}
             for layer in dict.fromkeys(name.rpartition(".")[0] for name in names):
-                own = weighted_kfac(self.network, layer, rows, weights, output_curvature)
-                blocks |= {f"{layer}.{name}": block for name, block in own.items()}
+                own = dense_kfac(self.network, layer, rows, weights, self.output_curvature)
+                blocks |= {f"{layer}.{n}": block.squeeze(0) for n, block in own.items()}
             return torch.block_diag(*(blocks[name] for name in names))
-        jacobian = weighted_jacobian(self.network, names, rows, weights)
-        matrix = sandwich(jacobian, output_curvature)
+        outputs = averaged_outputs(self.network, trainable(self.network), rows, weights)
+        jacobian = averaged_jacobian(self.network, rows, weights, names)
+        matrix = sandwich(jacobian, self.output_curvature(outputs))
         return matrix.diagonal().diag() if self.chosen.structure == "diagonal" else matrix
 
     def expected_names(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,22 +16,20 @@ from network_modules import (
     CLASSES,
     EMBEDDING,
     Attention,
-    ConvUsedTwice,
     HeadUsedTwice,
     NormUsedTwice,
     QueryKeyValue,
     Residual,
     Tokens,
     Transformer,
-    TransposedUsedTwice,
     Unused,
     UsedTwice,
 )
 from oracles.dense_ggn import OutputCurvature, gaussian_curvature, softmax_curvature
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.zoo.backbones import Bias, FixupResNet, Scale
 
@@ -53,13 +51,6 @@ def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.Tanh) -> nn.Seque
     for into, out in itertools.pairwise(widths):
         layers += [nn.Linear(into, out), activation()]
     return nn.Sequential(*layers[:-1])
-
-
-def conv_net(features: int, **settings: object) -> nn.Sequential:
-    """A convolution, tanh, and a head on the `features` numbers that it leaves."""
-    settings = {"in_channels": 2, "out_channels": 2, "kernel_size": 3, **settings}
-    conv = nn.Conv2d(**settings)  # type: ignore[arg-type]
-    return nn.Sequential(conv, nn.Tanh(), nn.Flatten(), nn.Linear(features, CLASSES))
 
 
 def scalars() -> nn.Sequential:
@@ -152,8 +143,8 @@ CONVOLUTIONS: dict[str, dict[str, object]] = {
     "without bias": {"bias": False},
     "padding same, even kernel": {"kernel_size": (2, 4), "padding": "same"},
     "dilation": {"kernel_size": 2, "dilation": 2},
+    "padding valid": {"padding": "valid"},
     "groups": {"out_channels": 4, "groups": 2},
-    "circular": {"padding": 1, "padding_mode": "circular"},
     "reflect": {"padding": (2, 1), "kernel_size": (5, 3), "padding_mode": "reflect"},
     "all together": {
         "out_channels": 4,
@@ -188,9 +179,6 @@ OTHER_CONVOLUTIONS: dict[str, tuple[type[nn.Module], tuple[int, ...], dict[str, 
     "transposed conv": (nn.ConvTranspose2d, (2, 2, 3), {
         "plain": {"kernel_size": 2},
         "without bias": {"kernel_size": (1, 2), "bias": False},
-        "stride": {"kernel_size": 2, "stride": (2, 3)},
-        "padding": {"padding": (1, 0)},
-        "groups": {"kernel_size": 2, "out_channels": 4, "groups": 2},
         "all together": {"out_channels": 4, "kernel_size": (2, 3), "stride": (2, 1),
                          "padding": (0, 2), "output_padding": (1, 1), "dilation": (1, 2),
                          "groups": 2},
@@ -252,7 +240,6 @@ NORMS: dict[str, NetworkCase] = {
         lambda: nn.InstanceNorm2d(2), lambda: nn.Conv2d(1, 2, 2, bias=False), 1, 3, 3
     ),
     "batch norm on vectors": _norm_case(lambda: nn.BatchNorm1d(4), lambda: nn.Linear(3, 4), 3),
-    "batch norm on lines": _norm_case(lambda: nn.BatchNorm1d(2), lambda: nn.Conv1d(1, 2, 2), 1, 4),
     "batch norm": _norm_case(lambda: nn.BatchNorm2d(2), lambda: nn.Conv2d(1, 2, 2), 1, 3, 3),
     "batch norm in space": _norm_case(
         lambda: nn.BatchNorm3d(2), lambda: nn.Conv3d(1, 2, (1, 2, 2)), 1, 2, 3, 3
@@ -290,7 +277,7 @@ NETWORKS: dict[str, NetworkCase] = {
     "frozen weight": NetworkCase(frozen_weight, (4,)),
     "frozen head": NetworkCase(frozen_head, (4,)),
     "conv last": NetworkCase(conv_last, (1, 5, 5)),
-    "conv used twice": NetworkCase(ConvUsedTwice, (2, 4, 4)),
+    "conv used twice": NetworkCase(lambda: UsedTwice(nn.Conv2d(2, 2, 2)), (2, 4, 4)),
     "conv, in-place relu": NetworkCase(in_place_conv, (1, 4, 4)),
     "cnn": NetworkCase(lambda: conv_on_both({"stride": 2, "padding": 1}, 4), (1, 8, 8)),
     "scalars": NetworkCase(scalars, (1, 3, 3)),
@@ -301,10 +288,26 @@ NETWORKS: dict[str, NetworkCase] = {
         for kind, (make, shape, settings) in OTHER_CONVOLUTIONS.items()
         for name, given in settings.items()
     },
-    "transposed conv used twice": NetworkCase(TransposedUsedTwice, (2, 2, 2)),
+    "transposed conv used twice": NetworkCase(
+        lambda: UsedTwice(nn.ConvTranspose2d(2, 2, 2)), (2, 2, 2)
+    ),
     **NORMS,
     **ATTENTION,
 }
+
+
+EVERY_RULE = (
+    "mlp",
+    "tokens",
+    "used twice",
+    "scalars",
+    "conv all together",
+    "transposed conv all together",
+    "layer norm on tokens",
+    "group norm",
+    "attention",
+)
+"""A network for each layer rule, and for what each is shared over."""  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -329,12 +332,17 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
 
 
 def library_blocks(
-    network: nn.Module, rows: Tensor, samples: int, likelihood: Likelihood, **options: object
+    network: nn.Module,
+    rows: Tensor,
+    copies: int | Copies,
+    likelihood: Likelihood,
+    **options: object,
 ) -> dict[str, Tensor]:
     """The library's blocks by parameter name, written out, (groups, p, p)."""
-    found = KFAC(network).batch(rows, Copies(samples), likelihood, **options)  # type: ignore[arg-type]
+    copies = Copies(copies) if isinstance(copies, int) else copies
+    found = KFAC(network).batch(rows, copies, likelihood, **options)  # type: ignore[arg-type]
     scale = likelihood.curvature_scale().detach()
-    count = len(rows) // samples
+    count = len(rows) // copies.count
     return {name: factors.dense(count) * scale for name, factors in found.factors().items()}
 
 
@@ -350,3 +358,10 @@ def assert_equal(got: Tensor, expected: Tensor, what: str, tolerance: float | No
     difference = relative_difference(got, expected)
     allowed = TOLERANCE[got.dtype] if tolerance is None else tolerance
     assert difference <= allowed, f"{what}: relative difference {difference:.2e} > {allowed:.0e}"
+
+
+def assert_blocks_equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Equal block by block, and under the same names."""
+    assert found.keys() == expected.keys()
+    for name, block in expected.items():
+        assert_equal(found[name], block, name)

@@ -22,15 +22,16 @@ class Tokens(nn.Module):
 
 
 class UsedTwice(nn.Module):
-    """A Linear layer called twice, on its own output."""
+    """A layer called twice, on its own output, which may be of another size; a mean and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self, inner: nn.Module | None = None) -> None:
         super().__init__()
-        self.inner = nn.Linear(4, 4)
-        self.head = nn.Linear(4, CLASSES)
+        self.inner = inner or nn.Linear(4, 4)
+        self.head = nn.Linear(self.inner.bias.numel(), CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.inner(self.inner(inputs).tanh()).tanh())
+        hidden = self.inner(self.inner(inputs).tanh()).tanh()
+        return self.head(hidden.flatten(2).mean(2) if hidden.ndim > 2 else hidden)
 
 
 class HeadUsedTwice(nn.Module):
@@ -42,18 +43,6 @@ class HeadUsedTwice(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.only(self.only(inputs).tanh())
-
-
-class ConvUsedTwice(nn.Module):
-    """A convolution called on images of two sizes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(2, 2, 2)
-        self.head = nn.Linear(2, CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(self.conv(images).tanh()).tanh().mean((2, 3)))
 
 
 class Unused(nn.Module):
@@ -81,18 +70,6 @@ class Residual(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return inputs + self.head((inputs + self.inner(inputs)).tanh())
-
-
-class TransposedUsedTwice(nn.Module):
-    """A transposed convolution called on images of two sizes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.ConvTranspose2d(2, 2, 2)
-        self.head = nn.Linear(2, CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(self.conv(images).tanh()).tanh().mean((2, 3)))
 
 
 class NormUsedTwice(nn.Module):

@@ -42,6 +42,12 @@ PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 OPEN_TO_ALL = "_version"
 MOST_LINES = 600
 MOST_FILES = 14
+MOST_PARAMETERS = 8
+
+USER_OPTIONS = {"learn", "learn_layers", "measure", "profile", "screen"}
+"""Verbs whose parameters are the options that a user chooses from, each by its name."""
+MAY_TAKE_MORE = {"_refit", "attribute", "measure_action", "reproduce_series"}
+"""Functions that are still to be given fewer parameters."""
 
 MAY_PRINT = ("cli", "experiments/runner")
 MAY_SEED_AND_READ_THE_ENVIRONMENT = ("cli", "experiments")
@@ -195,6 +201,27 @@ def full_folders(package: Path) -> list[str]:
     return [f"{folder}: {count} files" for folder, count in counts.items() if count > MOST_FILES]
 
 
+def many_parameters(package: Path, exempt: Iterable[str] = ()) -> list[str]:
+    """Functions of parameters that want a name together; `self` and `cls` do not count.
+
+    Kernels of Triton are not asked, whose sizes are constants of their compilation, and neither
+    are commands, whose parameters are declared one by one above them.
+    """
+    complaints = []
+    for file, tree in parsed(package):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name in exempt:
+                continue
+            decorators = [getattr(each, "func", each) for each in node.decorator_list]
+            if {dotted(each).split(".")[-1] for each in decorators} & {"jit", "command"}:
+                continue
+            given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            count = len([each for each in given if each.arg not in ("self", "cls")])
+            if count > MOST_PARAMETERS:
+                complaints.append(f"{file}:{node.lineno}: {node.name} takes {count} parameters")
+    return complaints
+
+
 def oracles_that_know_the_library(folder: Path) -> list[str]:
     """Oracles that import what they are to judge."""
     return [
@@ -217,6 +244,13 @@ def shadowed_functions(names: dict[str, object], modules: Iterable[str]) -> list
 def test_package(rule: Callable[[Path], list[str]]) -> None:
     assert any(PACKAGE.rglob("*.py"))
     assert rule(PACKAGE) == []
+
+
+def test_functions_take_few_parameters() -> None:
+    exempt = USER_OPTIONS | MAY_TAKE_MORE
+    assert many_parameters(PACKAGE, exempt) == []
+    every = " ".join(many_parameters(PACKAGE))
+    assert {name for name in exempt if f": {name} takes" not in every} == set(), "not needed"
 
 
 def test_oracles_do_not_know_the_library() -> None:
@@ -322,6 +356,27 @@ def test_full_folders_are_noticed(tmp_path: Path) -> None:
         plant(tmp_path, f"data/a{number}.py", "")
     assert full_folders(plant(tmp_path, "data/__init__.py", "")) == []
     assert len(full_folders(plant(tmp_path, "data/one_more.py", ""))) == 1
+
+
+PARAMETERS = "a, /, b, c, d, *rest, e, f, g, h"
+FEW = {
+    "eight": f"def f({PARAMETERS}): ...",
+    "a method": f"class A:\n    def f(self, {PARAMETERS}): ...",
+    "a kernel": f"@triton.jit\ndef f({PARAMETERS}, ROWS): ...",
+    "a command": f"@click.command('learn')\ndef f({PARAMETERS}, i): ...",
+    "a verb": f"def learn({PARAMETERS}, i): ...",
+}
+
+
+@pytest.mark.parametrize("source", FEW.values(), ids=FEW)
+def test_few_parameters_are_no_offence(tmp_path: Path, source: str) -> None:
+    assert many_parameters(plant(tmp_path, "data/a.py", source), USER_OPTIONS) == []
+
+
+@pytest.mark.parametrize("begin", ["def f(", "async def f(", "class A:\n    def f(self, "])
+def test_many_parameters_are_noticed(tmp_path: Path, begin: str) -> None:
+    source = f"{begin}{PARAMETERS}, i): ..."
+    assert len(many_parameters(plant(tmp_path, "data/a.py", source), USER_OPTIONS)) == 1
 
 
 @pytest.mark.parametrize("source", ["import isotropy", "if 1:\n    from isotropy.checks import x"])

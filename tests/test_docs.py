@@ -27,8 +27,8 @@ from torch import nn
 import isotropy
 from isotropy.cli.main import cli
 from isotropy.curvature import layer_rules
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence import settings as schedule
 from isotropy.evidence.settings import OBJECTIVES, LearnConfig
 from isotropy.likelihoods import Categorical

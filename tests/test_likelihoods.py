@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from network_cases import assert_equal, relative_difference
-from oracles.dense_ggn import gaussian_curvature, softmax_curvature
+from oracles.dense_ggn import softmax_curvature
 from torch import Tensor
 from torch.func import hessian, vmap
 
@@ -55,30 +55,21 @@ def log_probability(likelihood: Likelihood, logits: Tensor, targets: Tensor) -> 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_log_likelihood_against_torch_distributions(name: str):
+def test_log_likelihood_is_that_of_torch_distributions(name: str):
     likelihood, targets = CASES[name]
     if name == "categorical":
         law = torch.distributions.Categorical(logits=outputs())
     else:
         law = torch.distributions.Normal(outputs(), 0.6)
     expected = law.log_prob(targets).sum()
-    assert_equal(log_probability(likelihood, outputs(), targets).detach(), expected, name)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_training_loss_is_the_mean(name: str):
-    likelihood, targets = CASES[name]
-    expected = -log_probability(likelihood, outputs(), targets) / 5
-    assert_equal(likelihood.training_loss(outputs(), targets), expected, name)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_statistic_adds_up(name: str):
-    likelihood, targets = CASES[name]
-    parts = likelihood.statistic(outputs()[:2], targets[:2]) + likelihood.statistic(
-        outputs()[2:], targets[2:]
+    found = log_probability(likelihood, outputs(), targets).detach()
+    assert_equal(found, expected, name)
+    assert_equal(likelihood.training_loss(outputs(), targets).detach(), -found / 5, "the mean")
+    whole, first, rest = (
+        likelihood.statistic(outputs()[part], targets[part])
+        for part in (slice(None), slice(2), slice(2, None))
     )
-    assert_equal(parts, likelihood.statistic(outputs(), targets), name)
+    assert_equal(first + rest, whole, "statistics add up")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -101,10 +92,6 @@ def test_root_reproduces_the_softmax_curvature(extreme: str):
     torch.testing.assert_close(found, softmax_curvature(logits), rtol=1e-9, atol=1e-13)
 
 
-def test_root_reproduces_the_gaussian_curvature():
-    assert_equal(curvature(Gaussian(0.6), outputs()), gaussian_curvature(0.6)(outputs()), "Λ")
-
-
 def test_the_comparison_notices_a_wrong_root():
     """Without √p, and with one direction missing, Λ is not reproduced."""
     p = outputs().softmax(-1)
@@ -120,18 +107,12 @@ def test_the_comparison_notices_a_wrong_root():
 @pytest.mark.parametrize("extreme", EXTREME)
 def test_gradient_of_the_root(extreme: str):
     """Right, and finite also where probabilities underflow."""
-    logits = EXTREME[extreme].clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(Categorical().curvature_root(logits).sum(), logits)
-    assert bool(torch.isfinite(gradient).all())
+    for dtype in (torch.float32, torch.float64):
+        logits = EXTREME[extreme].to(dtype).requires_grad_()
+        root = Categorical().curvature_root(logits)
+        (gradient,) = torch.autograd.grad(root.sum(), logits)
+        assert bool(torch.isfinite(root).all()) and bool(torch.isfinite(gradient).all())
     assert torch.autograd.gradcheck(Categorical().curvature_root, [logits])
-
-
-@pytest.mark.parametrize("extreme", EXTREME)
-def test_single_precision_stays_finite(extreme: str):
-    logits = EXTREME[extreme].float().requires_grad_()
-    root = Categorical().curvature_root(logits)
-    (gradient,) = torch.autograd.grad(root.sum(), logits)
-    assert bool(torch.isfinite(root).all()) and bool(torch.isfinite(gradient).all())
 
 
 # --- one direction instead of all ----------------------------------------------------------------
@@ -252,16 +233,6 @@ def test_noise_is_a_positive_number_in_double_precision():
     assert torch.autograd.gradcheck(lambda _: likelihood.curvature_scale(), [likelihood.log_noise])
 
 
-def test_several_outputs_have_as_many_terms():
-    """Two outputs are two numbers with noise each."""
-    means, targets = outputs(classes=2), outputs(0.3, classes=2)
-    law = torch.distributions.Normal(means, 0.6)
-    likelihood = Gaussian(0.6)
-    likelihood.check_targets(targets, means)
-    found = log_probability(likelihood, means, targets).detach()
-    assert_equal(found, law.log_prob(targets).sum(), "log p")
-
-
 def test_noise_is_a_constant_of_the_training_loss():
     likelihood, targets = Gaussian(0.6), outputs(0.5)
     means = outputs().requires_grad_()
@@ -345,7 +316,8 @@ REFUSED: dict[str, tuple[str, Tensor, str]] = {
         "categorical", torch.tensor([0, 4]),
         "labels: expected 0 to 3 for a network with 4 outputs, got 0 to 4; give the network 5"),
     "label below zero": (
-        "categorical", torch.tensor([-1, 2]), "expected 0 to 3 .* got -1 to 2; .*renumber"),
+        "categorical", torch.tensor([-1, 2]),
+        "expected 0 to 3 .* got -1 to 2; (?!.*give the network).*renumber"),
     "targets with one axis": (
         "gaussian", torch.zeros(5), r"\(examples, 4\) like the network's outputs, got \(5\)"),
     "too few targets": (
@@ -358,13 +330,6 @@ def test_targets_that_do_not_fit(name: str):
     kind, targets, sentence = REFUSED[name]
     with pytest.raises(CallerError, match=sentence):
         likelihood_named(kind).check_targets(targets, outputs())
-
-
-def test_label_below_zero_is_not_cured_by_more_outputs():
-    """The advice must fit the mistake."""
-    with pytest.raises(CallerError) as refused:
-        Categorical().check_targets(torch.tensor([-1, 2]), outputs())
-    assert "give the network 3 outputs" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)

@@ -15,7 +15,7 @@ from isotropy._version import __version__
 _ROOMS = {
     "checks": "CallerError",
     "curvature.blocks": "DenseRoots DiagonalRoots KroneckerRoots",
-    "curvature.copies": "Copies",
+    "curvature.kinds": "Copies",
     "curvature.layer_rules": "LayerRule Use register_rule",
     "data.labelled": "LabelledData Split",
     "data.readers": "read",

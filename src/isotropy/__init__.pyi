@@ -11,7 +11,7 @@ from isotropy.curvature.blocks import (
 from isotropy.curvature.blocks import (
     KroneckerRoots as KroneckerRoots,
 )
-from isotropy.curvature.copies import Copies as Copies
+from isotropy.curvature.kinds import Copies as Copies
 from isotropy.curvature.layer_rules import (
     LayerRule as LayerRule,
 )

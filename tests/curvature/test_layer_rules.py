@@ -1,321 +1,228 @@
-"""What KFAC refuses, in which words; what it leaves as it was; rules of one's own."""
+"""Layer rules beyond the formula that every network inherits (`test_kfac`).
+
+Convolutions in one to three dimensions and transposed ones, normalisations, rules of one's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
 from network_cases import (
+    CLASSES,
     LIKELIHOODS,
     NETWORKS,
+    NORMS,
     NetworkCase,
-    Tokens,
-    UsedTwice,
+    assert_blocks_equal,
     assert_equal,
     library_blocks,
-    mlp,
 )
+from numerics import numbers
 from oracles.dense_ggn import dense_ggn_blocks, softmax_curvature
-from oracles.dense_kfac import dense_kfac
+from oracles.dense_kfac import TRANSPOSED, dense_kfac, reached_by_pixel
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature import layer_rules
-from isotropy.curvature.blocks import DenseRoots, Roots
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.blocks import DenseRoots, KroneckerFactors, Roots
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.layer_rules import (
     LayerRule,
     LinearRule,
     Use,
+    _patches,
+    _windows,
+    check_running_statistics,
     register_rule,
     rule_for,
     supported_layers,
 )
 from isotropy.likelihoods import Categorical
 
-LABELS = 3
+ALL_TRANSPOSED = [name for name in NETWORKS if name.startswith("transposed conv")]
 
 
-class Stack(nn.Module):
-    """Three Linear layers and a forward pass that is given."""
+# --- dimensions ---------------------------------------------------------------------------------
 
-    def __init__(self, forward: Callable[[Stack, Tensor], object]) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.head = nn.Linear(4, LABELS)
-        self.given = forward
-
-    def forward(self, inputs: Tensor) -> object:
-        return self.given(self, inputs)
-
-
-def curvature(network: nn.Module, rows: Tensor | None = None, samples: int = 2) -> dict[str, Roots]:
-    rows = torch.randn(6, 4, dtype=torch.float64) if rows is None else rows
-    return KFAC(network.double()).batch(rows, Copies(samples), Categorical()).roots
-
-
-# --- refused before anything is computed --------------------------------------------------------
-
-
-class OwnParameter(nn.Module):
-    """A parameter that no layer owns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.temperature = nn.Parameter(torch.ones(1))
-        self.head = nn.Linear(4, LABELS)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(inputs) * self.temperature
-
-
-class LinearWithGain(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, LABELS)
-        self.gain = nn.Parameter(torch.ones(1))
-
-
-def tied() -> nn.Module:
-    network = mlp(4, 4, 4, LABELS)
-    network[2].weight = network[0].weight
-    return network
-
-
-def frozen() -> nn.Module:
-    return mlp(4, LABELS).requires_grad_(False)
-
-
-REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "batch norm": (
-        lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)),
-        r"layer '1' of type BatchNorm1d: expected running statistics, got none, so that each .*; "
-        "make it with track_running_stats=True",
+# name: (convolution in few dimensions, the same with an axis of one pixel in front)
+EMBEDDED = {
+    "1 in 2": (
+        nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2, groups=2),
+        nn.Conv2d(2, 4, (1, 3), stride=(1, 2), padding=(0, 2), dilation=(1, 2), groups=2),
     ),
-    "batch norm without parameters": (
-        lambda: nn.Sequential(
-            nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False, track_running_stats=False)
-        ),
-        r"layer '1' of type BatchNorm1d: expected running statistics",
+    "2 in 3": (
+        nn.Conv2d(2, 4, (3, 2), stride=(1, 2), padding=(1, 0), groups=2),
+        nn.Conv3d(2, 4, (1, 3, 2), stride=(1, 1, 2), padding=(0, 1, 0), groups=2),
     ),
-    "unknown layer": (
-        lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()),
-        r"layer '1' of type PReLU has no curvature rule \(there are rules for .*Conv2d.*"
-        r"Linear.*\); register one with isotropy.register_rule, .*or freeze",
+    "1 in 2, transposed": (
+        nn.ConvTranspose1d(2, 4, 3, stride=2, padding=1, output_padding=1, groups=2),
+        nn.ConvTranspose2d(2, 4, (1, 3), stride=(1, 2), padding=(0, 1), output_padding=(0, 1),
+                           groups=2),
     ),
-    "nested": (
-        lambda: nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.PReLU())),
-        r"layer '1\.1' of type PReLU has no curvature rule",
+    "2 in 3, transposed": (
+        nn.ConvTranspose2d(2, 4, 2, stride=(2, 1), padding=1, groups=2),
+        nn.ConvTranspose3d(2, 4, (1, 2, 2), stride=(1, 2, 1), padding=(0, 1, 1), groups=2),
     ),
-    "own parameter": (OwnParameter, r"layer '\(the network itself\)' of type OwnParameter has no"),
-    "subclass": (LinearWithGain, r"of type LinearWithGain has no curvature rule"),
-    "tied weights": (
-        tied,
-        "parameter 'weight' is shared by the layers '0' and '2'; call one layer twice instead",
-    ),
-    "nothing to learn": (frozen, "the network has no trainable parameters"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_at_construction(name: str):
-    build, sentence = REFUSED[name]
-    with pytest.raises(CallerError, match=sentence):
-        KFAC(build())
-
-
-def test_unknown_parameter_of_a_known_layer(own_rules: None):
-    register_rule(LinearWithGain, LinearRule())
-    with pytest.raises(CallerError, match="knows the parameters weight, bias, got 'gain' too"):
-        KFAC(LinearWithGain())
-
-
-def test_frozen_layers_need_no_rule():
-    network = nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Linear(4, LABELS))
-    network[1].requires_grad_(False)
-    assert list(curvature(network)) == ["0.weight", "0.bias", "2.weight", "2.bias"]
-
-
-def test_a_module_under_two_names_is_one_layer():
-    class TwoNames(UsedTwice):
-        def __init__(self) -> None:
-            super().__init__()
-            self.again = self.inner
-
-    assert KFAC(TwoNames()).parameter_names == KFAC(UsedTwice()).parameter_names
-
-
-# --- refused in the forward pass ----------------------------------------------------------------
-
-
-def rows_of_tokens(stack: Stack, inputs: Tensor) -> Tensor:
-    """Two tokens an example, moved into the batch axis for the first layer."""
-    tokens = torch.stack([inputs, inputs + 1], 1).flatten(0, 1)
-    return stack.head(stack.two(stack.one(tokens).tanh().unflatten(0, (-1, 2)).mean(1)))
-
-
-FORWARD: dict[str, tuple[Callable[[Stack, Tensor], object], str]] = {
-    "uncalled layer": (
-        lambda stack, x: stack.head(stack.one(x)),
-        "layer 'two' has trainable parameters but was not called in the forward pass; freeze it",
-    ),
-    "outputs with three axes": (
-        lambda stack, x: stack.head(stack.two(stack.one(x)))[:, None],
-        r"network outputs: expected \(batch, outputs\), got \(6, 1, 3\)",
-    ),
-    "outputs with one axis": (
-        lambda stack, x: stack.head(stack.two(stack.one(x)))[:, 0],
-        r"network outputs: expected \(batch, outputs\), got \(6\)",
-    ),
-    "outputs a tuple": (
-        lambda stack, x: (stack.head(stack.two(stack.one(x))), x),
-        r"network outputs: expected \(batch, outputs\), got tuple",
-    ),
-    "in place after a later layer": (
-        lambda stack, x: stack.head(torch.relu_(stack.two(stack.one(x).tanh()))),
-        r"output of layer 'two' is changed in place .* out-of-place form \(relu instead of relu_\)",
-    ),
-    "in place sum": (
-        lambda stack, x: stack.head(stack.two(x.tanh() + stack.one(x)).add_(x)),
-        "output of layer 'two' is changed in place by what follows it",
-    ),
-    "rows are not examples": (rows_of_tokens, r"(?=.*\b12\b)(?=.*\b6\b).*layer 'one'"),
-    "one row for all": (
-        lambda stack, x: stack.head(stack.one(x) + stack.two(x[:1])),
-        r"(?=.*\b1\b)(?=.*\b6\b).*layer 'two'",
-    ),
+WINDOWS = {
+    "plain": nn.Conv2d(3, 4, 3),
+    "stride": nn.Conv2d(2, 4, (3, 2), stride=(2, 3)),
+    "dilation": nn.Conv2d(2, 4, (2, 3), dilation=(3, 2)),
+    "groups": nn.Conv2d(6, 4, 2, groups=2),
+    "all": nn.Conv2d(4, 4, (3, 2), stride=(1, 2), dilation=(2, 1), groups=2),
+    "transposed": nn.ConvTranspose2d(4, 2, 3, stride=2, dilation=2, groups=2),
 }
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("name", FORWARD)
-def test_refused_in_the_forward_pass(name: str, graph: bool):
-    forward, sentence = FORWARD[name]
-    rows = torch.randn(6, 4, dtype=torch.float64, requires_grad=graph)
-    with pytest.raises(CallerError, match=sentence):
-        KFAC(Stack(forward).double()).batch(rows, Copies(2), Categorical(), create_graph=graph)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_views_are_the_patches_that_the_kernel_of_two_dimensions_cuts(name: str):
+    """The one on a GPU, the other on a CPU: values and gradients."""
+    module = WINDOWS[name]
+    images = numbers(3, module.weight.shape[1] * module.groups, 9, 8).requires_grad_()
+    columns, views = _patches(module, images), _windows(module, images)
+    assert torch.equal(columns, views)
+    cotangent = numbers(*views.shape, seed=1)
+    found, expected = (torch.autograd.grad(each, images, cotangent)[0] for each in (views, columns))
+    assert_equal(found, expected, name)
 
 
-def test_inputs_by_keyword_are_found():
-    """A layer may be called with its input by name."""
-    by_place = Stack(lambda stack, x: stack.head(stack.two(stack.one(x)))).double()
-    by_name = Stack(lambda stack, x: stack.head(stack.two(stack.one(input=x)))).double()
-    by_name.load_state_dict(by_place.state_dict())
-    rows = NETWORKS["mlp"].rows(3, 2)
-    expected = library_blocks(by_place, rows, 2, Categorical())
-    for name, block in library_blocks(by_name, rows, 2, Categorical()).items():
-        assert_equal(block, expected[name], name)
-
-
-@pytest.mark.parametrize("graph", [False, True])
-def test_a_function_in_place_after_the_first_layer_is_refused_or_harmless(graph: bool):
-    """Without a graph to the rows there is nothing before the first layer's output."""
-    network = Stack(lambda stack, x: stack.head(stack.two(torch.relu_(stack.one(x))))).double()
-    rows = NETWORKS["mlp"].rows(3, 2).requires_grad_(graph)
-    try:
-        found = library_blocks(network, rows, 2, Categorical(), create_graph=graph)
-    except CallerError as refusal:
-        assert "output of layer 'one' is changed in place" in str(refusal)
-    else:
-        for name, block in dense_kfac(network, "one", rows, 2, softmax_curvature).items():
-            assert_equal(found[f"one.{name}"], block.reshape(found[f"one.{name}"].shape), name)
-
-
-def test_in_place_modules_give_the_blocks_of_out_of_place_ones():
-    in_place = NETWORKS["in-place relu"].network()
-    plain = mlp(4, 3, 3, 3, activation=nn.ReLU).double()
-    plain.load_state_dict(in_place.state_dict())
-    rows = NETWORKS["mlp"].rows(3, 2)
-    expected = library_blocks(plain, rows, 2, Categorical())
-    for name, block in library_blocks(in_place, rows, 2, Categorical()).items():
-        assert_equal(block, expected[name], name)
-
-
-# --- constants ----------------------------------------------------------------------------------
-
-
-def test_frozen_parameters_have_no_block_and_change_no_other():
-    case = NETWORKS["mlp"]
-    rows, everything = (
-        case.rows(3, 2),
-        library_blocks(case.network(), case.rows(3, 2), 2, Categorical()),
-    )
-    names = list(everything)
-    for frozen_names in (["0.weight", "0.bias"], ["2.bias"], ["4.weight", "4.bias"], names[1:]):
-        network = case.network()
-        for name in frozen_names:
-            network.get_parameter(name).requires_grad_(False)
-        found = library_blocks(network, rows, 2, Categorical())
-        assert list(found) == [name for name in names if name not in frozen_names]
-        for name, block in found.items():
-            assert_equal(block, everything[name], name)
-
-
-# --- the network is left as it was --------------------------------------------------------------
-
-
-def hooks(network: nn.Module) -> int:
-    return sum(
-        len(getattr(module, kind))
-        for module in network.modules()
-        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-    )
-
-
-def untouched_network() -> nn.Module:
-    """Modes of its own, a frozen parameter, and gradients from elsewhere."""
-    network = NETWORKS["dropout"].network().train()
-    network[1].eval()
-    network[3].bias.requires_grad_(False)
-    for parameter in network.parameters():
-        parameter.grad = torch.full_like(parameter, 7.0)
-    return network
-
-
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("graph", [False, True])
-def test_the_network_is_left_as_it_was(graph: bool, fails: bool):
-    network = untouched_network()
-    before = {name: p.detach().clone() for name, p in network.named_parameters()}
-    identities = {name: id(p) for name, p in network.named_parameters()}
-    rows = NETWORKS["dropout"].rows(3, 2).requires_grad_(graph)
-    kfac = KFAC(network)
-    if fails:
-        with pytest.raises(RuntimeError):
-            kfac.batch(rows[:, :2], Copies(2), Categorical(), create_graph=graph)
-    else:
-        kfac.batch(rows, Copies(2), Categorical(), create_graph=graph)
-    assert hooks(network) == 0
-    assert [module.training for module in network.modules()] == [True, True, False, True, True]
-    for name, parameter in network.named_parameters():
-        assert id(parameter) == identities[name]
-        assert torch.equal(parameter, before[name])
-        assert parameter.requires_grad is (name != "3.bias")
-        assert bool((parameter.grad == 7.0).all())
-    assert rows.grad is None
-
-
-def test_without_a_graph_nothing_requires_a_gradient():
-    case = NETWORKS["conv groups"]
-    rows = case.rows(3, 2).requires_grad_()
-    found = KFAC(case.network()).batch(rows, Copies(2), Categorical())
-    for root in found.roots.values():
-        assert not any(tensor.requires_grad for tensor in root.tensors())
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_an_axis_of_one_pixel_changes_nothing(name: str):
+    """Two dimensions use another way to cut patches than one and three do."""
+    few, many = EMBEDDED[name]
     with torch.no_grad():
-        again = KFAC(case.network()).batch(rows, Copies(2), Categorical())
-    for name, root in again.roots.items():
-        for one, other in zip(root.tensors(), found.roots[name].tensors(), strict=True):
-            assert torch.equal(one, other)
+        many.weight.copy_(few.weight.reshape(many.weight.shape))
+        many.bias.copy_(few.bias)
+    size = (5, 4)[: few.weight.ndim - 2]
+    rows = numbers(6, 2, *size)
+    features = few(torch.zeros(1, 2, *size).to(few.weight)).numel()
+    head = nn.Linear(features, CLASSES)
+    networks = [nn.Sequential(conv, nn.Tanh(), nn.Flatten(), head).double() for conv in (few, many)]
+    found = library_blocks(networks[0], rows, 2, Categorical())
+    expected = library_blocks(networks[1], rows[:, :, None], 2, Categorical())
+    assert_blocks_equal(found, expected)
 
 
-def test_batches_do_not_influence_each_other():
-    case = NETWORKS["used twice"]
-    kfac, rows = KFAC(case.network()), case.rows(4, 2)
-    first = kfac.batch(rows[:4], Copies(2), Categorical()).factors()
-    kfac.batch(rows[4:], Copies(2), Categorical(), create_graph=True)
-    for name, factors in kfac.batch(rows[:4], Copies(2), Categorical()).factors().items():
-        assert torch.equal(factors.dense(2), first[name].dense(2))
+# --- transposed convolutions --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", ALL_TRANSPOSED)
+def test_oracle_patches_are_what_a_position_adds_to(network: str):
+    """⟨c, conv(x)⟩ without its bias is Σ_t x_tᵀ W (patch of c that position t reaches)."""
+    case = NETWORKS[network]
+    conv = next(m for m in case.network().modules() if isinstance(m, TRANSPOSED))
+    rows = case.rows(2, 1)
+    outputs = conv(rows) - (0 if conv.bias is None else _shaped(conv.bias, conv))
+    cotangent = numbers(*outputs.shape)
+    patches = reached_by_pixel(conv, cotangent, rows.shape[2:])
+    weight = conv.weight.reshape(conv.groups, -1, patches.shape[-1])
+    inputs = rows.reshape(2, conv.groups, weight.shape[1], -1)
+    made = torch.einsum("ngit,gio,ngto->n", inputs, weight, patches)
+    assert_equal(made.detach(), (outputs * cotangent).flatten(1).sum(1).detach(), "pairing")
+
+
+def _shaped(bias: Tensor, conv: nn.Module) -> Tensor:
+    return bias.reshape(-1, *(1 for _ in conv.kernel_size))
+
+
+def test_the_slow_factor_is_that_of_the_input():
+    built = nn.Sequential(
+        nn.ConvTranspose2d(4, 6, (2, 1), groups=2), nn.Flatten(), nn.Linear(6 * 3 * 2, CLASSES)
+    ).double()
+    rows = torch.randn(6, 4, 2, 2, dtype=torch.float64)
+    batch = KFAC(built).batch(rows, Copies(3), Categorical())
+    factors = batch.factors()["0.weight"]
+    assert isinstance(factors, KroneckerFactors)
+    assert factors.outputs.shape == (2, 2, 2)  # 4 input channels in 2 groups
+    assert factors.inputs.shape == (2, 6, 6)  # 6 output channels in 2 groups, 2 pixels
+    of_inputs, of_outputs = batch.roots["0.weight"].tensors()
+    directions, examples, positions = CLASSES - 1, 2, 4
+    assert of_outputs.shape[1] == examples * positions
+    assert of_inputs.shape[1] == directions * examples * positions
+
+
+class SizeGiven(nn.Module):
+    """The size of the output is given at the call, one pixel more than the layer would choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.ConvTranspose2d(1, 2, 2, stride=2)
+        self.head = nn.Linear(2, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        larger = self.conv(images, output_size=(5, 4))
+        return self.head((larger.tanh() * torch.arange(4.0)).mean((2, 3)))
+
+
+def test_an_output_size_given_at_the_call():
+    case = NetworkCase(SizeGiven, (1, 2, 2))
+    built, rows = case.network(), case.rows(3, 2)
+    found = library_blocks(built, rows, 2, Categorical())
+    for name, block in dense_kfac(built, "conv", rows, 2, softmax_curvature).items():
+        assert_equal(found[f"conv.{name}"], block.reshape(found[f"conv.{name}"].shape), name)
+
+
+# --- refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d])
+def test_unknown_padding_is_refused_by_name(kind: type[nn.Module]):
+    conv = kind(1, 1, 3)
+    conv.padding_mode = "mirror"
+    with pytest.raises(CallerError, match=r"layer '0': expected one of .*circular.* got 'mirror'"):
+        KFAC(nn.Sequential(conv))
+
+
+# --- normalisations ------------------------------------------------------------------------------
+
+BATCH_NORMS = [name for name in NORMS if name.startswith("batch norm")]
+
+
+@pytest.mark.parametrize("network", BATCH_NORMS)
+def test_batches_normalise_by_running_statistics(network: str):
+    """An example's blocks do not depend on what else is in its batch, and no statistic moves."""
+    case = NETWORKS[network]
+    built, rows = case.network().train(), case.rows(3, 2)
+    before = {name: buffer.clone() for name, buffer in built.named_buffers()}
+    together = KFAC(built).batch(rows, Copies(2), Categorical()).factors()
+    parts = [KFAC(built).batch(part, Copies(2), Categorical()).factors() for part in rows.split(2)]
+    for name, factors in together.items():
+        summed = parts[0][name] + parts[1][name] + parts[2][name]
+        assert_equal(summed.dense(3), factors.dense(3), name)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in built.named_buffers())
+    assert built.training and all(module.training for module in built.modules())
+
+
+def test_other_running_statistics_are_other_blocks():
+    case = NETWORKS["batch norm"]
+    built, rows = case.network(), case.rows(3, 2)
+    first = library_blocks(built, rows, 2, Categorical())
+    built[1].running_mean += 1.0
+    moved = library_blocks(built, rows, 2, Categorical())
+    exact = dense_ggn_blocks(built.eval(), rows, 2, softmax_curvature)
+    assert_equal(moved["1.weight"][0], exact["1.weight"], "weight")
+    with pytest.raises(AssertionError, match="relative difference"):
+        assert_equal(first["1.weight"][0], exact["1.weight"], "weight")
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
+def test_without_running_statistics_it_is_refused(kind: type[nn.Module]):
+    with pytest.raises(CallerError, match=f"layer 'n' of type {kind.__name__}: expected running"):
+        check_running_statistics(kind(2, track_running_stats=False), "n")
+    check_running_statistics(kind(2), "n")
+    check_running_statistics(nn.InstanceNorm1d(2), "n")
+
+
+def test_a_frozen_norm_has_no_block():
+    built = NETWORKS["layer norm"].network()
+    built[1].bias.requires_grad_(False)
+    found = library_blocks(built, NETWORKS["layer norm"].rows(3, 2), 2, Categorical())
+    assert "1.weight" in found and "1.bias" not in found
 
 
 # --- rules of one's own -------------------------------------------------------------------------
@@ -325,6 +232,18 @@ def test_batches_do_not_influence_each_other():
 def own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules registered in a test are gone after it."""
     monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
+
+
+class LinearWithGain(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, CLASSES)
+        self.gain = nn.Parameter(torch.ones(1))
+
+
+def test_unknown_parameter_of_a_known_layer(own_rules: None):
+    register_rule(LinearWithGain, LinearRule())
+    with pytest.raises(CallerError, match="knows the parameters weight, bias, got 'gain' too"):
+        KFAC(LinearWithGain())
 
 
 class Gain(nn.Module):
@@ -387,7 +306,6 @@ def test_a_rule_of_ones_own(own_rules: None, likelihood: str):
 def test_rules_of_other_tests_are_gone():
     assert rule_for(Gain(2)) is None
     assert {"Bias", "Conv2d", "Linear", "Scale"} <= set(supported_layers())
-    assert rule_for(Tokens()) is None
 
 
 def test_a_rule_without_roots_says_so():

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.kernels.operations import plain_operations
 from isotropy.likelihoods import Categorical
 

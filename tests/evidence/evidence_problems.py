@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from network_cases import LIKELIHOODS, NETWORKS, NOISE, NetworkCase, mlp
+from network_cases import LIKELIHOODS, NOISE, NetworkCase, mlp
 from oracles.dense_evidence import (
     categorical_log_likelihood,
     gaussian_log_likelihood,
@@ -20,8 +20,8 @@ from oracles.dense_ggn import OutputCurvature, average_over_samples, dense_ggn_b
 from oracles.dense_kfac import CONVOLUTIONS, TRANSPOSED, dense_kfac, spelled_out
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
@@ -60,16 +60,8 @@ def small_cnn() -> nn.Module:
 IMAGE = (1, 6, 6)
 IMAGE_NETWORKS = {
     "mlp": NetworkCase(lambda: nn.Sequential(nn.Flatten(), *mlp(36, 4, 3)), IMAGE),
-    "relu, in place": NetworkCase(
-        lambda: nn.Sequential(
-            nn.Flatten(), *mlp(36, 5, 4, 3, activation=lambda: nn.ReLU(inplace=True))
-        ),
-        IMAGE,
-    ),
-    "linear": NetworkCase(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), IMAGE),
     "cnn": NetworkCase(small_cnn, IMAGE),
     "fixup block": NetworkCase(FixupBlock, IMAGE),
-    "fixup": NetworkCase(NETWORKS["fixup"].build, IMAGE),
 }
 
 
@@ -117,6 +109,16 @@ class Problem:
             yield Batch(self.model.orbit(inputs, drawn), targets, Copies(drawn.shape[1]))
 
 
+def spread_prior(
+    network: nn.Module, names: tuple[str, ...], structure: str, precision: float, **options: object
+) -> GaussianPrior:
+    """A prior whose groups of parameters all have different precisions."""
+    prior = GaussianPrior(network, names, structure, precision, **options)  # type: ignore[arg-type]
+    with torch.no_grad():
+        prior.log_precisions += torch.linspace(0, 1, len(prior.groups), dtype=torch.float64)
+    return prior
+
+
 def problem(case: NetworkCase, likelihood: str, action: Action, inputs: Tensor) -> Problem:
     network = case.network()
     augmentation = UniformRanges(action, dtype=torch.float64)
@@ -127,9 +129,7 @@ def problem(case: NetworkCase, likelihood: str, action: Action, inputs: Tensor) 
     kind = LIKELIHOODS[likelihood]
     chosen, targets = kind.build(), kind.targets(len(inputs))
     chosen.check_targets(targets, torch.zeros(1, 3))
-    prior = GaussianPrior(network, KFAC(network).parameter_names, "tensor", 0.5)
-    with torch.no_grad():
-        prior.log_precisions += torch.linspace(0, 1, len(prior.groups), dtype=torch.float64)
+    prior = spread_prior(network, KFAC(network).parameter_names, "tensor", 0.5)
     evidence = LaplaceEvidence(network, chosen, prior)
     noise = model.noise(len(inputs), generator=torch.Generator().manual_seed(6))
     return Problem(evidence, model, inputs, targets, noise)

@@ -49,7 +49,7 @@ def straight_above(floor: float, slope: float) -> float:
     return (high - middle) / (high - low)
 
 
-@pytest.mark.parametrize("points", [(0, 180), (0, 9, 180), (0, 9, 27, 72, 180)])
+@pytest.mark.parametrize("points", [(0, 180), (0, 9, 27, 72, 180)])
 @pytest.mark.parametrize("slope", [-3.0, -0.5, 0.0, 0.7, 4.0])
 def test_profiles_straight_in_t_in_closed_form(one_draw, points, slope: float) -> None:
     found = posterior(profile_of(points, slope * in_t(points)), 0.0)
@@ -93,22 +93,6 @@ def test_floors_outside(one_draw) -> None:
     found = posterior(profile_of((0, 180), (0, 1)), 0.0)
     assert found.above(-1.0) == pytest.approx(1.0)
     assert found.above(LARGEST) == 0.0
-
-
-def test_intervals_of_a_normal_density_cover(one_draw) -> None:
-    """Peaks scattered about the truth as the profile says: 95 % of intervals hold the truth."""
-    random, truth, width = np.random.default_rng(0), 90.0, 8.0
-    points = np.concatenate([[0.0], np.arange(30.0, 151.0, 4.0), [LARGEST]])
-    covered, spans = [], []
-    for _ in range(400):
-        peak = truth + width * random.standard_normal()
-        found = posterior(profile_of(points, -(((points - peak) / width) ** 2) / 2), 0.0)
-        low, high = found.interval
-        covered.append(low <= truth <= high)
-        spans.append(high - low)
-    assert np.mean(spans) == pytest.approx(2 * 1.96 * width, rel=0.03)
-    # Four standard errors of a share of 95 % in 400.
-    assert np.mean(covered) == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 400) ** 0.5)
 
 
 @pytest.mark.parametrize("examples", [1, 30, 1000])
@@ -275,19 +259,6 @@ def test_few_seeds_have_students_quantiles(count: int, degrees: int, factor: flo
     mean, (low, high) = gain_interval([2.0] * count, np.full(BLOCKS, 0.1), 1.0, degrees)
     assert mean == 2.0 and high - mean == pytest.approx(mean - low)
     assert high - mean == pytest.approx(factor * (2 / count) ** 0.5, rel=1e-3)
-
-
-def test_gain_intervals_cover() -> None:
-    """Gains with errors over data and over seeds, of which σ is estimated as the search does."""
-    random, truth, replicates, trials = np.random.default_rng(3), 4.0, 3, 3000
-    hits = 0
-    for _ in range(trials):
-        shares = truth / BLOCKS + 0.4 * random.standard_normal(BLOCKS)
-        noise = 1.5 * random.standard_normal((2, replicates))
-        error = float(noise.var(1, ddof=1).mean() ** 0.5)
-        low, high = gain_interval(list(shares.sum() + noise[0] - noise[1]), shares, error, 4)[1]
-        hits += low <= truth <= high
-    assert 0.935 <= hits / trials <= 0.985
 
 
 # --- the least of several peaks -------------------------------------------------------------------

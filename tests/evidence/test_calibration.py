@@ -58,6 +58,8 @@ def test_bins_are_closed_above() -> None:
     for bins, confidence, expected in [(4, 0.5, 1), (4, 0.75, 2), (4, 1.0, 3), (10, 0.6, 5)]:
         found = calibration(*with_confidence(confidence, 1, 1), bins=bins)
         assert [each.count for each in found.bins].index(1) == expected
+    with pytest.raises(CallerError, match="bins: expected at least 1, got 0"):
+        calibration(*with_confidence(0.9, 1, 1), bins=0)
     assert [each.confidence for each in calibration(*with_confidence(0.9, 1, 1), bins=2).bins] == [
         None,
         0.9,
@@ -131,8 +133,3 @@ LABELS = torch.tensor([0, 1, 1])
 def test_mistakes_are_named(probabilities: Tensor, targets: Tensor, message: str) -> None:
     with pytest.raises(CallerError, match=message):
         calibration(probabilities, targets)
-
-
-def test_no_bins() -> None:
-    with pytest.raises(CallerError, match="bins: expected at least 1, got 0"):
-        calibration(GOOD, LABELS, 0)

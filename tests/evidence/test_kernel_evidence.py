@@ -19,7 +19,7 @@ from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_pre
 
 Array = NDArray[np.float64]
 
-EXAMPLES, OTHERS = 25, 9
+EXAMPLES, OTHERS = 16, 5
 LENGTH = 0.8
 
 
@@ -120,7 +120,7 @@ def best_of(
         return -criterion(kernel, targets, *np.exp(logs))
 
     bounds = [(-12.0, 12.0), (math.log(least_noise), 12.0)]
-    starts = [(log_ratio, max(-1.0, bounds[1][0])) for log_ratio in (-4.0, 0.0, 4.0)]
+    starts = [(log_ratio, max(-1.0, bounds[1][0])) for log_ratio in (-3.0, 3.0)]
     found = [minimize(loss, start, method="Nelder-Mead", bounds=bounds) for start in starts]
     return -min(float(each.fun) for each in found)
 
@@ -144,15 +144,16 @@ def test_each_example_is_predicted_from_all_others(case: str, least_noise: float
 def test_no_other_scale_and_noise_does_better(case: str) -> None:
     given = problem(case)
     kernel, targets, fit = given.kernel, given.targets, given.fit()
-    for ratio in fit.ratio * np.logspace(-3, 3, 13):
-        for noise in fit.noise * np.logspace(-2, 2, 13):
+    for ratio in fit.ratio * np.logspace(-3, 3, 7):
+        for noise in fit.noise * np.logspace(-2, 2, 5):
             assert left_out_sum(kernel, targets, ratio, noise) < fit.log_predictive + 1e-5
     expected = best_of(left_out_sum, kernel, targets)
     assert fit.log_predictive == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("share", [2.0, 10.0])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "share"), [("smooth", 2.0), ("much noise", 10.0), ("low rank", 2.0)]
+)
 def test_noise_is_never_below_the_least(case: str, share: float) -> None:
     """share: the least noise, of the best."""
     given = problem(case)
@@ -161,15 +162,9 @@ def test_noise_is_never_below_the_least(case: str, share: float) -> None:
     assert bound.noise >= share * free.noise and bound.log_predictive < free.log_predictive
     expected = best_of(left_out_sum, given.kernel, given.targets, share * free.noise)
     assert bound.log_predictive == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_least_noise_below_the_best_changes_nothing(case: str) -> None:
-    given = problem(case)
-    free = given.fit()
-    bound = given.fit(0.5 * free.noise)
-    assert bound.log_predictive == pytest.approx(free.log_predictive, rel=1e-12)
-    assert (bound.noise, bound.ratio) == pytest.approx((free.noise, free.ratio), rel=1e-3)
+    below = given.fit(0.5 * free.noise)
+    assert below.log_predictive == pytest.approx(free.log_predictive, rel=1e-12)
+    assert (below.noise, below.ratio) == pytest.approx((free.noise, free.ratio), rel=1e-3)
 
 
 @pytest.mark.parametrize("least_noise", [0.0, 0.5])
@@ -241,7 +236,7 @@ BAD = {
 @pytest.mark.parametrize("spoil", BAD.values(), ids=BAD)
 def test_kernels_that_say_nothing_are_refused(spoil) -> None:
     given = problem("smooth")
-    with pytest.raises(NotFiniteError, match="25 examples .* expected a finite number above zero"):
+    with pytest.raises(NotFiniteError, match="16 examples .* expected a finite number above zero"):
         fit_of(spoil(given.kernel), given.targets)
 
 
@@ -258,7 +253,7 @@ def test_targets_that_do_not_vary_are_refused(value: float, noise: float) -> Non
 # --- log Z ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [0.0, 2.0, 10.0])
+@pytest.mark.parametrize("share", [0.0, 2.0])
 @pytest.mark.parametrize("case", CASES)
 def test_the_evidence_is_the_largest_density_of_all_targets(case: str, share: float) -> None:
     """At a scale and noise of its own; share: the least noise, of that of examples left out."""
@@ -325,13 +320,3 @@ def test_density_of_other_examples(case: str, least_noise: float) -> None:
         joint = dense_log_evidence(both, np.vstack([targets, target]), fit.ratio, fit.noise)
         expected.append(joint - alone)
     assert given.log_density(fit) == pytest.approx(np.mean(expected), rel=1e-8)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_weights_predict_the_mean(case: str) -> None:
-    given = problem(case)
-    fit = given.fit()
-    covariance = np.eye(EXAMPLES) + fit.ratio * given.kernel
-    expected = fit.ratio * given.between @ np.linalg.solve(covariance, given.targets)
-    found = torch.tensor(given.between) @ fit.weights
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-10)

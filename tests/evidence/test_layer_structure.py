@@ -7,10 +7,11 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from numerics import numbers
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.layers import structure as layer_structure
 from isotropy.evidence.layers.structure import (
@@ -26,10 +27,6 @@ from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
 
 SAME = LayerShape((2, 4, 4), (4, 4, 4))
 HALVED = LayerShape((4, 4, 4), (4, 2, 2))
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def network_of(*layers: RelaxedLayer) -> nn.Sequential:

@@ -13,21 +13,14 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from evidence_problems import small_cnn
-from network_cases import LIKELIHOODS, mlp
-from torch import Tensor, nn
+from evidence_problems import COUNT, SAMPLES, Problem, image_problem
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kfac import KFAC
-from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
-from isotropy.networks.averaging.augmentations import UniformRanges
-from isotropy.networks.averaging.invariant_model import InvariantModel
-from isotropy.symmetry.actions.images import affine
+from isotropy.evidence.laplace import Batch
 
-BATCH, SAMPLES = 4, 3
-FEW, MANY = 8, 64
+FEW, MANY = 8, 24
 
 
 class LiveBytes(TorchDispatchMode):
@@ -79,71 +72,48 @@ def most_bytes(work: Callable[[], object]) -> int:
     return live.most
 
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": lambda: nn.Sequential(nn.Flatten(), *mlp(36, 20, 3)),
-    "cnn": small_cnn,
-}
+def batches(given: Problem, count: int) -> Iterator[Batch]:
+    """The problem's data, `count` examples in all, each batch made when it is asked for."""
+    for _ in range(count // COUNT):
+        yield from given.batches()
 
 
-class Setting:
-    """A model and as many batches as wanted, each made when it is asked for."""
+def two_passes(given: Problem, count: int) -> None:
+    fit = given.evidence.fit(batches(given, count))
+    given.evidence.value(fit)
+    given.evidence.gradient(fit, batches(given, count), [given.half_widths])
 
-    def __init__(self, network: str, likelihood: str) -> None:
-        self.model = InvariantModel(
-            NETWORKS[network]().double(), UniformRanges(affine(), dtype=torch.float64), SAMPLES
+
+def one_graph(given: Problem, count: int) -> None:
+    """Autograd through everything: what the two passes are there to avoid."""
+    factors: list[Tensor] = []
+    for batch in batches(given, count):
+        found = given.evidence.curvature.batch(
+            batch.rows, batch.copies, given.evidence.likelihood, create_graph=True
         )
-        chosen = LIKELIHOODS[likelihood]
-        self.targets = chosen.targets(BATCH)
-        self.inputs = torch.randn(BATCH, 1, 6, 6, dtype=torch.float64)
-        kind = chosen.build()
-        kind.check_targets(self.targets, torch.zeros(1, 3))
-        network_ = self.model.network
-        prior = GaussianPrior(network_, KFAC(network_).parameter_names)
-        self.evidence = LaplaceEvidence(network_, kind, prior)
-        self.half_widths = self.model.augmentation.half_widths
-
-    def batches(self, count: int) -> Iterator[Batch]:
-        for step in range(count // BATCH):
-            noise = self.model.noise(BATCH, generator=torch.Generator().manual_seed(step))
-            rows = self.model.orbit(self.inputs + step, noise)
-            yield Batch(rows, self.targets, Copies(SAMPLES))
-
-    def two_passes(self, count: int) -> None:
-        fit = self.evidence.fit(self.batches(count))
-        self.evidence.value(fit)
-        self.evidence.gradient(fit, self.batches(count), [self.half_widths])
-
-    def one_graph(self, count: int) -> None:
-        """Autograd through everything: what the two passes are there to avoid."""
-        factors: list[Tensor] = []
-        for batch in self.batches(count):
-            found = self.evidence.curvature.batch(
-                batch.rows, batch.copies, self.evidence.likelihood, create_graph=True
-            )
-            factors += [block.dense(count) for block in found.factors().values()]
-        total = torch.stack([factor.sum() for factor in factors]).sum()
-        torch.autograd.grad(total, self.half_widths)
+        factors += [block.dense(count) for block in found.factors().values()]
+    total = torch.stack([factor.sum() for factor in factors]).sum()
+    torch.autograd.grad(total, given.half_widths)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("network", "likelihood"), [("mlp", "categorical"), ("cnn", "gaussian")])
 def test_memory_is_flat_in_the_number_of_examples(network: str, likelihood: str):
-    setting = Setting(network, likelihood)
-    setting.two_passes(FEW)  # what is made once and kept is not counted
-    few, many = (most_bytes(lambda count=count: setting.two_passes(count)) for count in (FEW, MANY))
-    assert few > BATCH * SAMPLES * 36 * 8  # at least the rows of a batch were seen
+    given = image_problem(network, likelihood)
+    two_passes(given, FEW)  # what is made once and kept is not counted
+    few, many = (most_bytes(lambda count=count: two_passes(given, count)) for count in (FEW, MANY))
+    assert few > COUNT * SAMPLES * 36 * 8  # at least the rows of a batch were seen
     # The statistics of the batches, one number each, are all that may grow.
-    assert many <= few + 64 * (MANY - FEW) // BATCH
+    assert many <= few + 64 * (MANY - FEW) // COUNT
 
 
 def test_nothing_is_left_behind():
     """What is alive afterwards is what was there before: weights, data, constants."""
-    setting = Setting("cnn", "categorical")
-    setting.two_passes(FEW)
+    given = image_problem("cnn", "categorical")
+    two_passes(given, FEW)
     left = []
     for count in (FEW, MANY):
         with live_bytes() as live:
-            setting.two_passes(count)
+            two_passes(given, count)
         left.append(live.now)
     assert left[0] == left[1]
 
@@ -152,9 +122,9 @@ def test_nothing_is_left_behind():
 
 
 def test_one_graph_for_everything_grows():
-    setting = Setting("mlp", "categorical")
-    few, many = (most_bytes(lambda count=count: setting.one_graph(count)) for count in (FEW, MANY))
-    assert many > 4 * few
+    given = image_problem("mlp", "categorical")
+    few, many = (most_bytes(lambda count=count: one_graph(given, count)) for count in (FEW, MANY))
+    assert many > 1.5 * few
 
 
 def test_live_bytes_counts_what_lives():

@@ -49,11 +49,6 @@ def test_parabola_at_an_end(top: float, expected: float) -> None:
         assert high == 10.0 and low == pytest.approx(whole.ppf(0.05), abs=0.01)
 
 
-def test_a_top_between_the_last_two_points_is_found() -> None:
-    amounts = [0.0, 1.0, 2.0, 3.0]
-    assert peak_of(amounts, parabola(amounts, 2.7, 0.5)).maximum == pytest.approx(2.7)
-
-
 @pytest.mark.parametrize("slope", [2.0, -2.0])
 def test_straight_line(slope: float) -> None:
     """An exponential density: 95 % lie within log(20)/|slope| of the higher end, cut to 0 … 10."""

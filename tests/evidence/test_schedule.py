@@ -57,7 +57,7 @@ def test_what_was_given_is_kept():
         samples=5, test_samples=7, epochs=40, batch_size=16, curvature_batch=9, burn_in=0,
         gradient_batches=0, range_rate=0.01, range_rate_end=0.001, prior_rate=0.2, prior_steps=3,
         evaluate_every=2, precision="tf32", range_memory=0.5, bound_batch=4, bound_fits=3, seed=11,
-        search_examples=60, refine=False,
+        search_examples=60, refine=False, compiled=True,
     )  # fmt: skip
     assert given.resolved(examples=100, on_gpu=False).as_dict() == given.as_dict()
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from isotropy.checks import CallerError
 from isotropy.evidence import screening as room
 from isotropy.evidence.laplace import Batch
-from isotropy.evidence.screening import AMOUNTS, Direction, Screening, screen
+from isotropy.evidence.screening import AMOUNTS, Screening, screen
 from isotropy.evidence.settings import stream
 from isotropy.evidence.training import Trainer
 from isotropy.networks.averaging.augmentations import Augmentation
@@ -132,16 +132,6 @@ def drawn(inputs: Tensor, numbers: int, *, batch_size: int, draw: int = 0) -> Te
         half = 2 * (strata + places) / 4 - 1
         parts.append(torch.cat([half, -half], 1))
     return torch.cat(parts)
-
-
-def test_noise_is_antithetic() -> None:
-    evidence = KnownEvidence(INPUTS, quadratic(square((1.0, 0.0), (0.0, 1.0))))
-    screen(evidence, over(Push()), INPUTS, torch.zeros(50).long(), batch_size=20)  # type: ignore[arg-type]
-    moved = [moves for moves in evidence.seen if bool(moves.any())]
-    assert len(moved) > 10
-    for moves in moved:
-        assert moves.shape == (50, room.SAMPLES, 2)
-        torch.testing.assert_close(moves[:, 4:], -moves[:, :4], rtol=0, atol=1e-12)
 
 
 PAIRS = {"together": (0.9, "push_x + push_y", 1.0), "against": (-0.9, "push_x − push_y", -1.0)}
@@ -327,11 +317,6 @@ def test_record_is_json() -> None:
     assert record["matrix"] == [list(row) for row in found.matrix]
     assert record["log_evidence"] == 0.0 and record["evaluations"] > 10
     assert told[0].startswith("the matrix") and told[1].startswith("push_x: +")
-
-
-def test_directions_in_words() -> None:
-    assert Direction({"a": 0.6, "b": -0.8}).text == "b − a"
-    assert Direction({"a": 0.8, "b": 0.6}).text == "a + b"
 
 
 def test_one_draw_has_no_error() -> None:

@@ -21,6 +21,7 @@ from planar_problems import (
 )
 from torch import Tensor, nn
 
+from isotropy.evidence.search import amounts
 from isotropy.evidence.search import selection as room
 from isotropy.evidence.search.amounts import coarse_power
 from isotropy.evidence.search.selection import (
@@ -43,6 +44,13 @@ from isotropy.evidence.verdict import nothing_learned, word_for
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.symmetry.actions.finite import PointPermutation, quarter_turns
 from isotropy.symmetry.actions.images import affine
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Densities of amounts from fewer draws of their errors, which are small or none here."""
+    monkeypatch.setattr(amounts, "DRAWS", 40)
+
 
 # --- candidates -----------------------------------------------------------------------------------
 
@@ -116,6 +124,16 @@ def test_families() -> None:
 # --- surfaces that are known ----------------------------------------------------------------------
 
 
+def word(found: Search, name: str) -> str:
+    finding = found.findings[name]
+    return word_for(
+        finding.probability,
+        gains=bool(finding.amount),
+        whole=finding.amount >= finding.candidate.whole,
+        built_in=False,
+    )
+
+
 class Surface:
     """In place of trials: L as a function of the amounts; log Z is not there to be looked at."""
 
@@ -167,8 +185,8 @@ def hill(amount: float, peak: float, height: float, width: float = 0.35) -> floa
     return height * (1 - fall(amount) / fall(0.0))
 
 
-@pytest.mark.parametrize("peak", [0.12, 0.25, 0.5, 0.8, 1.0])
-@pytest.mark.parametrize("height", [15.0, 60.0, 400.0])
+@pytest.mark.parametrize("peak", [0.12, 0.5, 1.0])
+@pytest.mark.parametrize("height", [15.0, 400.0])
 def test_the_maximum_of_a_hill(peak: float, height: float) -> None:
     found, surface = found_on(lambda a: -50 + hill(a.get("turn", 0.0), peak, height), "turn")
     turn = found.findings["turn"]
@@ -190,15 +208,6 @@ def test_the_interval_holds_what_was_taken() -> None:
     assert turn.interval[1] == turn.coarse.interval[1] > turn.posterior.interval[1]
 
 
-def test_higher_hills_are_known_better() -> None:
-    spans = []
-    for height in (20.0, 80.0, 320.0):
-        found, _ = found_on(lambda a, h=height: hill(a.get("turn", 0.0), 0.4, h), "turn")
-        low, high = found.findings["turn"].posterior.interval
-        spans.append(high - low)
-    assert spans[0] > 1.5 * spans[1] > 1.5 * spans[2]
-
-
 def test_nothing_is_taken_where_it_is_flat() -> None:
     found, _ = found_on(lambda a: -70.0, "turn", "shift_x", "shift_y")
     assert found.amounts == {"turn": 0.0, "shift_x": 0.0, "shift_y": 0.0}
@@ -207,8 +216,7 @@ def test_nothing_is_taken_where_it_is_flat() -> None:
         assert finding.gain == 0.0 and finding.gain_interval[0] < 0 < finding.gain_interval[1]
         # The prior itself: most amounts are more than the floor.
         assert finding.probability == pytest.approx(0.95, abs=0.02)
-        claimed = word_for(finding.probability, gains=False, whole=False, built_in=False)
-        assert claimed == "cannot tell"
+        assert word(found, finding.candidate.name) == "cannot tell"
 
 
 @pytest.mark.parametrize(
@@ -272,32 +280,25 @@ def test_one_stands_in_for_the_other() -> None:
     assert other.gain == pytest.approx(0.0, abs=1e-9)
 
 
-def test_directions_that_pay_only_together() -> None:
-    def together(amounts: Mapping[str, float]) -> float:
-        x, y = amounts.get("shift_x", 0.0), amounts.get("shift_y", 0.0)
-        return hill(min(x, y), 0.3, 50) - 40 * abs(x - y)
-
-    found, _ = found_on(together, "shift_x", "shift_y", "turn")
-    assert found.amounts["shift_x"] == pytest.approx(0.3, rel=0.1)
-    assert found.amounts["shift_y"] == pytest.approx(0.3, rel=0.1)
-    assert found.amounts["turn"] == 0.0
-    alone, _ = found_on(together, "shift_x", "turn")
-    assert set(alone.amounts.values()) == {0.0}
+def only_together(amounts: Mapping[str, float]) -> float:
+    x, y = amounts.get("shift_x", 0.0), amounts.get("shift_y", 0.0)
+    return hill(min(x, y), 0.3, 50) - 40 * abs(x - y)
 
 
-def test_directions_that_pay_more_together_come_first() -> None:
+def more_together(amounts: Mapping[str, float]) -> float:
     """All of one direction gains, and then the other has nothing left to add."""
+    x, y = amounts.get("shift_x", 0.0), amounts.get("shift_y", 0.0)
+    alone = 20 * max(x, y) - 10 * min(x, y)
+    return max(alone, hill(min(x, y), 0.3, 60) - 100 * abs(x - y))
 
-    def together(amounts: Mapping[str, float]) -> float:
-        x, y = amounts.get("shift_x", 0.0), amounts.get("shift_y", 0.0)
-        alone = 20 * max(x, y) - 10 * min(x, y)
-        return max(alone, hill(min(x, y), 0.3, 60) - 100 * abs(x - y))
 
-    found, _ = found_on(together, "shift_x", "shift_y", "turn")
-    assert found.amounts["shift_x"] == pytest.approx(0.3, rel=0.1)
-    assert found.amounts["shift_y"] == pytest.approx(0.3, rel=0.1)
-    alone, _ = found_on(together, "shift_x", "turn")
-    assert alone.amounts == {"shift_x": pytest.approx(1.0), "turn": 0.0}
+@pytest.mark.parametrize(("criterion", "alone"), [(only_together, 0.0), (more_together, 1.0)])
+def test_directions_that_pay_together(criterion, alone: float) -> None:
+    found, _ = found_on(criterion, "shift_x", "shift_y", "turn")
+    both = pytest.approx(0.3, rel=0.1)
+    assert found.amounts == {"shift_x": both, "shift_y": both, "turn": 0.0}
+    single, _ = found_on(criterion, "shift_x", "turn")
+    assert single.amounts == {"shift_x": pytest.approx(alone), "turn": 0.0}
 
 
 def test_one_direction_that_pays_more_alone_comes_first() -> None:
@@ -359,12 +360,11 @@ def losing(loss: float, at: float) -> Callable[[Mapping[str, float]], float]:
     return criterion
 
 
-@pytest.mark.parametrize("examples", [200, 5000])
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("examples", "place"), [(200, 0), (5000, 1)])
 @pytest.mark.parametrize(("share", "more"), [(1.01, 1), (0.99, 2)])
 @pytest.mark.parametrize("kind", ["open", "periodic", "finite"])
 def test_scans_stop_where_an_open_motion_has_lost_much(
-    kind: Kind, share: float, more: int, place: int, examples: int
+    kind: Kind, share: float, more: int, examples: int, place: int
 ) -> None:
     """At one amount of the grid it has just lost enough, or too little: then one more is tried."""
     criterion = losing(share * LOST / coarse_power(examples), SHARES[place])
@@ -374,8 +374,7 @@ def test_scans_stop_where_an_open_motion_has_lost_much(
     grow = found.findings["grow"]
     assert grow.profile.amounts == (0.0, *tried)
     assert grow.amount == 0.0 and grow.gain < 0
-    claimed = word_for(grow.probability, gains=False, whole=False, built_in=False)
-    assert claimed == "absent"
+    assert word(found, "grow") == "absent"
     assert grow.interval[0] == 0.0 and grow.interval[1] < tried[-1]
 
 
@@ -447,22 +446,39 @@ def rivals(second: float, added: float, *, more: float = 0.0) -> Callable[..., f
 RIVALS = ("turn", "spin", "grow")
 
 
-def test_what_was_passed_over_starts_a_second_search() -> None:
-    """Turns come first and leave nothing to spins and growth, which gain 65 together."""
-    found, _ = found_on(rivals(35, 30), *RIVALS)
-    assert found.amounts["turn"] == 0.0
-    assert found.amounts["spin"] == pytest.approx(0.5, rel=0.05)
-    assert found.amounts["grow"] == pytest.approx(0.5, rel=0.05)
-    assert found.log_predictive == pytest.approx(65, rel=0.01)
-    assert found.findings["turn"].gain < 0, "beside the others"
+HALF = pytest.approx(0.5, rel=0.05)
+SECOND_SEARCHES = {
+    # What spins gain, growth beside them, and shear; what is taken, L, and whether spins and
+    # growth are tried together.
+    "wins": (35, 30, 0.0, {"spin": HALF, "grow": HALF}, 65, True),
+    "in vain": (35, 3, 0.0, {"turn": HALF}, 40, True),
+    # Less than `PASSED_OVER` of what the first gains.
+    "little by itself": (40 * PASSED_OVER - 1, 50, 0.0, {"turn": HALF}, 40, False),
+    # Turns and shear gain 80, to which the 35 of spins are little.
+    "little beside all that was taken": (
+        35, 50, 40.0, {"turn": pytest.approx(0.42, rel=0.05), "shear": pytest.approx(0.4, rel=0.1)},
+        80, False,
+    ),
+}  # fmt: skip
 
 
-def test_the_first_search_is_kept_where_it_is_better() -> None:
-    found, surface = found_on(rivals(35, 3), *RIVALS)
-    assert found.amounts == {"turn": pytest.approx(0.5, rel=0.05), "spin": 0.0, "grow": 0.0}
-    assert found.log_predictive == pytest.approx(40, rel=0.01)
-    assert any({"spin", "grow"} <= dict(key[:-1]).keys() for key in surface.done)
-    assert found.findings["spin"].gain < 0 and found.findings["grow"].gain < 0
+@pytest.mark.parametrize(
+    ("second", "added", "more", "taken", "value", "is_tried"),
+    SECOND_SEARCHES.values(),
+    ids=SECOND_SEARCHES,
+)
+def test_what_was_passed_over_starts_a_second_search(
+    second: float, added: float, more: float, taken, value: float, is_tried: bool
+) -> None:
+    """Turns come first and leave nothing to spins and growth."""
+    names = (*RIVALS, "shear") if more else RIVALS
+    found, surface = found_on(rivals(second, added, more=more), *names)
+    assert found.amounts == {**dict.fromkeys(names, 0.0), **taken}
+    assert found.log_predictive == pytest.approx(value, rel=0.01)
+    tried = any({"spin", "grow"} <= dict(key[:-1]).keys() for key in surface.done)
+    assert tried is is_tried
+    for name in set(RIVALS) - set(taken):
+        assert found.findings[name].gain < 0, "beside the others"
 
 
 def test_a_trial_that_failed_does_not_end_a_scan() -> None:
@@ -475,22 +491,6 @@ def test_a_trial_that_failed_does_not_end_a_scan() -> None:
     surface = Surface(criterion)
     found = search(surface, [candidate("push", kind="open")])  # type: ignore[arg-type]
     assert found.amounts["push"] == pytest.approx(0.3, rel=0.05)
-
-
-def test_what_gains_little_by_itself_starts_none() -> None:
-    """Less than `PASSED_OVER` of what the first gains."""
-    found, surface = found_on(rivals(40 * PASSED_OVER - 1, 50), *RIVALS)
-    assert found.amounts["turn"] == pytest.approx(0.5, rel=0.05)
-    assert not any({"spin", "grow"} <= dict(key[:-1]).keys() for key in surface.done)
-
-
-def test_what_gains_little_beside_all_that_was_taken_starts_none() -> None:
-    """Turns and shear gain 80; spins gain 35, which is much beside the 40 of turns alone."""
-    found, surface = found_on(rivals(35, 50, more=40), *RIVALS, "shear")
-    taken = {name for name, amount in found.amounts.items() if amount}
-    assert taken == {"turn", "shear"}
-    assert found.log_predictive == pytest.approx(80, rel=0.01)
-    assert not any({"spin", "grow"} <= dict(key[:-1]).keys() for key in surface.done)
 
 
 @pytest.mark.parametrize("names", [("turn", "shear", "grow"), ("turn", "shear", *RIVALS[1:])])
@@ -540,8 +540,7 @@ def test_amounts_that_fail_are_passed_over() -> None:
     grow = found.findings["grow"]
     assert found.amounts["grow"] == 0.0 and grow.gain == -math.inf
     assert math.isfinite(found.log_predictive) and math.isfinite(grow.probability)
-    claimed = word_for(grow.probability, gains=False, whole=False, built_in=False)
-    assert claimed == "cannot tell"
+    assert word(found, "grow") == "cannot tell"
 
 
 # --- points of the plane --------------------------------------------------------------------------
@@ -568,16 +567,6 @@ def is_nothing(found: Search, trials: Trials) -> bool:
     return nothing_learned(found.log_predictive, trials.null_log_predictive)
 
 
-def word(found: Search, name: str) -> str:
-    finding = found.findings[name]
-    return word_for(
-        finding.probability,
-        gains=bool(finding.amount),
-        whole=finding.amount >= finding.candidate.whole,
-        built_in=False,
-    )
-
-
 def test_labels_by_radius_turn() -> None:
     found, trials = searched(by_radius, Turn())
     assert found.amounts["turn"] > 162 and word(found, "turn") == "present"
@@ -594,7 +583,7 @@ def by_twelfth(inputs: Tensor) -> Tensor:
 
 
 def test_labels_by_angle_do_not() -> None:
-    found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=800)
+    found, trials = searched(by_twelfth, Turn(), network=lambda: mlp(12), examples=400)
     assert found.amounts["turn"] < 20 and word(found, "turn") != "present", "half a sector"
     assert found.findings["turn"].posterior.interval[1] < 30, "a sector"
     assert not is_nothing(found, trials)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from network_cases import LIKELIHOODS, NOISE, assert_equal
+from numerics import numbers, seeded
 from oracles.dense_evidence import (
     categorical_log_likelihood,
     gaussian_log_likelihood,
@@ -28,8 +30,8 @@ from test_layer_training import _network as new_network
 from test_layer_training import _stripes as stripes
 from torch import Tensor, nn
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence, LaplaceFit
 from isotropy.evidence.layers import structure as layer_structure
 from isotropy.evidence.layers import switching_off
@@ -50,14 +52,6 @@ READOUT, SPREAD = "layer.pathways.ffc.readout", "layer.pathways.ffc.spread"
 CONVOLUTION = "layer.pathways.conv.convolution"
 OF_FFC = [f"{READOUT}.weight", f"{READOUT}.bias", f"{SPREAD}.weight", f"{SPREAD}.bias"]
 OF_CONV = [f"{CONVOLUTION}.weight", f"{CONVOLUTION}.bias"]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def followed_by_head(layer: nn.Module, classes: int) -> nn.Sequential:
@@ -161,46 +155,41 @@ def random_problem(likelihood: str, count: int = 10) -> Random:
         outputs = network(inputs)
     targets = outputs.argmax(1) if likelihood == "categorical" else outputs
     evidence = evidence_of(network, kind.build(), 0.4)
+    evidence.likelihood.check_targets(targets, outputs)  # which `fit_of_few` leaves to its caller
     with torch.no_grad():
         groups = len(evidence.prior.groups)
         evidence.prior.log_precisions += torch.linspace(0, 2, groups, dtype=torch.float64)
     return Random(evidence, inputs, targets, kind.curvature)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_charges_add_up_to_what_the_evidence_takes_off(likelihood: str) -> None:
-    problem = random_problem(likelihood)
-    evidence, data = problem.evidence, [Batch(problem.inputs, problem.targets, Copies(1))]
-    with torch.no_grad():
-        fitted = float(problem.log_likelihood(problem.network(problem.inputs)))
-    for fit in (
-        evidence.fit(data),
-        evidence.fit(data, values_only=True),
-        evidence.fit_of_few(data),
-        replace(evidence.fit(data), stands_for=50),
-    ):
-        share = (fit.stands_for or fit.count) / fit.count
-        charges = complexities(evidence, fit)
-        assert set(charges) == {name for name, _ in problem.network.named_parameters()}
-        taken_off = share * fitted - float(evidence.value(fit).detach())
-        assert sum(charges.values()) == pytest.approx(taken_off, rel=1e-10)
+FITS: dict[str, Callable[[LaplaceEvidence, list[Batch]], LaplaceFit]] = {
+    "fit": lambda evidence, data: evidence.fit(data),
+    "eigenvalues alone": lambda evidence, data: evidence.fit(data, values_only=True),
+    "few": lambda evidence, data: evidence.fit_of_few(data),
+    "standing for more": lambda evidence, data: replace(evidence.fit(data), stands_for=50),
+}
 
 
-@pytest.mark.parametrize("stands_for", [None, 50])
+@pytest.mark.parametrize("fitted", FITS.values(), ids=FITS)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_the_charge_of_each_tensor_is_that_of_its_dense_block(
-    likelihood: str, stands_for: int | None
-) -> None:
+def test_the_charge_of_each_tensor_is_that_of_its_dense_block(likelihood: str, fitted) -> None:
+    """And all of them are what the evidence takes off."""
     problem = random_problem(likelihood)
-    fit = replace(fit_of(problem.evidence, problem.inputs, problem.targets), stands_for=stands_for)
-    share = (stands_for or fit.count) / fit.count
-    found, precisions = complexities(problem.evidence, fit), problem.precisions()
-    weights = weights_of(problem.network)
-    for name, block in problem.blocks().items():
+    evidence, weights = problem.evidence, weights_of(problem.network)
+    fit = fitted(evidence, [Batch(problem.inputs, problem.targets, Copies(1))])
+    share = (fit.stands_for or fit.count) / fit.count
+    found, precisions = complexities(evidence, fit), problem.precisions()
+    blocks = problem.blocks()
+    assert found.keys() == blocks.keys()
+    for name, block in blocks.items():
         penalty = precisions[name] * float(weights[name].square().sum())
         sharpness = float(log_determinant_terms({name: share * block}, precisions))
         assert sharpness > 0
         assert found[name] == pytest.approx((penalty + sharpness) / 2, rel=1e-9), name
+    with torch.no_grad():
+        explained = share * float(problem.log_likelihood(problem.network(problem.inputs)))
+        taken_off = explained - float(evidence.value(fit))
+    assert sum(found.values()) == pytest.approx(taken_off, rel=1e-10)
 
 
 # --- the decision ---------------------------------------------------------------------------------
@@ -258,37 +247,6 @@ def test_the_decision_is_the_sign_of_the_difference_of_evidences(
     assert not changed(problem.network, before)
     assert switch_off(evidence, replace(fit, stands_for=fewest), inputs, targets) == {FFC: OF_FFC}
     assert f"{SPREAD}.weight" in changed(problem.network, before)
-
-
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-@pytest.mark.parametrize("sign", [1, -1], ids=["a bias that grows", "a bias that shrinks"])
-def test_the_change_of_the_bias_is_charged_by_its_prior(
-    sign: int, likelihood: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """½ δ_b (‖b + m‖² − ‖b‖²) nats for constants m, which outweigh what else there is to gain, or
-    to lose, from one δ_b on."""
-    monkeypatch.setattr(switching_off, "LOST", math.inf)
-    problem, name = random_problem(likelihood), f"{CONVOLUTION}.bias"
-    evidence, network, inputs = problem.evidence, problem.network, problem.inputs
-    with torch.no_grad():
-        means = network.layer.members()["ffc"](inputs).mean((0, 2, 3))
-        bias = network.get_parameter(name).copy_(sign * means).detach()
-        outputs = network(inputs)
-    problem.targets = outputs.argmax(1) if likelihood == "categorical" else outputs
-    half_growth = float((bias + means).square().sum() - bias.square().sum()) / 2
-    most = most_examples_without_ffc(problem)
-    count = 10 * most if sign < 0 else max(1, most // 2)
-    rest = gain_without_ffc(problem, problem.blocks(), count)
-    rest += problem.precisions()[name] * half_growth
-    assert rest * sign > 0 and half_growth * sign > 0
-    for factor in (0.999, 1.001):
-        again = copy.deepcopy(evidence)
-        set_precision(again, name, factor * rest / half_growth)
-        fit = replace(fit_of(again, inputs, problem.targets), stands_for=count)
-        found = switch_off(again, fit, inputs, problem.targets)
-        assert found == ({FFC: OF_FFC} if (factor < 1) == (sign > 0) else {})
-        now = again.network.get_parameter(name).detach()
-        assert_equal(now, bias + means if found else bias, name, 1e-12)
 
 
 def images_of(count: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -366,16 +324,11 @@ def test_a_factored_pathway_goes_where_position_does_not_matter() -> None:
     assert problem.accuracy() == 1
 
 
-def test_a_convolution_stays_beside_a_pathway_of_less_symmetry() -> None:
-    """Even where position is all that matters, and the evidence would do without it."""
-    problem = written("halves")
-    before = weights_of(problem.network)
-    assert problem.switched_off() == {}
-    assert not changed(problem.network, before)
-
-
-def test_what_the_data_needs_stays_bit_by_bit() -> None:
-    problem = written("axes", "halves")
+@pytest.mark.parametrize("knows", [("halves",), ("axes", "halves")], ids=len)
+def test_what_stays_is_the_same_bit_by_bit(knows: tuple[str, ...]) -> None:
+    """What the data needs; and a convolution beside a pathway of less symmetry, even where position
+    is all that matters, and the evidence would do without it."""
+    problem = written(*knows)
     before = weights_of(problem.network)
     assert problem.switched_off() == {}
     assert not changed(problem.network, before)

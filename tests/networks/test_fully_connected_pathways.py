@@ -20,8 +20,8 @@ from oracles.pathway_oracle import dense_factored_kfac, factored_forward
 from torch import Tensor, nn
 from user_networks import numbers, seeded
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.networks.pathways.fully_connected import (
     FactoredPathway,
     FullyConnectedPathway,

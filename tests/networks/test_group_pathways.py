@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from user_networks import numbers
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.networks.pathways.group_convolution import (
     FORMS,
     GroupConvolution,

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from user_networks import layers_of, seeded
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.relax import Lift, MapMaximum, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions

@@ -12,8 +12,8 @@ from oracles.dense_ggn import dense_ggn_blocks, gaussian_curvature, softmax_curv
 from torch import Tensor, nn
 from user_networks import seeded
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical, Gaussian
 from isotropy.networks.pathways.filter_basis import BasisOptions
 from isotropy.networks.pathways.pathway import LayerShape, Pathway

@@ -1,14 +1,16 @@
 """The generalised Gauss–Newton of an averaged network, written out as one dense matrix.
 
-    H = Σ_n Ĵ_nᵀ Λ_n Ĵ_n ,    Ĵ_n = (1/S) Σ_s ∂f(x_ns)/∂θ ,    Λ_n = −∂² log p(y_n | f̂_n) / ∂f̂²
+    H = Σ_n Ĵ_nᵀ Λ_n Ĵ_n ,    Ĵ_n = Σ_s w_s ∂f(x_ns)/∂θ ,    Λ_n = −∂² log p(y_n | f̂_n) / ∂f̂²
 
 (Immer et al. 2022, Eq. 11 and 12), by `torch.func` Jacobians of the whole network. Rows are
-(batch·samples, …) with samples fastest; parameters are vectorised row-major. Knows torch only.
+(batch·samples, …) with samples fastest; `samples` is how many there are, with weights w_s = 1/S,
+or the weights themselves (samples,). Parameters are vectorised row-major. Everything is
+differentiable in rows and weights. Knows torch only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 OutputCurvature = Callable[[Tensor], Tensor]
 """From averaged outputs (batch, outputs) to Λ (batch, outputs, outputs)."""
+
+Samples = int | Tensor
+"""How many samples an example has, or the weight of each."""
 
 
 def softmax_curvature(outputs: Tensor) -> Tensor:
@@ -35,11 +40,11 @@ def gaussian_curvature(noise: float) -> OutputCurvature:
     return curvature
 
 
-def average_over_samples(rows: Tensor, samples: int) -> Tensor:
-    """Mean over samples: (batch·samples, …) → (batch, …), one example at a time."""
-    return torch.stack(
-        [rows[first : first + samples].sum(0) / samples for first in range(0, len(rows), samples)]
-    )
+def average_over_samples(rows: Tensor, samples: Samples) -> Tensor:
+    """Σ_s w_s row_s: (batch·samples, …) → (batch, …), one sample at a time."""
+    weights = [1 / samples] * samples if isinstance(samples, int) else samples
+    parts = [weight * rows[number :: len(weights)] for number, weight in enumerate(weights)]
+    return torch.stack(parts).sum(0)
 
 
 def trainable(network: nn.Module) -> dict[str, Tensor]:
@@ -48,14 +53,14 @@ def trainable(network: nn.Module) -> dict[str, Tensor]:
 
 
 def averaged_outputs(
-    network: nn.Module, parameters: dict[str, Tensor], rows: Tensor, samples: int
+    network: nn.Module, parameters: dict[str, Tensor], rows: Tensor, samples: Samples
 ) -> Tensor:
     """f̂ (batch, outputs) with the given values for the parameters."""
     with sdpa_kernel(SDPBackend.MATH):  # the other kernels cannot be differentiated twice
         return average_over_samples(functional_call(network, parameters, (rows,)), samples)
 
 
-def averaged_jacobians(network: nn.Module, rows: Tensor, samples: int) -> dict[str, Tensor]:
+def averaged_jacobians(network: nn.Module, rows: Tensor, samples: Samples) -> dict[str, Tensor]:
     """Ĵ by parameter name, (batch, outputs, parameters of that tensor)."""
 
     def outputs(parameters: dict[str, Tensor]) -> Tensor:
@@ -66,22 +71,29 @@ def averaged_jacobians(network: nn.Module, rows: Tensor, samples: int) -> dict[s
     return {name: jacobian.flatten(2) for name, jacobian in found.items()}
 
 
+def averaged_jacobian(
+    network: nn.Module, rows: Tensor, samples: Samples, names: Iterable[str] | None = None
+) -> Tensor:
+    """Ĵ (batch, outputs, P) over the named parameters, in that order; None: all trainable."""
+    found = averaged_jacobians(network, rows, samples)
+    return torch.cat([found[name] for name in names or found], -1)
+
+
 def dense_ggn(
-    network: nn.Module, rows: Tensor, samples: int, output_curvature: OutputCurvature
+    network: nn.Module, rows: Tensor, samples: Samples, output_curvature: OutputCurvature
 ) -> Tensor:
     """H (P, P) over all trainable parameters, in the order of `named_parameters`."""
-    jacobian = torch.cat(list(averaged_jacobians(network, rows, samples).values()), -1)
     outputs = averaged_outputs(network, trainable(network), rows, samples)
-    return _sandwich(jacobian, output_curvature(outputs))
+    return sandwich(averaged_jacobian(network, rows, samples), output_curvature(outputs))
 
 
 def dense_ggn_blocks(
-    network: nn.Module, rows: Tensor, samples: int, output_curvature: OutputCurvature
+    network: nn.Module, rows: Tensor, samples: Samples, output_curvature: OutputCurvature
 ) -> dict[str, Tensor]:
     """The diagonal blocks of H by parameter name."""
     curvature = output_curvature(averaged_outputs(network, trainable(network), rows, samples))
     return {
-        name: _sandwich(jacobian, curvature)
+        name: sandwich(jacobian, curvature)
         for name, jacobian in averaged_jacobians(network, rows, samples).items()
     }
 
@@ -93,5 +105,6 @@ def group_blocks(block: Tensor, groups: int) -> Tensor:
     return torch.stack([block[part, part] for part in parts])
 
 
-def _sandwich(jacobian: Tensor, curvature: Tensor) -> Tensor:
+def sandwich(jacobian: Tensor, curvature: Tensor) -> Tensor:
+    """Σ_n Ĵᵀ Λ Ĵ for Λ (batch, outputs, outputs)."""
     return torch.einsum("ncp,ncd,ndq->pq", jacobian, curvature, jacobian)

@@ -3,8 +3,8 @@
 For a layer whose weight is used at positions t = 1..T (pixels, tokens, repeated calls), with
 a_nst what enters it and ĝ_nst = ∂f̂_n / ∂(its output) for sample s of example n:
 
-    A = Σ_n Σ_t ā_nt ā_ntᵀ ,              ā_nt = (1/S) Σ_s a_nst
-    G = (1/T) Σ_n Σ_t ḡ_nt Λ_n ḡ_ntᵀ ,    ḡ_nt = Σ_s ĝ_nst        (ĝ already carries 1/S)
+    A = Σ_n Σ_t ā_nt ā_ntᵀ ,              ā_nt = Σ_s w_s a_nst
+    G = (1/T) Σ_n Σ_t ḡ_nt Λ_n ḡ_ntᵀ ,    ḡ_nt = Σ_s ĝ_nst        (ĝ already carries w_s)
     block of the weight = (1/N) G ⊗ A     one for each group of a grouped convolution
     block of the bias   = Σ_n j_n Λ_n j_nᵀ ,    j_n = Σ_t ḡ_nt    (exact)
 
@@ -25,7 +25,7 @@ import itertools
 from collections.abc import Callable
 
 import torch
-from oracles.dense_ggn import OutputCurvature, average_over_samples
+from oracles.dense_ggn import OutputCurvature, Samples, average_over_samples
 from torch import Tensor, nn
 from torch.func import jacrev
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -35,7 +35,7 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def dense_kfac(
-    network: nn.Module, name: str, rows: Tensor, samples: int, output_curvature: OutputCurvature
+    network: nn.Module, name: str, rows: Tensor, samples: Samples, output_curvature: OutputCurvature
 ) -> dict[str, Tensor]:
     """Blocks of layer `name`: "weight" (groups, p, p) and, where it has one, "bias" (out, out)."""
     layer = network.get_submodule(name)
@@ -75,12 +75,11 @@ def dense_kfac(
     return found
 
 
-def _over_samples(jacobian: Tensor, samples: int) -> Tensor:
+def _over_samples(jacobian: Tensor, samples: Samples) -> Tensor:
     """∂f̂_n/∂(output of sample s of n), summed over s: (batch, outputs, rows, …) → (batch, …)."""
-    parts = [
-        of_n[:, n * samples : (n + 1) * samples].sum(1) for n, of_n in enumerate(jacobian)
-    ]  # (outputs, …) each
-    return torch.stack(parts)
+    count = samples if isinstance(samples, int) else len(samples)
+    parts = [of_n[:, n * count : (n + 1) * count].sum(1) for n, of_n in enumerate(jacobian)]
+    return torch.stack(parts)  # (outputs, …) each
 
 
 def _over_space(layer: nn.Module, jacobian: Tensor) -> Tensor:
@@ -91,7 +90,7 @@ def _over_space(layer: nn.Module, jacobian: Tensor) -> Tensor:
 
 
 def layer_jacobians(
-    network: nn.Module, layer: nn.Module, rows: Tensor, samples: int
+    network: nn.Module, layer: nn.Module, rows: Tensor, samples: Samples
 ) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """For each call of `layer`: its input, and ∂f̂/∂(its output) (batch, outputs, rows, …); f̂."""
     inputs: list[Tensor] = []
@@ -117,7 +116,7 @@ def layer_jacobians(
 
 
 def _hooked(
-    network: nn.Module, layer: nn.Module, hook: Callable, rows: Tensor, samples: int
+    network: nn.Module, layer: nn.Module, hook: Callable, rows: Tensor, samples: Samples
 ) -> Tensor:
     handle = layer.register_forward_hook(hook)
     try:

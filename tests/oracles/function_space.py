@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from oracles.dense_ggn import sandwich
 from torch import Tensor
 
 
@@ -49,8 +50,8 @@ def whole_kernel(jacobian: Tensor, root: Tensor, precisions: Tensor) -> Tensor:
 
 def exact_log_determinant(jacobian: Tensor, curvature: Tensor, precisions: Tensor) -> Tensor:
     """log|H + P| − log|P| over the parameters; curvature Λ (batch, outputs, outputs)."""
-    matrix = torch.einsum("ncp,ncd,ndq->pq", jacobian, curvature, jacobian)
-    sign, value = torch.linalg.slogdet(matrix + torch.diag(precisions))
+    matrix = sandwich(jacobian, curvature) + torch.diag(precisions)
+    sign, value = torch.linalg.slogdet(matrix)
     assert bool(sign > 0)
     return value - precisions.log().sum()
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ def _forward_replaced(
     module: nn.MultiheadAttention, name: str | None, keep: Keep
 ) -> Iterator[None]:
     own = module.__dict__.get("forward")
-    module.forward = partial(_attend, module, name, keep)  # type: ignore[method-assign]
+    module.forward = _Attention(module, name, keep)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -91,63 +91,61 @@ def _forward_replaced(
             module.forward = own  # type: ignore[method-assign]
 
 
-def _attend(
-    module: nn.MultiheadAttention,
-    name: str | None,
-    keep: Keep,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """What nn.MultiheadAttention returns in evaluation mode, from the same arguments.
+@dataclass(frozen=True)
+class _Attention:
+    """The forward pass of `module`, written out.
 
     name: of the in-projection among the recorded layers; None if it is none of them.
     """
-    trouble = None
-    if query is not key or key is not value:
-        trouble = (
-            "expected self-attention, where query, key and value are one tensor, got different "
-            "ones; use nn.Linear projections and scaled_dot_product_attention, or freeze the layer "
-            "with requires_grad_(False)"
-        )
-    elif query.ndim != 3:
-        trouble = f"expected (batch, tokens, embedding), got {shape_text(query)}"
-    elif is_causal and attn_mask is None:
-        trouble = "expected attn_mask together with is_causal=True, got none; hand in both"
-    if trouble is not None and name is not None:
-        raise CallerError(f"layer {name!r} of type MultiheadAttention: {trouble}")
-    if trouble is not None:  # nobody asked for the in-projection; torch knows what to do
-        return nn.MultiheadAttention.forward(
-            module,
-            query,
-            key,
-            value,
-            key_padding_mask,
-            need_weights,
-            attn_mask,
-            average_attn_weights,
-            is_causal,
-        )
-    projected = functional.linear(query, module.in_proj_weight, module.in_proj_bias)
-    if name is not None:
-        projected = keep(name, module, query, projected)
-    # (batch, tokens, 3·embedding) → three times (batch, heads, tokens, embedding of a head)
-    q, k, v = projected.unflatten(-1, (3, module.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    mask = _merged_mask(module, query, attn_mask, key_padding_mask)
-    weights = None
-    if need_weights:
-        scores = (q @ k.mT) * q.shape[-1] ** -0.5
-        weights = (scores if mask is None else scores + mask).softmax(-1)
-        attended = weights @ v
-        weights = weights.mean(1) if average_attn_weights else weights
-    else:
-        attended = functional.scaled_dot_product_attention(q, k, v, mask)
-    return module.out_proj(attended.transpose(1, 2).flatten(2)), weights
+
+    module: nn.MultiheadAttention
+    name: str | None
+    keep: Keep
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What nn.MultiheadAttention returns in evaluation mode, from the same arguments."""
+        module = self.module
+        trouble = None
+        if query is not key or key is not value:
+            trouble = (
+                "expected self-attention, where query, key and value are one tensor, got different "
+                "ones; use nn.Linear projections and scaled_dot_product_attention, or freeze the "
+                "layer with requires_grad_(False)"
+            )
+        elif query.ndim != 3:
+            trouble = f"expected (batch, tokens, embedding), got {shape_text(query)}"
+        elif is_causal and attn_mask is None:
+            trouble = "expected attn_mask together with is_causal=True, got none; hand in both"
+        if trouble is not None and self.name is not None:
+            raise CallerError(f"layer {self.name!r} of type MultiheadAttention: {trouble}")
+        if trouble is not None:  # nobody asked for the in-projection; torch knows what to do
+            options = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+            return nn.MultiheadAttention.forward(module, query, key, value, *options)
+        projected = functional.linear(query, module.in_proj_weight, module.in_proj_bias)
+        if self.name is not None:
+            projected = self.keep(self.name, module, query, projected)
+        # (batch, tokens, 3·embedding) → three times (batch, heads, tokens, embedding of a head)
+        q, k, v = projected.unflatten(-1, (3, module.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        mask = _merged_mask(module, query, attn_mask, key_padding_mask)
+        weights = None
+        if need_weights:
+            scores = (q @ k.mT) * q.shape[-1] ** -0.5
+            weights = (scores if mask is None else scores + mask).softmax(-1)
+            attended = weights @ v
+            weights = weights.mean(1) if average_attn_weights else weights
+        else:
+            attended = functional.scaled_dot_product_attention(q, k, v, mask)
+        return module.out_proj(attended.transpose(1, 2).flatten(2)), weights
 
 
 def _merged_mask(

@@ -5,7 +5,7 @@ A parameter tensor has one block of the (approximate) GGN, in one of these forms
     Kronecker    H = (1/N) G ⊗ A      weights of a layer, vec row-major (output index slow)
     dense        H                     biases and scalars
     diagonal     diag(h)               layers without a rule, and the diagonal curvature
-    joint        H over several tensors, each with a prior precision of its own  (see below)
+    joint        H over several tensors: the full curvature, and that of a last layer
 
 Layer rules deliver *roots*: matrices X whose rows add up to a factor, A = Σ XᵀX over batches.
 A root is smaller than its factor for small batches, and it makes gradients cheap: the
@@ -20,31 +20,27 @@ Grouped convolutions have one such block a group; `groups` is the first axis eve
 of the two factors has only one group, all blocks share it (`fully_connected`).
 Eigendecompositions run in float64: in lower precision they fail on ill-conditioned factors.
 
-One block over several parameter tensors: the full curvature, and that of a last layer.
+In a joint block each tensor keeps a prior precision of its own, repeated over its entries in δ:
+log|s H + diag(δ)|. Different precisions do not commute with H, so eigenvalues of H alone do not
+help; every value takes a Cholesky factorisation. H has (parameters)² entries: for networks of a
+few thousand parameters.
 
-    log|s H + diag(δ)|        δ repeats each tensor's own prior precision over its entries
-
-Precisions that differ between tensors do not commute with H, so that eigenvalues of H alone do not
-help; a Cholesky factorisation in float64 is made for every value asked for. The matrix has
-(parameters)² entries: for networks of a few thousand parameters.
-
-Spectra of blocks from few examples: from roots with fewer rows than columns.
-
-A factor XᵀX of n columns and r < n rows has n − r eigenvalues of zero. The others are those of the
-r × r matrix XXᵀ, with the eigenvectors Xᵀu/√μ:
+With few examples a root has r rows and n > r columns, and XᵀX has n − r eigenvalues of zero. The
+others are those of the r × r matrix XXᵀ, with the eigenvectors Xᵀu/√μ (`spectra_of_roots`):
 
     eigenvalues (…, n), the last n − r of them zero        eigenvectors (…, n, r)
 
-Values are those of `KroneckerFactors.spectrum` and the like, at r³ in place of n³ operations: for a
-pathway that reads every pixel of 32 × 32, and some hundred examples, a hundredth. What lies along
-eigenvectors of zero can be asked for in sum (`squares_along`); pullbacks need all of them.
+That takes r³ operations where the spectrum of the factor takes n³: a hundredth for a pathway that
+reads every pixel of 32 × 32 and some hundred examples. What lies along eigenvectors of zero can be
+asked for in sum (`squares_along`); pullbacks need all of them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -52,9 +48,41 @@ from torch import Tensor
 from isotropy.checks import CallerError
 from isotropy.kernels.fused import is_plain
 
+JOINT = "(joint)"
+"""The name of a joint block; others have that of their parameter."""
+
 
 @dataclass(frozen=True)
-class KroneckerRoots:
+class _Tensors:
+    """A record of which some fields are tensors."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors, in the order of `Spectrum.pullback`."""
+        return tuple(value for value in vars(self).values() if isinstance(value, Tensor))
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> Self:
+        """The same record of other tensors."""
+        names = [name for name, value in vars(self).items() if isinstance(value, Tensor)]
+        return replace(self, **dict(zip(names, tensors, strict=True)))
+
+
+class _Roots(_Tensors):
+    """Roots of one block."""
+
+    def detach(self) -> Self:
+        """The same roots, constant."""
+        return self.with_tensors(tensor.detach() for tensor in self.tensors())
+
+
+class _Factors(_Tensors):
+    """Factors of one block, summed over examples."""
+
+    def __add__(self, other: Self) -> Self:
+        return self.with_tensors(map(torch.add, self.tensors(), other.tensors()))
+
+
+@dataclass(frozen=True)
+class KroneckerRoots(_Roots):
     """Roots of A: `inputs` (groups, rows, in), and of G: `outputs` (groups, rows, out).
 
     With one group in one of them and more in the other, the one is shared by all blocks.
@@ -67,17 +95,9 @@ class KroneckerRoots:
         """A and G of these rows."""
         return KroneckerFactors(_gram(self.inputs), _gram(self.outputs))
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The roots, in the order of `Spectrum.pullback`."""
-        return (self.inputs, self.outputs)
-
-    def detach(self) -> KroneckerRoots:
-        """The same roots, constant."""
-        return KroneckerRoots(self.inputs.detach(), self.outputs.detach())
-
 
 @dataclass(frozen=True)
-class DenseRoots:
+class DenseRoots(_Roots):
     """Root of a dense block: `rows` (rows, parameters).
 
     output_of: the parameter whose Kronecker roots have these very rows as `outputs[0]`, if any. The
@@ -92,17 +112,9 @@ class DenseRoots:
         """H of these rows."""
         return DenseFactors(_gram(self.rows))
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The root, as `Spectrum.pullback` orders it."""
-        return (self.rows,)
-
-    def detach(self) -> DenseRoots:
-        """The same root, constant."""
-        return DenseRoots(self.rows.detach(), self.output_of)
-
 
 @dataclass(frozen=True)
-class DiagonalRoots:
+class DiagonalRoots(_Roots):
     """Root of a diagonal block: `rows` (rows, parameters), h = Σ_rows rows²."""
 
     rows: Tensor
@@ -111,36 +123,33 @@ class DiagonalRoots:
         """h of these rows."""
         return DiagonalFactors(self.rows.square().sum(0))
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The root, as `Spectrum.pullback` orders it."""
-        return (self.rows,)
 
-    def detach(self) -> DiagonalRoots:
-        """The same root, constant."""
-        return DiagonalRoots(self.rows.detach())
+@dataclass(frozen=True)
+class JointRoots(_Roots):
+    """Root of the block: `rows` (rows, parameters); sizes of the tensors, in order."""
+
+    rows: Tensor
+    sizes: Mapping[str, int]
+
+    def factors(self) -> JointFactors:
+        """H of these rows."""
+        return JointFactors(self.rows.mT @ self.rows, self.sizes)
 
 
-Roots = KroneckerRoots | DenseRoots | DiagonalRoots
+Roots = KroneckerRoots | DenseRoots | DiagonalRoots | JointRoots
 
 
 @dataclass(frozen=True)
-class KroneckerFactors:
+class KroneckerFactors(_Factors):
     """A (groups, in, in) and G (groups, out, out), both summed over examples."""
 
     inputs: Tensor
     outputs: Tensor
 
-    def __add__(self, other: KroneckerFactors) -> KroneckerFactors:
-        return KroneckerFactors(self.inputs + other.inputs, self.outputs + other.outputs)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """A and G."""
-        return (self.inputs, self.outputs)
-
     def spectrum(self, count: int, *, values_only: bool = False) -> KroneckerSpectrum:
         """Eigenvalues and eigenvectors after dividing A by the number of examples."""
-        found = _eigenvalues if values_only else _eigh
-        return KroneckerSpectrum(*found(self.outputs), *found(self.inputs / count), count)
+        of_inputs = _eigh(self.inputs / count, values_only)
+        return KroneckerSpectrum(*_eigh(self.outputs, values_only), *of_inputs, count)
 
     def dense(self, count: int) -> Tensor:
         """The block written out, (groups, out·in, out·in); for small layers and tests."""
@@ -152,7 +161,7 @@ class KroneckerFactors:
 
 
 @dataclass(frozen=True)
-class DenseFactors:
+class DenseFactors(_Factors):
     """A dense block H (parameters, parameters), summed over examples.
 
     output_of: the parameter whose output factor this is too, as in `DenseRoots`.
@@ -161,16 +170,9 @@ class DenseFactors:
     matrix: Tensor
     output_of: str | None = None
 
-    def __add__(self, other: DenseFactors) -> DenseFactors:
-        return DenseFactors(self.matrix + other.matrix, self.output_of)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """H."""
-        return (self.matrix,)
-
     def spectrum(self, count: int, *, values_only: bool = False) -> DenseSpectrum:
         del count  # a dense block is a plain sum over examples
-        return DenseSpectrum(*(_eigenvalues if values_only else _eigh)(self.matrix))
+        return DenseSpectrum(*_eigh(self.matrix, values_only))
 
     def dense(self, count: int) -> Tensor:
         del count
@@ -178,17 +180,10 @@ class DenseFactors:
 
 
 @dataclass(frozen=True)
-class DiagonalFactors:
+class DiagonalFactors(_Factors):
     """A diagonal block h (parameters,), summed over examples."""
 
     values: Tensor
-
-    def __add__(self, other: DiagonalFactors) -> DiagonalFactors:
-        return DiagonalFactors(self.values + other.values)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """h."""
-        return (self.values,)
 
     def spectrum(self, count: int, *, values_only: bool = False) -> DiagonalSpectrum:
         del count, values_only
@@ -199,11 +194,28 @@ class DiagonalFactors:
         return torch.diag(self.values)[None]
 
 
-Factors = KroneckerFactors | DenseFactors | DiagonalFactors
+@dataclass(frozen=True)
+class JointFactors(_Factors):
+    """H (parameters, parameters), summed over examples."""
+
+    matrix: Tensor
+    sizes: Mapping[str, int]
+
+    def spectrum(self, count: int, *, values_only: bool = False) -> JointSpectrum:
+        del count, values_only
+        matrix = self.matrix.double()
+        return JointSpectrum((matrix + matrix.mT) / 2, self.sizes)
+
+    def dense(self, count: int) -> Tensor:
+        del count
+        return self.matrix[None]
+
+
+Factors = KroneckerFactors | DenseFactors | DiagonalFactors | JointFactors
 
 
 def all_factors(roots: Mapping[str, Roots]) -> dict[str, Factors]:
-    """Factors by parameter name; what a bias shares with its weight is computed once."""
+    """Factors by block; what a bias shares with its weight is computed once."""
     found: dict[str, Factors] = {}
     for name, root in roots.items():
         weight = found.get(root.output_of or "") if isinstance(root, DenseRoots) else None
@@ -299,14 +311,51 @@ class DiagonalSpectrum(Spectrum):
         return ((scale / (scale * self.values + precision)).to(dtype),)
 
 
+@dataclass(frozen=True)
+class JointSpectrum:
+    """H with what a log-determinant needs; precisions come as one entry a parameter."""
+
+    matrix: Tensor
+    sizes: Mapping[str, int]
+
+    def repeated(self, precisions: Mapping[str, Tensor]) -> Tensor:
+        """δ (parameters,): each tensor's precision over its entries."""
+        return torch.cat([precisions[name].expand(size) for name, size in self.sizes.items()])
+
+    def posterior_precision(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """s H + diag(δ)."""
+        return scale * self.matrix + torch.diag(precision)
+
+    def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """log|s H + diag(δ)|, differentiable in both."""
+        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
+        return 2 * factor.diagonal().log().sum()
+
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        """s (s H + diag(δ))⁻¹, the derivative of the log-determinant by H, in `dtype`."""
+        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
+        return ((scale * torch.cholesky_inverse(factor)).to(dtype),)
+
+    def effective_parameters(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """γ = tr[s H (s H + diag(δ))⁻¹]: how many parameters the data determines."""
+        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
+        return (torch.cholesky_inverse(factor) * (scale * self.matrix)).sum()
+
+
+AnySpectrum = Spectrum | JointSpectrum
+
+
 def all_spectra(
     factors: Mapping[str, Factors], count: int, *, values_only: bool = False
-) -> dict[str, Spectrum]:
-    """Spectra by parameter name; what a bias shares with its weight is decomposed once.
+) -> dict[str, AnySpectrum]:
+    """Spectra by block; what a bias shares with its weight is decomposed once.
 
+    count: the examples that the factors were summed over
     values_only: no eigenvectors are found, which is faster; there are no pullbacks then
     """
-    found: dict[str, Spectrum] = {}
+    found: dict[str, AnySpectrum] = {}
     for name, block in factors.items():
         weight = found.get(block.output_of or "") if isinstance(block, DenseFactors) else None
         if isinstance(weight, KroneckerSpectrum):
@@ -353,101 +402,16 @@ def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
     return (vectors * values.to(dtype)[..., None, :]) @ vectors.mT
 
 
-def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+def _eigh(matrix: Tensor, values_only: bool) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, (0,) where only the values are asked for."""
     matrix = matrix.double()
-    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    matrix = (matrix + matrix.mT) / 2
+    if values_only:
+        values, vectors = torch.linalg.eigvalsh(matrix), matrix.new_empty(0)
+    else:
+        values, vectors = torch.linalg.eigh(matrix)
     # Row-major from here on: products of LAPACK's column-major layout round differently.
     return values.clamp_min(0.0), vectors.contiguous()
-
-
-def _eigenvalues(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, and no vectors (0,)."""
-    matrix = matrix.double()
-    values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
-    return values.clamp_min(0.0), values.new_empty(0)
-
-
-JOINT = "(joint)"
-"""The name of the one block in roots, factors and spectra."""
-
-
-@dataclass(frozen=True)
-class JointRoots:
-    """Root of the block: `rows` (rows, parameters); sizes of the tensors, in order."""
-
-    rows: Tensor
-    sizes: Mapping[str, int]
-
-    def factors(self) -> JointFactors:
-        """H of these rows."""
-        return JointFactors(self.rows.mT @ self.rows, self.sizes)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The root, as `JointSpectrum.pullback` orders it."""
-        return (self.rows,)
-
-    def detach(self) -> JointRoots:
-        """The same root, constant."""
-        return JointRoots(self.rows.detach(), self.sizes)
-
-
-@dataclass(frozen=True)
-class JointFactors:
-    """H (parameters, parameters), summed over examples."""
-
-    matrix: Tensor
-    sizes: Mapping[str, int]
-
-    def __add__(self, other: JointFactors) -> JointFactors:
-        return JointFactors(self.matrix + other.matrix, self.sizes)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """H."""
-        return (self.matrix,)
-
-    def spectrum(self, count: int) -> JointSpectrum:
-        """The block as the evidence uses it."""
-        del count  # a plain sum over examples
-        matrix = self.matrix.double()
-        return JointSpectrum((matrix + matrix.mT) / 2, self.sizes)
-
-    def dense(self, count: int) -> Tensor:
-        """The block itself, (1, parameters, parameters)."""
-        del count
-        return self.matrix[None]
-
-
-@dataclass(frozen=True)
-class JointSpectrum:
-    """H with what a log-determinant needs; precisions come as one entry a parameter."""
-
-    matrix: Tensor
-    sizes: Mapping[str, int]
-
-    def repeated(self, precisions: Mapping[str, Tensor]) -> Tensor:
-        """δ (parameters,): each tensor's precision over its entries."""
-        return torch.cat([precisions[name].expand(size) for name, size in self.sizes.items()])
-
-    def posterior_precision(self, scale: Tensor, precision: Tensor) -> Tensor:
-        """s H + diag(δ)."""
-        return scale * self.matrix + torch.diag(precision)
-
-    def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
-        """log|s H + diag(δ)|, differentiable in both."""
-        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
-        return 2 * factor.diagonal().log().sum()
-
-    def pullback(
-        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
-        """s (s H + diag(δ))⁻¹, the derivative of the log-determinant by H, in `dtype`."""
-        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
-        return ((scale * torch.cholesky_inverse(factor)).to(dtype),)
-
-    def effective_parameters(self, scale: Tensor, precision: Tensor) -> Tensor:
-        """γ = tr[s H (s H + diag(δ))⁻¹]: how many parameters the data determines."""
-        factor = torch.linalg.cholesky(self.posterior_precision(scale, precision))
-        return (torch.cholesky_inverse(factor) * (scale * self.matrix)).sum()
 
 
 def spectra_of_roots(roots: Sequence[Mapping[str, Roots]], count: int) -> dict[str, Spectrum]:
@@ -456,17 +420,15 @@ def spectra_of_roots(roots: Sequence[Mapping[str, Roots]], count: int) -> dict[s
 
 
 def _spectrum(parts: Sequence[Roots], count: int) -> Spectrum:
-    first = parts[0]
-    if isinstance(first, KroneckerRoots):
-        inputs = torch.cat([part.inputs for part in parts if isinstance(part, KroneckerRoots)], 1)
-        outputs = torch.cat([p.outputs for p in parts if isinstance(p, KroneckerRoots)], 1)
-        of_inputs = decomposed(inputs.double() / count**0.5)
-        return KroneckerSpectrum(*decomposed(outputs), *of_inputs, count)
-    if isinstance(first, DenseRoots):
-        rows = torch.cat([part.rows for part in parts if isinstance(part, DenseRoots)])
-        return DenseSpectrum(*decomposed(rows))
-    sums = [p.rows.double().square().sum(0) for p in parts if isinstance(p, DiagonalRoots)]
-    return DiagonalSpectrum(torch.stack(sums).sum(0))
+    if isinstance(parts[0], DiagonalRoots):
+        squares = [root.double().square().sum(0) for part in parts for root in part.tensors()]
+        return DiagonalSpectrum(torch.stack(squares).sum(0))
+    roots = [torch.cat(each, -2) for each in zip(*(p.tensors() for p in parts), strict=True)]
+    if isinstance(parts[0], DenseRoots):
+        return DenseSpectrum(*decomposed(roots[0]))
+    inputs, outputs = roots
+    of_inputs = decomposed(inputs.double() / count**0.5)
+    return KroneckerSpectrum(*decomposed(outputs), *of_inputs, count)
 
 
 def decomposed(root: Tensor) -> tuple[Tensor, Tensor]:
@@ -493,26 +455,19 @@ def squares_along(spectrum: Spectrum, weight: Tensor) -> Tensor:
     weight = weight.double()
     if isinstance(spectrum, KroneckerSpectrum):
         outer, inner = spectrum.output_vectors, spectrum.input_vectors
-        if not outer.numel() or not inner.numel():
-            raise CallerError("expected a fit with eigenvectors, got one of eigenvalues alone")
-        groups = max(len(outer), len(inner))
-        matrix = weight.reshape(groups, outer.shape[1], inner.shape[1])
-        found = (outer.mT @ matrix @ inner).square()
-        along = matrix.new_zeros(matrix.shape)
-        along[:, : found.shape[1], : found.shape[2]] = found
-        rest = (matrix.square().sum((1, 2)) - found.sum((1, 2))).clamp_min(0.0)
-        if found.shape[2] < matrix.shape[2]:
-            along[:, 0, found.shape[2]] = rest
-        elif found.shape[1] < matrix.shape[1]:
-            along[:, found.shape[1], 0] = rest
-        return along.flatten()
-    if isinstance(spectrum, DenseSpectrum):
-        flat = weight.flatten()
-        found = (spectrum.vectors.mT @ flat).square()
-        along = torch.zeros_like(flat)
-        along[: len(found)] = found
-        if len(found) < len(flat):
-            along[len(found)] = (flat.square().sum() - found.sum()).clamp_min(0.0)
-        return along
-    assert isinstance(spectrum, DiagonalSpectrum)
-    return weight.flatten().square()
+    elif isinstance(spectrum, DenseSpectrum):
+        outer, inner = spectrum.vectors[None], weight.new_ones(1, 1, 1)
+    else:
+        return weight.flatten().square()
+    if not outer.numel() or not inner.numel():
+        raise CallerError("expected a fit with eigenvectors, got one of eigenvalues alone")
+    matrix = weight.reshape(max(len(outer), len(inner)), outer.shape[1], inner.shape[1])
+    found = (outer.mT @ matrix @ inner).square()
+    along = matrix.new_zeros(matrix.shape)
+    along[:, : found.shape[1], : found.shape[2]] = found
+    rest = (matrix.square().sum((1, 2)) - found.sum((1, 2))).clamp_min(0.0)
+    if found.shape[2] < matrix.shape[2]:
+        along[:, 0, found.shape[2]] = rest
+    elif found.shape[1] < matrix.shape[1]:
+        along[:, found.shape[1], 0] = rest
+    return along.flatten()

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from isotropy.checks import CallerError, shape_text
+from isotropy.checks import CallerError
 from isotropy.curvature.blocks import JOINT, DiagonalRoots, JointRoots
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kinds import BatchCurvature, CurvatureKind
-from isotropy.curvature.recording import evaluation_mode
+from isotropy.curvature.kinds import BatchCurvature, Copies, CurvatureKind
+from isotropy.curvature.recording import checked_outputs, evaluation_mode, full_name
 from isotropy.kernels.operations import plain_operations
 from isotropy.likelihoods import Likelihood
 
@@ -69,10 +68,7 @@ def averaged_outputs(network: nn.Module, inputs: Tensor, copies: Copies) -> Tens
     constants = {name: parameter.detach() for name, parameter in network.named_parameters()}
     with evaluation_mode(network), plain_operations():
         outputs = functional_call(network, constants, (inputs,))
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-        came = shape_text(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
-    return copies.mean(outputs)
+    return copies.mean(checked_outputs(outputs))
 
 
 def example_gradients(
@@ -134,8 +130,7 @@ def last_layer_names(network: nn.Module, example: Tensor) -> tuple[str, ...]:
             "diagonal"
         )
     own = network.get_submodule(head).named_parameters(recurse=False)
-    prefix = f"{head}." if head else ""
-    names = tuple(prefix + name for name, parameter in own if parameter.requires_grad)
+    names = tuple(full_name(head, name) for name, parameter in own if parameter.requires_grad)
     if not names:
         raise CallerError(f"curvature last-layer: the layer {head!r} is frozen")
     return names

@@ -23,9 +23,8 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.blocks import DenseRoots, DiagonalRoots, Roots
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.jacobians import example_gradients
-from isotropy.curvature.kinds import KINDS, BatchCurvature, CurvatureKind
+from isotropy.curvature.jacobians import JacobianCurvature, example_gradients, last_layer_names
+from isotropy.curvature.kinds import KINDS, BatchCurvature, Copies, CurvatureKind
 from isotropy.curvature.layer_rules import (
     LayerRule,
     Use,
@@ -33,7 +32,7 @@ from isotropy.curvature.layer_rules import (
     rule_for,
     supported_layers,
 )
-from isotropy.curvature.recording import Call, Recording, record
+from isotropy.curvature.recording import Call, Recording, full_name, record
 from isotropy.kernels.activations import mean_slopes, slopes_of
 from isotropy.kernels.fused import is_plain
 from isotropy.likelihoods import Likelihood
@@ -106,7 +105,7 @@ class KFAC:
                         f"layer {layer_name!r}: the rule for {type(module).__name__} knows the "
                         f"parameters {', '.join(rule.parameters)}, got {name!r} too"
                     )
-                names.append(f"{layer_name}.{name}" if layer_name else name)
+                names.append(full_name(layer_name, name))
             self._layers[layer_name] = _Layer(module, rule)
         if not names:
             raise CallerError("the network has no trainable parameters")
@@ -125,7 +124,7 @@ class KFAC:
         self.fallen_back[layer] = kind
         if self.fallback == "fixed":
             return []
-        named = [f"{layer}.{name}" if layer else name for name in own]
+        named = [full_name(layer, name) for name in own]
         self._diagonal += named
         return named
 
@@ -157,7 +156,7 @@ class KFAC:
             # and a Linear layer that reaches it through an elementwise φ has the gradient
             # Σ_s ĝ_s = Wᵀr ⊙ mean_s φ′(z_s). Both cost one example, not one sample, a direction.
             start, mean_slopes = _averaged(recording, copies, create_graph)
-            weight, bias = _constants(head.module)
+            weight, bias = head.constants()
             averaged = functional.linear(start, weight, bias)
             directions = self.kind.directions(likelihood, averaged, targets, generator)
             cotangents = directions @ weight
@@ -257,12 +256,11 @@ class KFAC:
                     f"layer {layer_name!r} has trainable parameters but was not called in the "
                     "forward pass; freeze it with requires_grad_(False) or remove it"
                 )
-            prefix = f"{layer_name}." if layer_name else ""
             for name, root in rule.roots(module, uses[layer_name]).items():
-                if prefix + name in self.parameter_names:
+                if full_name(layer_name, name) in self.parameter_names:
                     if isinstance(root, DenseRoots) and root.output_of is not None:
-                        root = replace(root, output_of=prefix + root.output_of)
-                    roots[prefix + name] = root if create_graph else root.detach()
+                        root = replace(root, output_of=full_name(layer_name, root.output_of))
+                    roots[full_name(layer_name, name)] = root if create_graph else root.detach()
         return roots
 
 
@@ -277,11 +275,11 @@ def _averaged(
     means = mean_slopes(head.inputs, copies.count) if copies.weights is None else None
     if means is not None:
         return means
-    slopes = _elementwise_slopes(head.inputs, before.output, create_graph)
+    slopes = elementwise_slopes(head.inputs, before.output, create_graph)
     return copies.mean(head.inputs), copies.mean(slopes)
 
 
-def _elementwise_slopes(values: Tensor, arguments: Tensor, create_graph: bool) -> Tensor:
+def elementwise_slopes(values: Tensor, arguments: Tensor, create_graph: bool) -> Tensor:
     """φ′(z) where values = φ(arguments) elementwise."""
     kept = slopes_of(values)
     if kept is not None:
@@ -292,6 +290,32 @@ def _elementwise_slopes(values: Tensor, arguments: Tensor, create_graph: bool) -
     return slopes
 
 
-def _constants(linear: nn.Module) -> tuple[Tensor, Tensor | None]:
-    assert isinstance(linear, nn.Linear)
-    return linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+Curvature = KFAC | JacobianCurvature
+
+LARGEST_JOINT = 12_000
+"""Parameters up to which a full matrix is made: 1.2 GB in float64."""
+
+
+def make_curvature(
+    network: nn.Module, kind: CurvatureKind, fallback: Fallback, example: Tensor
+) -> Curvature:
+    """The curvature of `network` of this kind.
+
+    example (rows, …): an input, to find the last layer by. The fallback concerns kfac alone: the
+    other kinds need no layer rules.
+    """
+    if kind.structure == "kfac":
+        return KFAC(network, kind, fallback)
+    if kind.structure == "last-layer":
+        names = last_layer_names(network, example)
+    else:
+        names = tuple(n for n, parameter in network.named_parameters() if parameter.requires_grad)
+    if not names:
+        raise CallerError("the network has no trainable parameters")
+    size = sum(network.get_parameter(name).numel() for name in names)
+    if kind.structure != "diagonal" and size > LARGEST_JOINT:
+        raise CallerError(
+            f"curvature {kind.name}: expected at most {LARGEST_JOINT:,} parameters, got {size:,}: "
+            "the whole matrix would not fit; use kfac, or a smaller network"
+        )
+    return JacobianCurvature(network, kind, names)

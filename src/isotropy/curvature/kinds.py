@@ -1,6 +1,6 @@
-"""The kinds of curvature an evidence can be built on, by name.
+"""What curvature is asked for, of which outputs, and what comes back for one batch of data.
 
-A kind is two choices. *Structure*: which entries of the matrix are kept.
+A kind of curvature is two choices. *Structure*: which entries of the matrix are kept.
 
     kfac         one Kronecker block per weight, a dense one per bias     `kfac`
     diagonal     the exact diagonal                                       `jacobians`
@@ -15,30 +15,27 @@ A kind is two choices. *Structure*: which entries of the matrix are kept.
 
 Evidences of different kinds are different numbers; `evidence.laplace` refuses to subtract them.
 
-What any kind of curvature delivers for one batch of data.
+The outputs are averages over the transformed copies of each example, rows (batch·copies, …) with
+copies fastest:
+
+    f̂(x) = Σ_s w_s f(x_s),    Σ_s w_s = 1
+
+The weights are 1/S for S random draws; a mixture over the elements of a finite group has the
+elements' probabilities in them, and is exact in those. They must add up to one, also where they are
+differentiated: an affine last layer is taken out of the average (`kfac`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError, check_choice
-from isotropy.curvature.blocks import (
-    Factors,
-    JointFactors,
-    JointRoots,
-    JointSpectrum,
-    Roots,
-    Spectrum,
-    all_factors,
-    all_spectra,
-)
-from isotropy.curvature.copies import Copies
+from isotropy.checks import CallerError, check_choice, shape_text
+from isotropy.curvature.blocks import Factors, Roots, all_factors
 from isotropy.likelihoods import Likelihood
 
 Structure = Literal["kfac", "diagonal", "full", "last-layer"]
@@ -96,9 +93,33 @@ def kind_named(name: str) -> CurvatureKind:
     return KINDS[check_choice(name, KINDS, what="curvature")]
 
 
-AnyRoots = Roots | JointRoots
-AnyFactors = Factors | JointFactors
-AnySpectrum = Spectrum | JointSpectrum
+@dataclass(frozen=True)
+class Copies:
+    """How many copies an example has, and the weight of each, (count,); None: all equal."""
+
+    count: int
+    weights: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and self.weights.shape != (self.count,):
+            raise CallerError(
+                f"weights of copies: expected ({self.count},), one a copy, got "
+                f"{shape_text(self.weights)}"
+            )
+
+    def split(self, rows: Tensor) -> Tensor:
+        """(batch·copies, …) → (batch, copies, …)."""
+        return rows.unflatten(0, (-1, self.count))
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Σ_s w_s row_s: (batch·copies, …) → (batch, …).
+
+        Equal weights scale after the sum: its gradient is then a broadcast view, where that of
+        `mean` is divided and written out once per copy.
+        """
+        if self.weights is None:
+            return self.split(rows).sum(1) * (1 / self.count)
+        return (self.split(rows).movedim(1, -1) @ self.weights.to(rows.dtype)).contiguous()
 
 
 @dataclass(frozen=True)
@@ -106,52 +127,13 @@ class BatchCurvature:
     """Averaged outputs (batch, outputs) and roots by block: a parameter's name, or JOINT."""
 
     outputs: Tensor
-    roots: Mapping[str, AnyRoots]
+    roots: Mapping[str, Roots]
 
     def detach(self) -> BatchCurvature:
         """The same, constant."""
         roots = {name: root.detach() for name, root in self.roots.items()}
         return BatchCurvature(self.outputs.detach(), roots)
 
-    def factors(self) -> dict[str, AnyFactors]:
+    def factors(self) -> dict[str, Factors]:
         """Factors of every block from this batch."""
-        joint = {name: r.factors() for name, r in self.roots.items() if isinstance(r, JointRoots)}
-        single = {n: r for n, r in self.roots.items() if not isinstance(r, JointRoots)}
-        return {**joint, **all_factors(single)}
-
-
-def spectra_of(
-    factors: Mapping[str, AnyFactors],
-    count: int,
-    *,
-    values_only: bool = False,
-) -> dict[str, AnySpectrum]:
-    """Every block in the form a log-determinant needs, from factors over `count` examples.
-
-    values_only: without eigenvectors, which pullbacks need and values do not
-    """
-    joint = {n: f.spectrum(count) for n, f in factors.items() if isinstance(f, JointFactors)}
-    single = {n: f for n, f in factors.items() if not isinstance(f, JointFactors)}
-    return {**joint, **all_spectra(single, count, values_only=values_only)}
-
-
-class Curvature(Protocol):
-    """Curvature of one network, reusable over batches.
-
-    parameter_names: the parameters that have curvature and a prior, in the network's own order.
-    """
-
-    kind: CurvatureKind
-    parameter_names: tuple[str, ...]
-
-    def batch(
-        self,
-        inputs: Tensor,
-        copies: Copies,
-        likelihood: Likelihood,
-        targets: Tensor | None = None,
-        *,
-        generator: torch.Generator | None = None,
-        create_graph: bool = False,
-    ) -> BatchCurvature:
-        """Roots from one batch of inputs (batch·copies, …), targets (batch, …)."""
+        return all_factors(self.roots)

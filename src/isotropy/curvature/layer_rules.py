@@ -1,20 +1,34 @@
 """One rule per kind of layer: how its parameters' Jacobian splits into curvature roots.
 
-For a network whose outputs are averaged over S transformed copies of each example, the
-Jacobian of a layer y = W a is (1/S) Σ_s g_s ⊗ a_s. LILA (Immer et al. 2022, Eq. 14) keeps the
-Kronecker form by
+For a network whose outputs are averaged over S transformed copies of each example, the Jacobian of
+a layer y = W a is (1/S) Σ_s g_s ⊗ a_s. LILA (Immer et al. 2022, Eq. 14) keeps the Kronecker form by
 
     (1/S) Σ_s g_s ⊗ a_s  ≈  (Σ_s ĝ_s) ⊗ (mean_s a_s)        ĝ_s = g_s/S ,
 
-where ĝ_s is what back-propagation from the *averaged* output delivers; with weights w_s in place
-of 1/S it is (Σ_s w_s g_s) ⊗ (Σ_s w_s a_s). So, over examples n,
-directions d of the output curvature and positions t where the weight is shared (pixels of a
-convolution, tokens, repeated uses of a layer; T in all):
+where ĝ_s is what back-propagation from the *averaged* output delivers; with weights w_s in place of
+1/S it is (Σ_s w_s g_s) ⊗ (Σ_s w_s a_s). So, over examples n, directions d of the output curvature
+and the T positions t where the weight is shared (pixels, tokens, repeated uses of a layer):
 
     A = Σ_n Σ_t ā āᵀ          G = (1/T) Σ_n Σ_d Σ_t ĝ ĝᵀ         block (1/N) G ⊗ A  (Eq. 7, 15)
 
-Biases and scalars need no Kronecker form; their blocks are the exact ones,
-H = Σ_n Σ_d j jᵀ with j the sum of the gradient over samples and positions.
+    Linear          a_t is the input at position t
+    convolution     a_t is the patch that output position t sees; one block a group (Grosse &
+                    Martens 2016)
+    transposed      the weight (in, out/groups, kernel) meets the input with its slow index, so
+    convolution     the roles are exchanged: G ← Σ_n Σ_t x̄ x̄ᵀ of the channels x_t at *input*
+                    position t, A ← (1/T) Σ_n Σ_d Σ_t ĝ ĝᵀ of the gradient's patch that t reaches
+    normalisation   y = γ ⊙ x̂ + β has exact dense blocks H = Σ_n Σ_d j jᵀ with
+                    j_γ = Σ_s Σ_t ĝ ⊙ x̂ and j_β = Σ_s Σ_t ĝ
+
+Biases and scalars need no Kronecker form either: j is the gradient summed over copies and
+positions. Patches are linear in what they are cut from, and are cut after the reduction over
+copies. Axes: images (batch, channels, *space), patches (batch, groups, positions, channels ·
+kernel) with the order of `weight.flatten(1)`.
+
+BatchNorm normalises by its running statistics, which are constants, as everywhere in the library:
+the statistics of a batch would make an example's output depend on its neighbours. It must
+therefore have them. The statistics of the other layers come from the input, and their derivatives
+are part of the graph. Which weights in front of those are scale-invariant: `scale_invariance`.
 
 A rule for a layer of your own:
 
@@ -23,39 +37,7 @@ A rule for a layer of your own:
         def roots(self, module, uses): ...
     register_rule(MyLayer, MyRule())
 
-Convolutions and transposed convolutions in one, two and three dimensions.
-
-A convolution is a Linear layer on patches, shared over output positions t, with one block a group:
-
-    y_t = W a_t + b          a_t the patch that output position t sees
-
-    A = Σ_n Σ_t ā āᵀ         G = (1/T) Σ_n Σ_d Σ_t ĝ ĝᵀ          block (1/N) G ⊗ A
-
-A transposed convolution sends what it has at *input* position t to a patch of the output. Its
-weight (in, out/groups, kernel) meets the input with its slow index, so the roles are exchanged:
-x_t are the channels at input position t and ĝ_t is the patch of the output's gradient there,
-
-    ∂/∂W = Σ_t x_t ⊗ ĝ_t     block (1/N) [Σ_n Σ_t x̄ x̄ᵀ] ⊗ [(1/T) Σ_n Σ_d Σ_t ĝ ĝᵀ]
-
-(Grosse & Martens 2016; with copies, Immer et al. 2022, Eq. 7 and 15). Biases have exact blocks.
-Patches are linear in what they are cut from, so they are cut after the reduction over copies.
-Axes: images (batch, channels, *space), patches (batch, groups, positions, channels · kernel) with
-the order of `weight.flatten(1)`. Oracle: tests/oracles/dense_kfac.py, position by position.
-
-Normalisation layers: exact dense blocks for the gain γ and the shift β.
-
-    y = γ ⊙ x̂ + β            x̂ the input normalised by the layer's own statistics
-
-    j_γ = Σ_s Σ_t ĝ ⊙ x̂       j_β = Σ_s Σ_t ĝ           block H = Σ_n Σ_d j jᵀ
-
-over copies s (ĝ carries their weights already), and positions t where the layer shares its
-parameters: pixels of a batch, group or instance normalisation, tokens of a layer normalisation.
-
-BatchNorm normalises by its running statistics, which are constants, as everywhere in the library:
-the statistics of a batch would make an example's output depend on its neighbours. It must
-therefore have them. The statistics of the other layers come from the input, and their derivatives
-are part of the graph. Which weights in front of those are scale-invariant: `scale_invariance`.
-Oracle: tests/oracles/dense_ggn.py.
+Oracles: tests/oracles/dense_kfac.py, position by position, and tests/oracles/dense_ggn.py.
 """
 
 from __future__ import annotations
@@ -63,6 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +53,7 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError
 from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 
 
 @dataclass(frozen=True)
@@ -141,9 +124,14 @@ def supported_layers() -> tuple[str, ...]:
 
 
 def _rows(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate positions of several uses, (…, positions, features) → (1, rows, features)."""
-    joined = torch.cat(list(parts), dim=-2) if len(parts) > 1 else parts[0]
-    return joined.flatten(0, -2)[None]
+    """(…, groups, positions, features) of every use → (groups, rows, features)."""
+    rows = [part.movedim(-3, 0).flatten(1, -2) for part in parts]
+    return torch.cat(rows, 1) if len(rows) > 1 else rows[0]
+
+
+def _positions(parts: Sequence[Tensor]) -> int:
+    """T, positions of all uses together, from (…, positions, features)."""
+    return sum(part.shape[-2] for part in parts)
 
 
 def bias_roots(position_sums: Sequence[Tensor]) -> DenseRoots:
@@ -161,22 +149,16 @@ class LinearRule(LayerRule):
         self.parameters = (weight, bias)
 
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
-        inputs = [
-            use.inputs.flatten(1, -2) if use.inputs.ndim > 2 else use.inputs[:, None]
-            for use in uses
-        ]
-        gradients = [
-            use.gradient.flatten(2, -2) if use.gradient.ndim > 3 else use.gradient[:, :, None]
-            for use in uses
-        ]
-        positions = sum(part.shape[1] for part in inputs)
+        # (batch, 1, positions, in) and (directions, batch, 1, positions, out)
+        into = [use.inputs.reshape(len(use.inputs), 1, -1, use.inputs.shape[-1]) for use in uses]
+        back = [g.reshape(*g.shape[:2], 1, -1, g.shape[-1]) for g in (u.gradient for u in uses)]
         weight, bias = self.parameters
-        root = KroneckerRoots(_rows(inputs), _rows(gradients) / math.sqrt(positions))
+        root = KroneckerRoots(_rows(into), _rows(back) / math.sqrt(_positions(into)))
         roots: dict[str, Roots] = {weight: root}
-        if getattr(module, bias) is not None and positions == 1:
+        if getattr(module, bias) is not None and _positions(into) == 1:
             roots[bias] = DenseRoots(root.outputs[0], output_of=weight)
         elif getattr(module, bias) is not None:
-            roots[bias] = bias_roots([part.sum(2) for part in gradients])
+            roots[bias] = bias_roots([part.sum((2, 3)) for part in back])
         return roots
 
 
@@ -196,20 +178,22 @@ class ConvolutionRule(LayerRule):
 
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
         """A from patches of the inputs, G from the gradients at output positions."""
-        assert isinstance(module, _Convolution)
-        into = [_patches(module, _padded(module, use.inputs)) for use in uses]
-        back = [_by_position(use.gradient, module.groups, 2) for use in uses]
-        roots: dict[str, Roots] = {
-            "weight": KroneckerRoots(
-                _rows_by_group(into), _rows_by_group(back) / _root_of_positions(into)
-            )
-        }
+        into, back = zip(*(self._by_position(module, use) for use in uses), strict=True)
+        entering, leaving = _rows(into), _rows(back) / math.sqrt(_positions(into))
+        roots: dict[str, Roots] = {"weight": self._weight_roots(entering, leaving)}
         if module.bias is not None:
             roots["bias"] = bias_roots([use.gradient.flatten(3).sum(3) for use in uses])
         return roots
 
+    def _by_position(self, module: Any, use: Use) -> tuple[Tensor, Tensor]:
+        """What enters and what comes back, (…, groups, positions, features)."""
+        patches = _patches(module, _padded(module, use.inputs))
+        return patches, _by_position(use.gradient, module.groups, 2)
+
+    def _weight_roots(self, entering: Tensor, leaving: Tensor) -> KroneckerRoots:
+        return KroneckerRoots(inputs=entering, outputs=leaving)
+
     def check(self, module: nn.Module, name: str) -> None:
-        assert isinstance(module, _Convolution)
         if module.padding_mode not in _PADDING_MODES:
             raise CallerError(
                 f"layer {name!r}: expected one of the padding modes {', '.join(_PADDING_MODES)}, "
@@ -217,35 +201,14 @@ class ConvolutionRule(LayerRule):
             )
 
 
-class TransposedConvolutionRule(LayerRule):
+class TransposedConvolutionRule(ConvolutionRule):
     """nn.ConvTranspose1d, 2d, 3d: positions are those of the input, roles are exchanged."""
 
-    parameters = ("weight", "bias")
+    def _by_position(self, module: Any, use: Use) -> tuple[Tensor, Tensor]:
+        return _by_position(use.inputs, module.groups, 1), _gradient_patches(module, use)
 
-    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
-        """The slow factor from the inputs, the fast one from patches of the gradients."""
-        assert isinstance(module, _Transposed)
-        into = [_by_position(use.inputs, module.groups, 1) for use in uses]
-        back = [_gradient_patches(module, use) for use in uses]
-        roots: dict[str, Roots] = {
-            "weight": KroneckerRoots(
-                inputs=_rows_by_group(back) / _root_of_positions(into), outputs=_rows_by_group(into)
-            )
-        }
-        if module.bias is not None:
-            roots["bias"] = bias_roots([use.gradient.flatten(3).sum(3) for use in uses])
-        return roots
-
-
-def _root_of_positions(parts: Sequence[Tensor]) -> float:
-    """√T, positions of all uses together, from (…, positions, features)."""
-    return math.sqrt(sum(part.shape[-2] for part in parts))
-
-
-def _rows_by_group(parts: Sequence[Tensor]) -> Tensor:
-    """(…, groups, positions, features) of every use → (groups, rows, features)."""
-    rows = [part.movedim(-3, 0).flatten(1, -2) for part in parts]
-    return torch.cat(rows, 1) if len(rows) > 1 else rows[0]
+    def _weight_roots(self, entering: Tensor, leaving: Tensor) -> KroneckerRoots:
+        return KroneckerRoots(inputs=leaving, outputs=entering)
 
 
 def _by_position(maps: Tensor, groups: int, leading: int) -> Tensor:
@@ -300,12 +263,10 @@ def _windows(module: _Convolution | _Transposed, images: Tensor) -> Tensor:
     return windows.flatten(dimensions + 2).flatten(2, -2)
 
 
-register_rule(nn.Conv1d, ConvolutionRule())
-register_rule(nn.Conv2d, ConvolutionRule())
-register_rule(nn.Conv3d, ConvolutionRule())
-register_rule(nn.ConvTranspose1d, TransposedConvolutionRule())
-register_rule(nn.ConvTranspose2d, TransposedConvolutionRule())
-register_rule(nn.ConvTranspose3d, TransposedConvolutionRule())
+for _convolution in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
+    register_rule(_convolution, ConvolutionRule())
+for _transposed in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
+    register_rule(_transposed, TransposedConvolutionRule())
 
 
 class NormRule(LayerRule):
@@ -314,10 +275,9 @@ class NormRule(LayerRule):
     trailing: whether the parameters belong to the last axes (LayerNorm) or to axis 1, channels.
     """
 
-    def __init__(
-        self, normalised: Callable[[nn.Module, Tensor], Tensor], *, trailing: bool
-    ) -> None:
-        self.parameters = ("weight", "bias")
+    parameters = ("weight", "bias")
+
+    def __init__(self, normalised: Callable[[Any, Tensor], Tensor], *, trailing: bool) -> None:
         self.normalised = normalised
         self.trailing = trailing
 
@@ -348,13 +308,6 @@ class NormRule(LayerRule):
         return {name: DenseRoots(total[:, self.parameters.index(name)]) for name in present}
 
 
-class BatchNormRule(NormRule):
-    """Batch normalisation by running statistics; refused without them."""
-
-    def check(self, module: nn.Module, name: str) -> None:
-        check_running_statistics(module, name)
-
-
 def check_running_statistics(module: nn.Module, name: str) -> None:
     """Raise CallerError for a batch normalisation that knows the statistics of batches only."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
@@ -365,43 +318,32 @@ def check_running_statistics(module: nn.Module, name: str) -> None:
         )
 
 
-def _by_running_statistics(module: nn.Module, inputs: Tensor) -> Tensor:
-    assert isinstance(module, nn.modules.batchnorm._BatchNorm)
+def _by_running_statistics(module: Any, inputs: Tensor) -> Tensor:
     return functional.batch_norm(inputs, module.running_mean, module.running_var, eps=module.eps)
 
 
-def _by_instance(module: nn.Module, inputs: Tensor) -> Tensor:
-    assert isinstance(module, nn.modules.instancenorm._InstanceNorm)
-    return functional.instance_norm(
-        inputs,
-        module.running_mean,
-        module.running_var,
-        use_input_stats=not module.track_running_stats,
-        eps=module.eps,
-    )
+def _by_instance(module: Any, inputs: Tensor) -> Tensor:
+    own = not module.track_running_stats
+    mean, variance = module.running_mean, module.running_var
+    return functional.instance_norm(inputs, mean, variance, use_input_stats=own, eps=module.eps)
 
 
-def _by_group(module: nn.Module, inputs: Tensor) -> Tensor:
-    assert isinstance(module, nn.GroupNorm)
+def _by_group(module: Any, inputs: Tensor) -> Tensor:
     return functional.group_norm(inputs, module.num_groups, eps=module.eps)
 
 
-def _by_layer(module: nn.Module, inputs: Tensor) -> Tensor:
-    assert isinstance(module, nn.LayerNorm)
+def _by_layer(module: Any, inputs: Tensor) -> Tensor:
     return functional.layer_norm(inputs, list(module.normalized_shape), eps=module.eps)
 
 
-def _by_root_mean_square(module: nn.Module, inputs: Tensor) -> Tensor:
-    assert isinstance(module, nn.RMSNorm)
+def _by_root_mean_square(module: Any, inputs: Tensor) -> Tensor:
     return functional.rms_norm(inputs, list(module.normalized_shape), eps=module.eps)
 
 
-register_rule(nn.BatchNorm1d, BatchNormRule(_by_running_statistics, trailing=False))
-register_rule(nn.BatchNorm2d, BatchNormRule(_by_running_statistics, trailing=False))
-register_rule(nn.BatchNorm3d, BatchNormRule(_by_running_statistics, trailing=False))
-register_rule(nn.InstanceNorm1d, NormRule(_by_instance, trailing=False))
-register_rule(nn.InstanceNorm2d, NormRule(_by_instance, trailing=False))
-register_rule(nn.InstanceNorm3d, NormRule(_by_instance, trailing=False))
+for _batch in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+    register_rule(_batch, NormRule(_by_running_statistics, trailing=False))
+for _instance in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
+    register_rule(_instance, NormRule(_by_instance, trailing=False))
 register_rule(nn.GroupNorm, NormRule(_by_group, trailing=False))
 register_rule(nn.LayerNorm, NormRule(_by_layer, trailing=True))
 register_rule(nn.RMSNorm, NormRule(_by_root_mean_square, trailing=True))

@@ -37,6 +37,12 @@ class Call:
     version: int
     shift: Tensor | None = None
 
+    def constants(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of a Linear layer, constant."""
+        assert isinstance(self.module, nn.Linear)
+        bias = self.module.bias
+        return self.module.weight.detach(), None if bias is None else bias.detach()
+
     @property
     def is_plain_linear(self) -> bool:
         """A Linear layer on (rows, features), with no positions to share its weight over."""
@@ -109,9 +115,7 @@ def record(
             if calls and "a leaf Variable that requires grad" in str(error):
                 raise _changed_in_place(calls[-1].layer) from error
             raise
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-        came = shape_text(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
+    outputs = checked_outputs(outputs)
     for call in calls:
         if call.output._version != call.version:
             raise _changed_in_place(call.layer)
@@ -179,3 +183,16 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def checked_outputs(outputs: object) -> Tensor:
+    """What a network returned, if that is (batch, outputs)."""
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        came = shape_text(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
+    return outputs
+
+
+def full_name(layer: str, parameter: str) -> str:
+    """The name of a layer's parameter in the network; "" is the network itself."""
+    return f"{layer}.{parameter}" if layer else parameter

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotropy.checks import CallerError
-from isotropy.curvature.recording import evaluation_mode
+from isotropy.curvature.recording import evaluation_mode, full_name
 
 LARGEST_QUOTIENT = 1e-2
 """Of `radial` and `other`, for a layer that counts as scale-invariant."""
@@ -70,9 +70,8 @@ class _Probe:
         return frozenset(name for name in layers if self._is_invariant(name))
 
     def _is_invariant(self, layer: str) -> bool:
-        prefix = f"{layer}." if layer else ""
         own = {
-            prefix + name: self.state[prefix + name]
+            full_name(layer, name): self.state[full_name(layer, name)]
             for name, parameter in self.network.get_submodule(layer).named_parameters(recurse=False)
             if parameter.requires_grad
         }

@@ -31,9 +31,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.jacobians import example_gradients
-from isotropy.curvature.recording import Call, record
+from isotropy.curvature.kfac import elementwise_slopes
+from isotropy.curvature.kinds import Copies
+from isotropy.curvature.recording import Call, full_name, record
 
 Directions = Callable[[Tensor], Tensor]
 """From averaged outputs (batch, outputs) to directions r (directions, batch, outputs)."""
@@ -81,22 +82,15 @@ def _kernels(
         chosen = _kept(directions(outputs), needs_graph)
     else:
         features = _kept(copies.mean(head.inputs), needs_graph)
-        assert isinstance(head.module, nn.Linear)
-        weight, bias = head.module.weight.detach(), head.module.bias
-        outputs = functional.linear(features, weight, None if bias is None else bias.detach())
+        weight, bias = head.constants()
+        outputs = functional.linear(features, weight, bias)
         chosen = directions(outputs)
         if uses[head.layer] == 1:
             of_directions = gram(chosen)
             of_features = _inner_products(features).repeat(len(chosen), len(chosen))
             kernels |= _named(head, of_directions * of_features, of_directions)
         if before is not None and uses[before.layer] == 1:
-            (slopes,) = torch.autograd.grad(
-                head.inputs,
-                before.output,
-                torch.ones_like(head.inputs),
-                retain_graph=True,
-                create_graph=needs_graph,
-            )
+            slopes = elementwise_slopes(head.inputs, before.output, needs_graph)
             back = chosen @ weight
             inputs = _kept(before.inputs, needs_graph)
             kernels |= _named(
@@ -238,8 +232,7 @@ def _unit_by_unit(back: Tensor, weighted: Tensor, inputs: Tensor) -> Tensor:
 
 
 def _named(call: Call, of_weight: Tensor, of_bias: Tensor) -> dict[str, Tensor]:
-    prefix = f"{call.layer}." if call.layer else ""
-    return {f"{prefix}weight": of_weight, f"{prefix}bias": of_bias}
+    return {full_name(call.layer, "weight"): of_weight, full_name(call.layer, "bias"): of_bias}
 
 
 def _own_linear_layers(network: nn.Module) -> dict[str, nn.Module]:

@@ -41,17 +41,18 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
-from isotropy.curvature.blocks import DenseRoots, JointRoots, JointSpectrum, Roots, spectra_of_roots
-from isotropy.curvature.copies import Copies
-from isotropy.curvature.kfac import KFAC
-from isotropy.curvature.kinds import (
-    AnyFactors,
-    AnyRoots,
+from isotropy.curvature.blocks import (
     AnySpectrum,
-    BatchCurvature,
-    Curvature,
-    spectra_of,
+    DenseRoots,
+    Factors,
+    JointRoots,
+    JointSpectrum,
+    Roots,
+    all_spectra,
+    spectra_of_roots,
 )
+from isotropy.curvature.kfac import KFAC, Curvature
+from isotropy.curvature.kinds import BatchCurvature, Copies
 from isotropy.likelihoods import Likelihood
 
 PriorStructure = Literal["scalar", "layer", "tensor"]
@@ -237,7 +238,7 @@ class LaplaceEvidence:
         for batch in batches:
             sums.add(self._curvature_of(batch, graph=False), batch)
         sums.check()
-        spectra = spectra_of(sums.factors, sums.count, values_only=values_only)
+        spectra = all_spectra(sums.factors, sums.count, values_only=values_only)
         return self._laplace_fit(spectra, sums.statistics, sums.count)
 
     def fit_of_few(self, batches: Iterable[Batch]) -> LaplaceFit:
@@ -380,7 +381,7 @@ class _Sums:
 
     def __init__(self, likelihood: Likelihood) -> None:
         self.likelihood = likelihood
-        self.factors: dict[str, AnyFactors] = {}
+        self.factors: dict[str, Factors] = {}
         self.statistics: list[Tensor] = []
         self.count = 0
 
@@ -448,7 +449,7 @@ def _constant(weights: Tensor | None) -> Tensor | None:
 
 
 def _joined(
-    roots: Mapping[str, AnyRoots], pullbacks: dict[str, list[Tensor]]
+    roots: Mapping[str, Roots], pullbacks: dict[str, list[Tensor]]
 ) -> dict[str, list[Tensor]]:
     """Pullbacks by parameter, those of a bias added to its weight's where both share a root."""
     joined = {name: list(parts) for name, parts in pullbacks.items()}

@@ -66,14 +66,14 @@ from isotropy.checks import (
     shape_text,
 )
 from isotropy.curvature.blocks import (
+    AnySpectrum,
     DenseSpectrum,
     DiagonalSpectrum,
     JointSpectrum,
     KroneckerSpectrum,
 )
-from isotropy.curvature.copies import Copies
 from isotropy.curvature.jacobians import averaged_outputs, example_gradients
-from isotropy.curvature.kinds import AnySpectrum
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit, block_precision
 from isotropy.evidence.settings import COMBINATIONS, Combination

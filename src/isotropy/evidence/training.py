@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.choice import make_curvature
+from isotropy.curvature.kfac import make_curvature
 from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.evidence.machine import fitting_micro_batch
 from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, Schedule, cosine, stream
 from isotropy.kernels.compiled import NetworkPass

@@ -21,7 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.evidence.hyper_steps import HyperSteps
-from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceFit
+from isotropy.evidence.laplace import (
+    Batch,
+    GaussianPrior,
+    LaplaceFit,
+)
 from isotropy.evidence.layers.settings import AUGMENTATIONS, RelaxSchedule
 from isotropy.evidence.layers.steps import MovingMode, ProximalAdam
 from isotropy.evidence.layers.structure import (

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.recording import evaluation_mode, record
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel

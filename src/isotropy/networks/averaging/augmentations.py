@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice, shape_text
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.kernels.fused import is_capturing
 from isotropy.symmetry.actions.action import Action, Composition
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.networks.averaging.augmentations import (
     COPIES_SEED,
     START,

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_axes, check_choice, shape_text
 from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 
 NOTHING = 1e-6

@@ -41,7 +41,7 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError, check_at_least, check_axes, check_choice, shape_text
 from isotropy.curvature.blocks import DenseRoots, Roots
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.networks.zoo.image_networks import (
     blurred_convnet,

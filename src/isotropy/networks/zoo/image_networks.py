@@ -44,7 +44,7 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
-from isotropy.curvature.copies import Copies
+from isotropy.curvature.kinds import Copies
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 
 Pooling = Literal["max", "blur"]
