@@ -30,7 +30,7 @@ from isotropy.curvature.kfac import KFAC
 from isotropy.evidence import settings as schedule
 from isotropy.evidence.settings import OBJECTIVES, LearnConfig, resolve
 from isotropy.likelihoods import Categorical
-from isotropy.report.learn.reading import OTHER_READING, READINGS
+from isotropy.report.wording import OTHER_READING, READINGS
 from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
 
 ROOT = Path(__file__).parents[1]

@@ -6,30 +6,31 @@ without its sections. It brings its own looks, loads nothing and runs no script.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from isotropy.report.learn.page import key_numbers as learn_numbers
-from isotropy.report.learn.reading import finding_sentences
-from isotropy.report.measure.page import key_numbers as measure_numbers
-from isotropy.report.measure.page import with_code
-from isotropy.report.measure.words import error_text, measure_sentences
-from isotropy.report.page import KeyNumber, render
-from isotropy.report.profile import key_numbers as profile_numbers
-from isotropy.report.profile import profile_sentences
-from isotropy.report.relax.page import key_numbers as relax_numbers
-from isotropy.report.relax.page import relax_sentences
-from isotropy.report.screen import key_numbers as screen_numbers
-from isotropy.report.screen import screen_sentences
-from isotropy.report.wording import duration_text, known_text, number_text, objects_of
-
-Record = Mapping[str, Any]
+from isotropy.report import learn, measure, profile, relax, screen
+from isotropy.report.findings import finding_sentences
+from isotropy.report.measure import with_code
+from isotropy.report.page import KeyNumber, render, time_number
+from isotropy.report.record import (
+    Built,
+    Head,
+    Learned,
+    Measured,
+    Profiled,
+    Relaxed,
+    Screened,
+    Solved,
+    read,
+)
+from isotropy.report.wording import error_text, known_text, number_text
 
 MOST_REMARKS = 4
 """Sentences after the headline; the page has them all."""
 
 
-def summary_html(record: Record) -> str:
+def summary_html(record: Mapping[str, Any]) -> str:
     """A self-contained HTML fragment with the finding and the key numbers of a record.
 
     record: the JSON object of a command, as its `--json` prints it and its run folder keeps it;
@@ -37,74 +38,49 @@ def summary_html(record: Record) -> str:
             record of another kind only the kind, time and run folder are shown.
     """
     kind = str(record.get("kind") or record.get("command") or "")
-    sentences, numbers = _KINDS.get(kind, (_unknown_sentences, _time))
-    headline, *remarks = map(with_code, sentences(record))
+    own, sentences, numbers = _KINDS.get(kind, (Head, None, None))
+    told: Any = read(own, record)
+    headline, *remarks = sentences(told) if sentences else [f"A record of isotropy {kind}".strip()]
     return render(
         "summary.html.j2",
-        headline=headline,
-        remarks=remarks[:MOST_REMARKS],
-        key_numbers=numbers(record),
+        headline=with_code(headline),
+        remarks=[with_code(remark) for remark in remarks[:MOST_REMARKS]],
+        key_numbers=numbers(told) if numbers else [time_number(told)],
         folder=str(record.get("run_folder") or ""),
     )
 
 
-def _time(record: Record) -> list[KeyNumber]:
-    device = f"on {record['device']}" if record.get("device") else ""
-    return [KeyNumber("Time", duration_text(record.get("seconds")), device)]
-
-
-def _unknown_sentences(record: Record) -> list[str]:
-    return [f"A record of isotropy {record.get('kind') or record.get('command') or ''}".strip()]
-
-
-def _learn_sentences(record: Record) -> list[str]:
-    return list(finding_sentences(record, {}))
-
-
-def _profile_numbers(record: Record) -> list[KeyNumber]:
-    return profile_numbers(record, objects_of(record.get("profiles")))
-
-
-def _build_sentences(record: Record) -> list[str]:
-    return [str(record.get("sentence") or "Nothing is known of what was built.")]
-
-
-def _build_numbers(record: Record) -> list[KeyNumber]:
-    exact = "exact up to rounding" if record.get("exact") else "not exact"
+def _build_numbers(built: Built) -> list[KeyNumber]:
+    exact = "exact up to rounding" if built.exact else "not exact"
+    plain = known_text(built.plain_parameters, "{} in the network that was given")
     return [
-        KeyNumber("Built by", str(record.get("how") or "not known"), exact),
-        KeyNumber(
-            "Parameters",
-            number_text(record.get("num_parameters"), 0),
-            known_text(record.get("plain_parameters"), "{} in the network that was given"),
-        ),
-        *_time(record),
+        KeyNumber("Built by", built.how or "not known", exact),
+        KeyNumber("Parameters", number_text(built.num_parameters, 0), plain),
+        time_number(built),
     ]
 
 
-def _basis_sentences(record: Record) -> list[str]:
-    what = str(record.get("representation") or "A representation")
-    group = str(record.get("group") or "a group")
-    return [f"{what} of {group}: rank {number_text(record.get('rank'), 0)}."]
+def _basis_sentences(solved: Solved) -> list[str]:
+    what, group = solved.representation or "A representation", solved.group or "a group"
+    return [f"{what} of {group}: rank {number_text(solved.rank, 0)}."]
 
 
-def _basis_numbers(record: Record) -> list[KeyNumber]:
+def _basis_numbers(solved: Solved) -> list[KeyNumber]:
+    method = f"found by {solved.method}" if solved.method else ""
     return [
-        KeyNumber("Rank", number_text(record.get("rank"), 0),
-                  known_text(record.get("size"), "of {} entries")),
-        KeyNumber("Largest violation", error_text(record.get("residual")),
-                  f"found by {record['method']}" if record.get("method") else ""),
-        *_time(record),
-    ]  # fmt: skip
+        KeyNumber("Rank", number_text(solved.rank, 0), known_text(solved.size, "of {} entries")),
+        KeyNumber("Largest violation", error_text(solved.residual), method),
+        time_number(solved),
+    ]
 
 
-_KINDS: dict[str, tuple[Callable[[Record], list[str]], Callable[[Record], list[KeyNumber]]]] = {
-    "learn": (_learn_sentences, learn_numbers),
-    "measure": (measure_sentences, measure_numbers),
-    "relax": (relax_sentences, relax_numbers),
-    "build": (_build_sentences, _build_numbers),
-    "screen": (screen_sentences, screen_numbers),
-    "profile": (profile_sentences, _profile_numbers),
-    "basis": (_basis_sentences, _basis_numbers),
+_KINDS: dict[str, tuple[type, Callable[[Any], Sequence[str]], Callable[[Any], list[KeyNumber]]]] = {
+    "learn": (Learned, lambda learned: finding_sentences(learned, {}), learn.key_numbers),
+    "measure": (Measured, measure.measure_sentences, measure.key_numbers),
+    "relax": (Relaxed, relax.relax_sentences, relax.key_numbers),
+    "build": (Built, lambda built: [built.sentence or "A network was built."], _build_numbers),
+    "screen": (Screened, screen.screen_sentences, screen.key_numbers),
+    "profile": (Profiled, profile.profile_sentences, profile.key_numbers),
+    "basis": (Solved, _basis_sentences, _basis_numbers),
 }
-"""Sentences and key numbers of each kind of record."""
+"""The dataclass, sentences and key numbers of each kind of record."""
