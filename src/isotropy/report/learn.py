@@ -55,11 +55,12 @@ from isotropy.report.page import (
     KeyNumber,
     SettingsGroup,
     Table,
+    evidence_number,
     flat_settings,
     named,
     number,
     picture_uri,
-    render,
+    render_page,
     settings_groups,
     time_number,
 )
@@ -175,13 +176,13 @@ def _check_samples(examples: np.ndarray | None, flows: np.ndarray | None) -> Non
 def learn_page(record: LearnRecord) -> str:
     """The report as the text of an HTML page."""
     learned = record.learned
-    headline, *remarks = finding_sentences(learned, record.truth)
     rows = [symmetry_row(symmetry, record) for symmetry in learned.symmetries]
     ranges = [symmetry for symmetry in learned.symmetries if not is_probability(symmetry)]
-    return render(
-        "learn.html.j2",
-        headline=headline,
-        remarks=remarks,
+    return render_page(
+        "learn",
+        learned,
+        finding_sentences(learned, record.truth),
+        learn_settings(record),
         data_name=learned.data or "unnamed data",
         objective=learned.objective,
         learned=learned.objective not in NOT_LEARNED,
@@ -190,7 +191,6 @@ def learn_page(record: LearnRecord) -> str:
         evidence_words=evidence_words(learned),
         copies=known_text(learned.samples, "{} "),
         test_copies=known_text(learned.test_samples, " (at test time {})"),
-        version=learned.isotropy,
         key_numbers=key_numbers(learned),
         rows=rows,
         judged=bool(learned.verdicts),
@@ -221,7 +221,6 @@ def learn_page(record: LearnRecord) -> str:
         calibration_drawings=reliability_drawings(learned.calibration),
         screening=screening_rows(learned.screening, learned.units),
         fallback=fallback_sentence(record),
-        settings=learn_settings(record),
     )
 
 
@@ -232,20 +231,12 @@ def key_numbers(learned: Learned) -> list[KeyNumber]:
     if math.isfinite(accuracy) and tested > 0:
         error = math.sqrt(max(accuracy * (1 - accuracy), 0.0) / tested)
         accuracy_note = f"{tested:,.0f} test examples, standard error {100 * error:.1f} points"
-    evidence_note = "not computed"
-    if math.isfinite(learned.log_evidence):
-        evidence_note = f"{number_text(learned.log_evidence, 1)} in total"
-        evidence_note += known_text(learned.train_examples, ", {} examples")
-        if math.isfinite(learned.null_log_evidence):
-            null = number_text(learned.null_log_evidence, 1)
-            evidence_note += f"; {null_words(learned)} {null}"
+    evidence_note = "{} in total" + known_text(learned.train_examples, ", {} examples")
+    if math.isfinite(learned.null_log_evidence):
+        evidence_note += f"; {null_words(learned)} {number_text(learned.null_log_evidence, 1)}"
     return [
         KeyNumber("Test accuracy", percent_text(accuracy), accuracy_note),
-        KeyNumber(
-            "Log evidence per example",
-            number_text(learned.log_evidence_per_example, 3),
-            evidence_note,
-        ),
+        evidence_number(learned.log_evidence_per_example, learned.log_evidence, evidence_note),
         KeyNumber(
             "Copies averaged",
             number_text(learned.samples, 0),
@@ -577,11 +568,8 @@ def fallback_sentence(record: LearnRecord) -> str:
 
 def learn_settings(record: LearnRecord) -> list[SettingsGroup]:
     """The run, what the evidence's value depends on, and each part of the config."""
-    result = record.result
-    run = {name: result.get(name) for name in ("objective", "curvature", "distribution", "padding")}
-    if result.get("distribution") is None:
-        del run["distribution"]
-    first, *others = settings_groups({"command": "learn", **result}, record.config, run=run)
-    evidence = result.get("evidence")
+    told = ("objective", "curvature", "distribution", "padding")
+    first, *others = settings_groups("learn", record.result, record.config, told)
+    evidence = record.result.get("evidence")
     between: list[SettingsGroup] = [("evidence", flat_settings(evidence))] if evidence else []
     return [first, *between, *others]

@@ -37,7 +37,7 @@ from isotropy.report.measure_parts import (
     local_table,
     single_bars,
 )
-from isotropy.report.page import KeyNumber, Table, render, settings_groups, time_number
+from isotropy.report.page import KeyNumber, Table, render_page, settings_groups, time_number
 from isotropy.report.record import (
     Attribution,
     Difference,
@@ -253,13 +253,13 @@ def measure_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     entries = measured.entries
     several = len(entries) > 1
     is_periodic = measured.interpolation == "fourier"  # whatever the padding says
-    headline, *remarks = map(with_code, measure_sentences(measured, brief=True))
-    return render(
-        "measure.html.j2",
-        headline=headline,
-        remarks=remarks,
+    told = ("on", "interpolation") if is_periodic else ("on", "interpolation", "padding")
+    return render_page(
+        "measure",
+        measured,
+        [with_code(sentence) for sentence in measure_sentences(measured, brief=True)],
+        settings_groups("measure", result, config, told),
         subject=joined(dict.fromkeys(e.model or "a network" for e in entries)) or "nothing",
-        version=measured.isotropy,
         key_numbers=key_numbers(measured),
         bars=grouped_bars(measured) if several else single_bars(measured),
         several=several,
@@ -275,15 +275,6 @@ def measure_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         ),
         interpolation=measured.interpolation,
         beyond="repeated" if is_periodic else measured.padding,
-        settings=settings_groups(
-            {"command": "measure", **result},
-            config,
-            run={
-                name: result[name]
-                for name in ("on", "interpolation", "padding")
-                if result.get(name) and not (is_periodic and name == "padding")
-            },
-        ),
     )
 
 

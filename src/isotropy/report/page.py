@@ -22,7 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 from isotropy.report.record import Head
-from isotropy.report.wording import MISSING, duration_text
+from isotropy.report.wording import MISSING, duration_text, number_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -42,6 +42,13 @@ def time_number(record: Head, before: str = "") -> KeyNumber:
     """How long it took, and where; before: what else the note says, with a space at its end."""
     note = before + (f"on {record.device}" if record.device else "")
     return KeyNumber("Time", duration_text(record.seconds), note)
+
+
+def evidence_number(per_example: float, total: float, note: str) -> KeyNumber:
+    """The log evidence in nats; note: what is said of it, with {} for the total."""
+    shown = number_text(total, 1)
+    note = "not computed" if shown == MISSING else note.format(shown)
+    return KeyNumber("Log evidence per example", number_text(per_example, 3), note)
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,23 @@ def number(text: str, note: str = "") -> Cell:
 
 
 def render(template: str, **context: Any) -> str:
-    """The page of a template; text in the context is escaped, a missing name is an error."""
+    """The HTML of a template; text in the context is escaped, a missing name is an error."""
     return _environment().get_template(template).render(**context)
+
+
+def render_page(
+    command: str,
+    record: Head,
+    sentences: Sequence[str],
+    settings: Sequence[SettingsGroup],
+    **context: Any,
+) -> str:
+    """The page of a command: the finding first, the settings last, its own parts between them."""
+    headline, *remarks = sentences
+    return render(
+        f"{command}.html.j2", headline=headline, remarks=remarks, version=record.isotropy,
+        settings=settings, **context,
+    )  # fmt: skip
 
 
 @cache
@@ -103,25 +125,24 @@ def _environment() -> Environment:
 
 
 def settings_groups(
-    result: Mapping[str, Any], config: Mapping[str, Any], *, run: Mapping[str, Any]
+    command: str, result: Mapping[str, Any], config: Mapping[str, Any], told: Sequence[str]
 ) -> list[SettingsGroup]:
     """(group, [(setting, value), …]): the run itself first, then each part of the config.
 
-    run: what the page tells of the run besides seed, device, versions and folder
+    told: entries of the result that are told of the run, where they are known, besides seed,
+          device, versions and folder
     """
-    told: dict[str, Any] = {
-        "command": f"isotropy {result.get('command') or ''}".strip(),
+    run: dict[str, Any] = {
+        "command": f"isotropy {command}",
         **{name: result.get(name) for name in ("seed", "device")},
-        **run,
+        **{name: result[name] for name in told if result.get(name)},
         "isotropy": result.get("isotropy"),
         **(result.get("versions") or {}),
         "commit": result.get("commit"),
         "run folder": result.get("run_folder"),
     }
     loose = {name: value for name, value in config.items() if not isinstance(value, Mapping)}
-    if "command" in loose:
-        told["command"] = loose.pop("command")
-    groups: list[tuple[str, Mapping[str, Any]]] = [("run", told | loose)]
+    groups: list[tuple[str, Mapping[str, Any]]] = [("run", run | loose)]
     groups += [(name, value) for name, value in config.items() if isinstance(value, Mapping)]
     return [(name, flat_settings(values)) for name, values in groups if values]
 

@@ -21,7 +21,7 @@ from isotropy.report.page import (
     Table,
     named,
     number,
-    render,
+    render_page,
     settings_groups,
     time_number,
 )
@@ -45,25 +45,19 @@ def profile_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     result: as printed by `isotropy profile --json`; config: nested settings beside it
     """
     profiled = read(Profiled, result)
-    headline, *remarks = profile_sentences(result)
-    return render(
-        "profile.html.j2",
-        headline=headline,
-        remarks=remarks,
+    return render_page(
+        "profile",
+        profiled,
+        profile_sentences(result),
+        settings_groups("profile", result, config, ("network", "generator")),
         data_name=profiled.data or "unnamed data",
         generator=_generator(profiled),
         unit=profiled.unit or "no unit",
         others=profiled.others,
-        version=profiled.isotropy,
         key_numbers=key_numbers(profiled),
         truth_known=math.isfinite(profiled.truth),
         maxima=maxima_table(profiled) if profiled.profiles else None,
         drawings=profile_drawings(profiled),
-        settings=settings_groups(
-            {"command": "profile", **result},
-            config,
-            run={name: result[name] for name in ("network", "generator") if result.get(name)},
-        ),
     )
 
 

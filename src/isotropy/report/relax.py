@@ -40,9 +40,10 @@ from isotropy.report.page import (
     KeyNumber,
     SettingsGroup,
     Table,
+    evidence_number,
     named,
     number,
-    render,
+    render_page,
     settings_groups,
     time_number,
 )
@@ -273,15 +274,14 @@ def relax_page(result: Mapping[str, Any]) -> str:
     result: as printed by `isotropy relax --json`
     """
     relaxed = read(Relaxed, result)
-    headline, *remarks = relax_sentences(relaxed)
     notes = [f"{capital(note).rstrip('.')}." for note in [*relaxed.data.notes, *relaxed.notes]]
-    return render(
-        "relax.html.j2",
-        headline=headline,
-        remarks=[each.replace(" %", "\N{NO-BREAK SPACE}%") for each in remarks],
+    return render_page(
+        "relax",
+        relaxed,
+        [each.replace(" %", "\N{NO-BREAK SPACE}%") for each in relax_sentences(relaxed)],
+        _settings(result),
         notes=notes,
         data_name=relaxed.data.name or "unnamed data",
-        version=relaxed.isotropy,
         objective=relaxed.objective,
         has_evidence=math.isfinite(relaxed.log_evidence),
         chose=chose(relaxed),
@@ -295,14 +295,12 @@ def relax_page(result: Mapping[str, Any]) -> str:
         course_drawings=course_drawings(relaxed),
         curve_drawings=curve_drawings(curve_panels(relaxed)),
         hardened=hardened_sentence(relaxed),
-        command=relaxed.command_line,
-        settings=_settings(result),
+        command_line=relaxed.command_line,
     )
 
 
 def key_numbers(relaxed: Relaxed) -> list[KeyNumber]:
     """Test accuracy, evidence, parameters, and time."""
-    total = number_text(relaxed.log_evidence, 1)
     left = known_text(relaxed.hardened.num_parameters, "{} when hardened")
     if not left and math.isfinite(relaxed.width):
         left = f"width {relaxed.width:g}"
@@ -313,11 +311,7 @@ def key_numbers(relaxed: Relaxed) -> list[KeyNumber]:
             tested += f"; negative log likelihood {number_text(relaxed.test_nll, 3)}"
     return [
         KeyNumber("Test accuracy", percent_text(relaxed.test_accuracy), tested),
-        KeyNumber(
-            "Log evidence per example",
-            number_text(relaxed.log_evidence_per_example, 3),
-            "not computed" if total == MISSING else f"{total} nats in total",
-        ),
+        evidence_number(relaxed.log_evidence_per_example, relaxed.log_evidence, "{} nats in total"),
         KeyNumber("Parameters", number_text(relaxed.num_parameters, 0), left),
         time_number(relaxed, known_text(len(relaxed.epochs) or None, "{} epochs ")),
     ]
@@ -394,11 +388,8 @@ def _settings(result: Mapping[str, Any]) -> list[SettingsGroup]:
         "data": {name: value for name, value in data.items() if value is not None},
         "schedule": result.get("config") or {},
     }
-    return settings_groups(
-        {**result, "command": "relax"},
-        {name: value for name, value in groups.items() if value},
-        run={name: result.get(name) for name in told},
-    )
+    known = {name: value for name, value in groups.items() if value}
+    return settings_groups("relax", result, known, told)
 
 
 # --- drawings -----------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from isotropy.report.figures import matrix_drawing
 from isotropy.report.page import (
     KeyNumber,
     Table,
+    evidence_number,
     named,
     number,
-    render,
+    render_page,
     settings_groups,
     time_number,
 )
@@ -126,17 +127,16 @@ def screen_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """
     screened = read(Screened, result)
     screening, units = screened.screening, screened.units
-    headline, *remarks = screen_sentences(result)
     start = [
         [named(title_of(name), units.get(name, "")), number(amounts_text({name: amount}, units))]
         for name, amount in screening.start.items()
     ]
-    return render(
-        "screen.html.j2",
-        headline=headline,
-        remarks=remarks,
+    return render_page(
+        "screen",
+        screened,
+        screen_sentences(result),
+        settings_groups("screen", result, config, ("network", "curvature")),
         data_name=screened.data or "unnamed data",
-        version=screened.isotropy,
         key_numbers=key_numbers(screened),
         rows=screening_rows(screening, units),
         matrix=matrix_drawing(
@@ -148,11 +148,6 @@ def screen_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         ),
         start=Table(("Transformation", "Amount"), start, style="short") if start else None,
         curvature=screened.curvature,
-        settings=settings_groups(
-            {"command": "screen", **result},
-            config,
-            run={name: result[name] for name in ("network", "curvature") if result.get(name)},
-        ),
     )
 
 
@@ -189,17 +184,16 @@ def screen_sentences(result: Mapping[str, Any]) -> list[str]:
 def key_numbers(screened: Screened) -> list[KeyNumber]:
     """Training accuracy, evidence without any symmetry, how many were computed, and time."""
     training, screening = screened.training, screened.screening
-    total = number_text(screening.log_evidence, 1)
     return [
         KeyNumber(
             "Training accuracy",
             percent_text(training.train_accuracy),
             known_text(screened.train_examples, "{} training examples"),
         ),
-        KeyNumber(
-            "Log evidence per example",
-            number_text(training.log_evidence_per_example, 3),
-            "not computed" if total == MISSING else f"{total} in total, without any symmetry",
+        evidence_number(
+            training.log_evidence_per_example,
+            screening.log_evidence,
+            "{} in total, without any symmetry",
         ),
         KeyNumber(
             "Evidences computed", number_text(screening.evaluations, 0), "of one trained network"
