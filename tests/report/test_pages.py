@@ -79,7 +79,7 @@ def small(name: str) -> Stored:
     elif name == "learn":
         result["symmetries"], given["history"] = result["symmetries"][2:3], given["history"][-1:]
         result |= {"search": None, "verdicts": None, "screening": None}
-        result["calibration"] = {"probit": result["calibration"]["probit"]}
+        result |= {"calibration": {"probit": result["calibration"]["probit"]}, "correlations": None}
     elif name == "relax":
         result["layers"], result["epochs"] = result["layers"][:1], result["epochs"][:1]
     elif name == "profile":
@@ -118,7 +118,8 @@ def test_what_the_search_says_may_be_null() -> None:
         "result": {
             "symmetries": result["symmetries"][2:3],
             "verdicts": result["verdicts"][:1],
-            "search": {**result["search"], "symmetries": kept},
+            "search": {**result["search"], "symmetries": kept, "amounts": None},
+            "correlations": {"names": ["a"], "matrix": [[0.5]]},
         },
         **{"config": {}, "history": [], "truth": {}},
     }

@@ -48,7 +48,7 @@ def profile_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     return render_page(
         "profile",
         profiled,
-        profile_sentences(result),
+        profile_sentences(profiled),
         settings_groups("profile", result, config, ("network", "generator")),
         data_name=profiled.data or "unnamed data",
         generator=_generator(profiled),
@@ -61,7 +61,7 @@ def profile_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     )
 
 
-def profile_sentences(result: Mapping[str, Any]) -> list[str]:
+def profile_sentences(result: Mapping[str, Any] | Profiled) -> list[str]:
     """Where the evidence is largest, then one sentence for each curvature kind."""
     profiled = read(Profiled, result)
     generator, unit, truth = _generator(profiled), profiled.unit, profiled.truth

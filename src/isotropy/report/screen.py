@@ -134,7 +134,7 @@ def screen_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     return render_page(
         "screen",
         screened,
-        screen_sentences(result),
+        screen_sentences(screened),
         settings_groups("screen", result, config, ("network", "curvature")),
         data_name=screened.data or "unnamed data",
         key_numbers=key_numbers(screened),
@@ -151,7 +151,7 @@ def screen_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     )
 
 
-def screen_sentences(result: Mapping[str, Any]) -> list[str]:
+def screen_sentences(result: Mapping[str, Any] | Screened) -> list[str]:
     """What was found: the headline, the gain of each direction wanted, the others, the start."""
     screened = read(Screened, result)
     screening, units = screened.screening, screened.units
