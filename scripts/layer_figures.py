@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from equivariant_tables import NOT_RUN
-from layer_rows import NAME, Rows, about, rows_of
+from layer_rows import NAME, Rows, about, layers_of, rows_of
 from results_figures import standalone
 
 from isotropy.report.canvas import INK, LINE, MUTED, UNITS_PER_INCH, style, svg_of
-from isotropy.report.relax.figures import Paint, paints
-from isotropy.report.relax.page import layer_name, layers_of, shares_text
-from isotropy.report.wording import MISSING, finite, mapping_of
+from isotropy.report.record import RelaxedLayer
+from isotropy.report.relax import Paint, paints, shares_text
+from isotropy.report.wording import MISSING
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES = (("toy", "cifar10"), ("groups-mnist",), ("groups-cifar10",))
@@ -51,7 +51,7 @@ class Panel:
 
     title: str
     kinds: Sequence[str]
-    layers: Sequence[Mapping[str, Any]]
+    layers: Sequence[RelaxedLayer]
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def told(lines: Sequence[Sequence[Panel]]) -> str:
     """The figure for those who cannot see it: every share in words."""
     return ". ".join(
         f"{panel.title}: "
-        + "; ".join(f"{layer_name(layer)} {shares_text(layer)}" for layer in panel.layers)
+        + "; ".join(f"{layer.name} {shares_text(layer)}" for layer in panel.layers)
         for line in lines
         for panel in line
     )
@@ -140,13 +140,13 @@ def _draw(axes: Any, panel: Panel, found: Mapping[str, Paint]) -> None:
     for place, layer in enumerate(panel.layers):
         edge = 0.0
         for kind in panel.kinds:
-            share = 100 * (finite(mapping_of(layer.get("effective")).get(kind)) or 0.0)
+            share = 100 * layer.effective.get(kind, 0.0)
             paint = found[kind]
             axes.barh(place, share, left=edge, height=0.72, color=paint.colour,
                       alpha=paint.opacity, linewidth=0)  # fmt: skip
             edge += share
         axes.annotate(
-            str(layer.get("became") or MISSING), (1, place), va="center", fontsize=9,
+            layer.became or MISSING, (1, place), va="center", fontsize=9,
             xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
             color=MUTED, annotation_clip=False,
         )  # fmt: skip
@@ -157,7 +157,7 @@ def _draw(axes: Any, panel: Panel, found: Mapping[str, Paint]) -> None:
     axes.set_xlim(0, 100)
     axes.set_ylim(len(panel.layers) - 0.5, -0.5)
     axes.set_xticks([0, 50, 100], ["0", "50", "100 %"])
-    axes.set_yticks(range(len(panel.layers)), [layer_name(layer) for layer in panel.layers])
+    axes.set_yticks(range(len(panel.layers)), [layer.name for layer in panel.layers])
     axes.tick_params(length=0, labelsize=9, colors=MUTED, pad=4)
     axes.set_title(panel.title, fontsize=11, color=INK, loc="left", pad=6)
 

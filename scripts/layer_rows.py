@@ -8,6 +8,7 @@ that of the record, behind ours in brackets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -15,8 +16,8 @@ from typing import Any
 
 from isotropy.experiments import layer_equivariance
 from isotropy.experiments.series import ROWS, read_rows, read_table
-from isotropy.report.relax.page import layers_of
-from isotropy.report.wording import MISSING, finite, mapping_of, number_text
+from isotropy.report.record import Relaxed, RelaxedLayer, read
+from isotropy.report.wording import MISSING, finite, number_text
 
 NAME = "layer-equivariance"
 QUICK = f"{NAME}-quick"
@@ -90,13 +91,18 @@ def points(rows: Rows, row: str) -> float | None:
 def parts(rows: Rows, row: str, kind: str, key: str = "effective") -> list[float]:
     """A pathway's number of a layer's record, in every layer (and seed): by default its share."""
     layers = [layer for record in rows.get(row, ()) for layer in layers_of(record)]
-    values = [finite(mapping_of(layer.get(key)).get(kind)) for layer in layers]
-    return [value for value in values if value is not None]
+    values = [getattr(layer, key).get(kind, math.nan) for layer in layers]
+    return [value for value in values if math.isfinite(value)]
+
+
+def layers_of(record: Record) -> list[RelaxedLayer]:
+    """The layers with pathways, from inputs to outputs."""
+    return read(Relaxed, record).layers
 
 
 def published(rows: Rows, row: str, key: str) -> float | None:
     """The published number that a row carries."""
-    return finite(mapping_of(rows[row][0].get("published")).get(key)) if row in rows else None
+    return finite((rows[row][0].get("published") or {}).get(key)) if row in rows else None
 
 
 def accuracy_cell(rows: Rows, row: str) -> str:

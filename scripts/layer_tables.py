@@ -36,6 +36,7 @@ from layer_rows import (
     accuracy_cell,
     evidence_cell,
     has,
+    layers_of,
     nll_cell,
     number,
     parameters_cell,
@@ -51,8 +52,7 @@ from layer_rows import (
 from isotropy.experiments.layer_equivariance import SIZE
 from isotropy.experiments.series import read_table
 from isotropy.networks.pathways.relax import relaxed_cnn
-from isotropy.report.relax.page import layer_name, layers_of, part_text
-from isotropy.report.wording import MISSING, finite, joined, mapping_of, number_text, percent_text
+from isotropy.report.wording import MISSING, finite, joined, number_text, part_text, percent_text
 
 PUBLISHED_EPOCHS = {"MNIST": 1000, "CIFAR10": 4000}
 COUNTED = ("fc", "fc+conv")
@@ -120,7 +120,7 @@ def quick_table(results: Path) -> str:
     lines = []
     for row, records in rows.items():
         _, problem, pathways, _ = row.split("/")
-        kinds = [str(layer.get("became") or MISSING) for layer in layers_of(records[0])]
+        kinds = [layer.became or MISSING for layer in layers_of(records[0])]
         scores = [number_text(points(rows, row), 2), number_text(number(rows, row, "test_nll"), 3)]
         stem = row.rpartition("/")[0]
         lines.append(
@@ -195,11 +195,11 @@ def layers_table(rows: Rows) -> str:
     lines = []
     for layer in layers:
         cells = [
-            show(mapping_of(layer.get(key)).get(kind))
+            show(getattr(layer, key).get(kind))
             for key, (_, show) in quantities.items()
             for kind in kinds
         ]
-        lines.append([layer_name(layer), str(layer.get("became") or MISSING), *cells])
+        lines.append([layer.name, layer.became or MISSING, *cells])
     return table_text(["layer", "became", *columns], lines, told(layers_claims(rows)))
 
 
@@ -208,9 +208,8 @@ def layers_claims(rows: Rows) -> list[Claim]:
     over, holds, count = [], True, 0
     for record in rows.get(LEARNED, ()):
         layers = layers_of(record)
-        found = [finite(mapping_of(layer.get("effective")).get("conv")) for layer in layers]
-        over.append(sum(share is not None and share > MOST_SHARE for share in found))
-        holds, count = holds and 2 * over[-1] > len(found), len(found)
+        over.append(sum(layer.effective.get("conv", 0.0) > MOST_SHARE for layer in layers))
+        holds, count = holds and 2 * over[-1] > len(layers), len(layers)
     what = f"in most layers for CIFAR-10 the share of conv is over {100 * MOST_SHARE:.0f} %"
     if not count:
         return []
@@ -231,7 +230,7 @@ def hardened_table(rows: Rows) -> str:
     lines = []
     for row, records in rows.items():
         for record in records:
-            pair = record, mapping_of(record.get("hardened"))
+            pair = record, record.get("hardened") or {}
             if not pair[1]:
                 continue
             scores = [percent_text(each.get("test_accuracy"), 2) for each in pair]
@@ -255,7 +254,7 @@ def hardened_claims(rows: Rows) -> list[Claim]:
     for row, records in rows.items():
         changes, factors = [], []
         for record in records if row.endswith("/laplace") else ():
-            hardened = mapping_of(record.get("hardened"))
+            hardened = record.get("hardened") or {}
             before, after = (finite(each.get("test_accuracy")) for each in (record, hardened))
             factor = _factor(record, hardened)
             if before is not None and after is not None and factor is not None:

@@ -32,7 +32,7 @@ from isotropy.curvature.kinds import Copies
 from isotropy.evidence import settings as schedule
 from isotropy.evidence.settings import OBJECTIVES, LearnConfig
 from isotropy.likelihoods import Categorical
-from isotropy.report.learn.reading import OTHER_READING, READINGS
+from isotropy.report.wording import OTHER_READING, READINGS
 from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
 
 ROOT = Path(__file__).parents[1]

@@ -35,8 +35,9 @@ from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS, augmentation_over
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import check_unused, plain
-from isotropy.report.learn.reading import finding_sentences, number_text
+from isotropy.report.findings import finding_sentences
 from isotropy.report.screen import screen_sentences
+from isotropy.report.wording import number_text
 from isotropy.workflows.learning import LearnResult, learn
 from isotropy.workflows.screening import ScreenResult, screen
 

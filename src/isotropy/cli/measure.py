@@ -31,7 +31,7 @@ from isotropy.cli.resume import kept_options
 from isotropy.data.borders import chosen_border
 from isotropy.data.variants import LAWS
 from isotropy.records import check_unused, plain
-from isotropy.report.measure.words import measure_sentences
+from isotropy.report.measure import measure_sentences
 from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS, measure, measured_actions
 

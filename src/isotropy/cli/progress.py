@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
-from isotropy.report.learn.reading import number_text
+from isotropy.report.wording import number_text
 from isotropy.workflows.learning import LearnProgress
 
 

@@ -45,8 +45,8 @@ from isotropy.networks.pathways.relaxed_layer import (
 )
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import check_unused, plain
-from isotropy.report.relax.page import part_text, score_sentences
-from isotropy.report.wording import finite, number_text, percent_text
+from isotropy.report.relax import score_sentences
+from isotropy.report.wording import finite, number_text, part_text, percent_text
 from isotropy.workflows.relaxing import RelaxProgress, RelaxResult, relax_and_learn
 
 BAR = 30

@@ -1,32 +1,28 @@
-"""What all pages share: the templates, the key numbers on top, the settings at the end.
+"""What all pages share: templates, key numbers, tables, pictures, and the settings at the end.
 
 A page is made of small objects of text and numbers ready to print; the words between them and the
-looks are in `templates/`. Nothing on a page depends on the time or place it was written.
-
-Arrays of pixels as PNG data URIs, so that a page carries its own pictures.
-
-A PNG is a signature and three chunks: the header, the pixel rows (each led by a filter byte,
-here 0 = none, all compressed by zlib) and the end (PNG specification, section 5).
-Written by hand: a few lines, no further dependency, and no date or software name in the file.
+looks are in `templates/`. Nothing on a page depends on the time or place it was written, and
+pictures are PNG data URIs, so that a page carries them.
 """
 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
-import struct
-import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from PIL import Image
 
-from isotropy.report.wording import MISSING
+from isotropy.report.record import Head
+from isotropy.report.wording import MISSING, duration_text, number_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -42,48 +38,111 @@ class KeyNumber:
     note: str
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """An inline SVG with the words that go above it; width: the most in CSS pixels, or 0."""
+def time_number(record: Head, before: str = "") -> KeyNumber:
+    """How long it took, and where; before: what else the note says, with a space at its end."""
+    note = before + (f"on {record.device}" if record.device else "")
+    return KeyNumber("Time", duration_text(record.seconds), note)
 
-    title: str
-    note: str
-    svg: Markup
-    width: int = 0
+
+def evidence_number(per_example: float, total: float, note: str) -> KeyNumber:
+    """The log evidence in nats; note: what is said of it, with {} for the total."""
+    shown = number_text(total, 1)
+    note = "not computed" if shown == MISSING else note.format(shown)
+    return KeyNumber("Log evidence per example", number_text(per_example, 3), note)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table; text may be markup.
+
+    note:  a smaller line below the text
+    style: a class of the style sheet: "number", "number clear" for one to be looked at
+    head:  whether it names its row
+    rows, columns: how many it covers
+    """
+
+    text: str
+    note: str = ""
+    style: str = ""
+    head: bool = False
+    rows: int = 1
+    columns: int = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text: titles of the columns, and rows of cells.
+
+    marked: rows that stand out ("large") or step back ("faint"), by number
+    style:  "dense", with little space between rows, or "short", for few columns
+    """
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    marked: Mapping[int, str] = field(default_factory=dict)
+    style: str = ""
+
+
+def named(text: str, note: str = "") -> Cell:
+    """The cell that names its row."""
+    return Cell(text, note, head=True)
+
+
+def number(text: str, note: str = "") -> Cell:
+    """A cell with a number."""
+    return Cell(text, note, "number")
 
 
 def render(template: str, **context: Any) -> str:
-    """The page of a template; text in the context is escaped, a missing name is an error."""
-    environment = Environment(
+    """The HTML of a template; text in the context is escaped, a missing name is an error."""
+    return _environment().get_template(template).render(**context)
+
+
+def render_page(
+    command: str,
+    record: Head,
+    sentences: Sequence[str],
+    settings: Sequence[SettingsGroup],
+    **context: Any,
+) -> str:
+    """The page of a command: the finding first, the settings last, its own parts between them."""
+    headline, *remarks = sentences
+    return render(
+        f"{command}.html.j2", headline=headline, remarks=remarks, version=record.isotropy,
+        settings=settings, **context,
+    )  # fmt: skip
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**context)
 
 
 def settings_groups(
-    result: Mapping[str, Any], config: Mapping[str, Any], *, run: Mapping[str, Any]
+    command: str, result: Mapping[str, Any], config: Mapping[str, Any], told: Sequence[str]
 ) -> list[SettingsGroup]:
     """(group, [(setting, value), …]): the run itself first, then each part of the config.
 
-    run: what the page tells of the run besides seed, device, versions and folder
+    told: entries of the result that are told of the run, where they are known, besides seed,
+          device, versions and folder
     """
-    told: dict[str, Any] = {
-        "command": f"isotropy {result.get('command') or ''}".strip(),
+    run: dict[str, Any] = {
+        "command": f"isotropy {command}",
         **{name: result.get(name) for name in ("seed", "device")},
-        **run,
+        **{name: result[name] for name in told if result.get(name)},
         "isotropy": result.get("isotropy"),
         **(result.get("versions") or {}),
         "commit": result.get("commit"),
         "run folder": result.get("run_folder"),
     }
     loose = {name: value for name, value in config.items() if not isinstance(value, Mapping)}
-    if "command" in loose:
-        told["command"] = loose.pop("command")
-    groups: list[tuple[str, Mapping[str, Any]]] = [("run", told | loose)]
+    groups: list[tuple[str, Mapping[str, Any]]] = [("run", run | loose)]
     groups += [(name, value) for name, value in config.items() if isinstance(value, Mapping)]
     return [(name, flat_settings(values)) for name, values in groups if values]
 
@@ -113,8 +172,6 @@ def _setting_text(value: object) -> str:
 # Eight rows of nine pictures at most this wide stay below a megabyte even if they are noise.
 LARGEST_SIDE = 56
 
-_GREY, _COLOUR = 0, 2
-
 
 def picture_uri(image: np.ndarray, *, largest_side: int = LARGEST_SIDE) -> str:
     """A `data:image/png;base64,…` URI of an image (channels, height, width) in [0, 1].
@@ -123,42 +180,10 @@ def picture_uri(image: np.ndarray, *, largest_side: int = LARGEST_SIDE) -> str:
     green and blue. Values outside [0, 1] are clipped, what is not a number is black, and an
     image with a longer side than `largest_side` is averaged over square blocks of pixels.
     """
-    pixels = _shrink(np.nan_to_num(image.astype(np.float64)), largest_side)
-    channels = pixels.shape[0]
-    shown = pixels[:3] if channels >= 3 else pixels.mean(axis=0, keepdims=True)
-    levels = np.rint(np.clip(shown, 0.0, 1.0) * 255).astype(np.uint8)
-    return "data:image/png;base64," + base64.b64encode(encode_png(levels)).decode("ascii")
-
-
-def encode_png(levels: np.ndarray) -> bytes:
-    """A PNG file of levels (1 or 3 channels, height, width), uint8."""
-    channels, height, width = levels.shape
-    assert channels in (1, 3) and levels.dtype == np.uint8
-    colour_type = _COLOUR if channels == 3 else _GREY
-    header = struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 0)
-    rows = np.moveaxis(levels, 0, -1).reshape(height, width * channels)
-    filtered = np.concatenate([np.zeros((height, 1), dtype=np.uint8), rows], axis=1)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + _chunk(b"IHDR", header)
-        + _chunk(b"IDAT", zlib.compress(filtered.tobytes(), 9))
-        + _chunk(b"IEND", b"")
-    )
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    checksum = zlib.crc32(name + content)
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
-
-
-def _shrink(image: np.ndarray, largest_side: int) -> np.ndarray:
-    """Average over block × block pixels; pixels left over at the right and below are dropped."""
-    channels, height, width = image.shape
-    block = math.ceil(max(height, width) / largest_side)
-    block = min(block, height, width)
-    if block <= 1:
-        return image
-    rows, columns = height // block, width // block
-    whole = image[:, : rows * block, : columns * block]
-    means: np.ndarray = whole.reshape(channels, rows, block, columns, block).mean(axis=(2, 4))
-    return means
+    pixels = np.nan_to_num(image.astype(np.float64))
+    shown = np.moveaxis(pixels[:3], 0, -1) if len(pixels) >= 3 else pixels.mean(axis=0)
+    picture = Image.fromarray(np.rint(np.clip(shown, 0.0, 1.0) * 255).astype(np.uint8))
+    block = min(math.ceil(max(picture.size) / largest_side), *picture.size)
+    file = io.BytesIO()
+    picture.reduce(block).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

@@ -1,86 +1,591 @@
-"""What the report of `isotropy learn` is made of, and the samples that a run folder keeps of it.
+"""The records of the commands as dataclasses, and the one place where JSON becomes these.
 
-samples.npz holds, each where it is known:
+A record is what a command's `--json` prints and its run folder keeps. Fields have the names of
+the JSON keys, and only what a report reads is here. A record may be of an older version, or of a
+run in which something was not computed, so that any part may be missing, null, or not finite.
+`read` gives such a part an empty value, once, and reports need not ask again:
 
-examples     (images, 1 + copies, channels, height, width)   in [0, 1]; index 0 = original
-flows        (samples, 2, rows, columns, 2)   [:, 0] where points start, [:, 1] where their
-             content moves to; (x right, y down) in pixels from the upper left corner
-image_shape  (height, width) in pixels
+    float              NaN                       str, list, dict    empty
+    bool               False, or its default     a dataclass        one with empty fields
+    tuple[float, ...]  an interval: two finite numbers, else ()
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-import numpy as np
+from isotropy.report.wording import finite
 
-from isotropy.checks import CallerError
+Interval = tuple[float, ...]
+"""(low, high), or () where it is not known."""
+T = TypeVar("T")
 
-SAMPLES_FILE = "samples.npz"
 
-_EXAMPLE_AXES = ("images", "1 + copies", "channels", "height", "width")
-_FLOW_AXES = ("samples", "2", "rows", "columns", "2")
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read(kind: type[T], value: object) -> T:
+    """A JSON object as the dataclass `kind`, what is missing as empty values; see above."""
+    if isinstance(value, kind):
+        return value
+    given = value if isinstance(value, Mapping) else {}
+    own: Any = kind
+    values = {}
+    for each in fields(own):
+        part = given.get(each.name.removesuffix("_"))  # a field `from_` has the key `from`
+        keeps_default = part is None and each.default is not MISSING
+        values[each.name] = each.default if keeps_default else _value(_hints(own)[each.name], part)
+    return kind(**values)
+
+
+_hints = cache(get_type_hints)
+
+
+def _value(hint: Any, value: object) -> Any:
+    """`value` as a `hint`, or what is empty of that type."""
+    if hint is float:
+        return number_of(value)
+    if hint is str:
+        return "" if value is None else str(value)
+    if hint is bool:
+        return value is True
+    if is_dataclass(hint):
+        return read(hint, value)  # type: ignore[arg-type]
+    inner = get_args(hint)
+    if get_origin(hint) is dict:
+        given = value if isinstance(value, Mapping) else {}
+        return {str(name): _value(inner[1], each) for name, each in given.items()}
+    items = list(value) if isinstance(value, list | tuple) else []
+    if get_origin(hint) is tuple:
+        ends = tuple(number_of(each) for each in items)
+        return ends if len(ends) == 2 and all(map(math.isfinite, ends)) else ()
+    if is_dataclass(inner[0]):
+        items = [each for each in items if isinstance(each, Mapping)]
+    return [_value(inner[0], each) for each in items]
+
+
+def number_of(value: object) -> float:
+    """`value` as a float, NaN where it is missing or not a finite number."""
+    number = finite(value)
+    return math.nan if number is None else number
 
 
 @dataclass(frozen=True)
-class LearnRecord:
-    """A finished run: its result, its settings, its history, and samples to look at.
+class Head:
+    """What every record begins with: the version it was made by, where, and how long it took."""
 
-    result:   as printed by `isotropy learn --json`; any number may be None
-    config:   nested JSON settings (data, network, schedule, …), without the truth
-    history:  one mapping per epoch
-    truth:    true half-width by symmetry name, in its unit; empty when unknown
-    examples, flows, image_shape: as in the module's docstring; None when not kept
+    isotropy: str
+    device: str
+    seconds: float
 
-    Raises CallerError where an array has the wrong axes.
+
+# --- learn --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """A transformation and how much of it was learned: between low and high, in its unit."""
+
+    name: str
+    kind: str
+    unit: str
+    low: float
+    high: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of a symmetry; gain: of the log predictive density, in nats."""
+
+    name: str
+    verdict: str
+    probability: float
+    gain_nats: float
+    gain_interval: Interval
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The linearised network at one amount; log densities in nats, that of tests per example."""
+
+    amount: float
+    log_predictive: float
+    log_evidence: float
+    test_log_likelihood: float
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the search says of one symmetry; beside_held_out: at 0, ½, 1 and 2 times its amount."""
+
+    amount: float
+    interval: Interval
+    floor: float
+    profile: list[Trial]
+    beside_held_out: list[Trial]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network trained with these amounts, and its log evidence in nats."""
+
+    amounts: dict[str, float]
+    log_evidence: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search before a run; densities in nats over its examples. trials: NaN without one."""
+
+    trials: float
+    examples: float
+    seconds: float
+    seed_error: float
+    nothing_learned: bool
+    log_predictive: float
+    null_log_predictive: float
+    amounts: dict[str, float]
+    symmetries: dict[str, Searched]
+    trained: list[Trained]
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """The matrix (names, names) of correlations between amounts."""
+
+    names: list[str]
+    matrix: list[list[float]]
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Predictions with a confidence in (low, high]: how many, how sure, how right."""
+
+    low: float
+    high: float
+    count: float
+    confidence: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class CalibrationScores:
+    """Scores on test data of one way of predicting."""
+
+    examples: float
+    accuracy: float
+    log_likelihood: float
+    brier_score: float
+    expected_calibration_error: float
+    bins: list[CalibrationBin]
+
+
+@dataclass(frozen=True)
+class ScreenedDirection:
+    """One direction of a screening: its gain in nats per example, and the best amounts tried."""
+
+    direction: str
+    names: list[str]
+    gain: float
+    error: float
+    wanted: bool
+    amounts: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Screening:
+    """Directions in the order of the climb, the matrix of second differences, and a start."""
+
+    rows: list[ScreenedDirection]
+    generators: list[str]
+    matrix: list[list[float]]
+    start: dict[str, float]
+    log_evidence: float
+    evaluations: float
+
+
+@dataclass(frozen=True)
+class Learned(Head):
+    """`isotropy learn`."""
+
+    data: str
+    objective: str
+    curvature: str
+    distribution: str
+    epochs: float
+    samples: float
+    test_samples: float
+    train_examples: float
+    test_examples: float
+    test_accuracy: float
+    log_evidence: float
+    log_evidence_per_example: float
+    null_log_evidence: float
+    noise: float
+    symmetries: list[Symmetry]
+    verdicts: list[Verdict]
+    search: Search
+    correlations: Correlations
+    calibration: dict[str, CalibrationScores]
+    screening: Screening
+    fallback: dict[str, str]
+    evidence: dict[str, str]
+    settled: bool = True
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Units by name."""
+        return {symmetry.name: symmetry.unit for symmetry in self.symmetries}
+
+    @property
+    def judged(self) -> dict[str, Verdict]:
+        """Verdicts by name; empty where the run was not judged."""
+        return {verdict.name: verdict for verdict in self.verdicts}
+
+
+# --- screen and profile -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlainTraining:
+    """The network that a screening asks."""
+
+    epochs: float
+    train_accuracy: float
+    log_evidence_per_example: float
+
+
+@dataclass(frozen=True)
+class Screened(Head):
+    """`isotropy screen`."""
+
+    data: str
+    curvature: str
+    train_examples: float
+    training: PlainTraining
+    units: dict[str, str]
+    screening: Screening
+
+
+@dataclass(frozen=True)
+class CurvatureProfile:
+    """The evidence over amounts by one kind of curvature; error: why there is none."""
+
+    curvature: str
+    error: str
+    amounts: list[float]
+    log_evidence_per_example: list[float]
+    log_likelihood_per_example: list[float]
+    test_log_likelihood: list[float]
+    test_accuracy: list[float]
+    maximum: float
+    interval: Interval
+    held_out_maximum: float
+    rank_correlation: float
+
+
+@dataclass(frozen=True)
+class Profiled(Head):
+    """`isotropy profile`; truth: the amount that the data were made with."""
+
+    data: str
+    test_examples: float
+    generator: str
+    unit: str
+    truth: float
+    others: str
+    profiles: list[CurvatureProfile]
+
+
+# --- measure ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One operation of a network: its contribution to an error, and its share of the whole.
+
+    eq_t: its own error under shifts by whole pixels, NaN where there is none
     """
 
-    result: Mapping[str, Any]
-    config: Mapping[str, Any]
-    history: Sequence[Mapping[str, Any]]
-    truth: Mapping[str, float]
-    examples: np.ndarray | None = None
-    flows: np.ndarray | None = None
-    image_shape: tuple[int, int] | None = None
+    name: str
+    kind: str
+    norm: float
+    norm_error: float
+    share: float
+    eq_t: float
+    eq_t_error: float
+    judged_at: str
 
-    def __post_init__(self) -> None:
-        _check_samples(self.examples, self.flows)
-
-
-def save_samples(
-    run_folder: Path,
-    *,
-    examples: np.ndarray | None = None,
-    flows: np.ndarray | None = None,
-    image_shape: tuple[int, int] | None = None,
-) -> Path:
-    """Write `samples.npz` into a run folder and return its path; what is None is left out."""
-    _check_samples(examples, flows)
-    arrays: dict[str, np.ndarray] = {}
-    if examples is not None:
-        arrays["examples"] = np.asarray(examples, dtype=np.float32)
-    if flows is not None:
-        arrays["flows"] = np.asarray(flows, dtype=np.float32)
-    if image_shape is not None:
-        arrays["image_shape"] = np.asarray(image_shape, dtype=np.int64)
-    path = Path(run_folder) / SAMPLES_FILE
-    with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
-    return path
+    @property
+    def text(self) -> str:
+        """`features.3` (MaxPool2d), the name in backticks; alone where it is the kind."""
+        name = f"`{self.name or 'unnamed'}`"
+        return f"{name} ({self.kind})" if self.kind not in ("", self.name) else name
 
 
-def _check_samples(examples: np.ndarray | None, flows: np.ndarray | None) -> None:
-    if examples is not None and (examples.ndim != 5 or 0 in examples.shape):
-        _refuse_shape("examples", _EXAMPLE_AXES, examples)
-    if flows is not None and (
-        flows.ndim != 5 or flows.shape[1] != 2 or flows.shape[4] != 2 or 0 in flows.shape
-    ):
-        _refuse_shape("flows", _FLOW_AXES, flows)
+@dataclass(frozen=True)
+class Moved:
+    """What finite amounts, or single elements (`what`), do to the output.
+
+    inconsistency: the part of predictions that change; decibel: of the metrics of Karras et al.
+    """
+
+    name: str
+    what: str
+    amounts: str
+    remark: str
+    error: float
+    standard_error: float
+    resampling_floor: float
+    inconsistency: float
+    inconsistency_standard_error: float
+    decibel: float
 
 
-def _refuse_shape(what: str, axes: tuple[str, ...], array: np.ndarray) -> None:
-    came = ", ".join(str(size) for size in array.shape)
-    raise CallerError(f"{what}: expected ({', '.join(axes)}), none empty, got ({came})")
+@dataclass(frozen=True)
+class Attribution:
+    """How contributions were computed; closure: by how much they miss the whole, relatively."""
+
+    method: str
+    probes: float
+    closure: float
+
+
+@dataclass(frozen=True)
+class MeasuredAction:
+    """The local error under one transformation, and the operations that it comes from."""
+
+    name: str
+    unit: str
+    error: float
+    standard_error: float
+    resampling_floor: float
+    remark: str
+    attribution: Attribution
+    layers: list[Contribution]
+    finite: Moved
+
+    @property
+    def is_within_floor(self) -> bool:
+        """Whether the error is no more than resampling alone makes, up to rounding.
+
+        Standard errors grant nothing: an error that few examples cannot tell from its floor is not
+        for that reason as small as its floor.
+        """
+        return self.resampling_floor > 0 and self.error <= 1.01 * self.resampling_floor
+
+    @property
+    def culprit(self) -> Contribution | None:
+        """The operation with the largest share; None where there is none above zero."""
+        above = [layer for layer in self.layers if layer.share > 0]
+        return max(above, key=lambda layer: layer.share, default=None)
+
+    def largest(self, count: int) -> list[int]:
+        """Positions of the largest shares by size, or of norms where no share is known."""
+        shares = [abs(layer.share) for layer in self.layers]
+        if not any(map(math.isfinite, shares)):
+            shares = [layer.norm for layer in self.layers]
+        above = [index for index, size in enumerate(shares) if size > 0]
+        return sorted(above, key=lambda index: -shares[index])[:count]
+
+
+@dataclass(frozen=True)
+class TranslationMetrics:
+    """EQ-T and EQ-T frac of Karras et al. (2021); range: the largest shift, of the width."""
+
+    range: float
+    eq_t: Moved
+    eq_t_frac: Moved
+
+
+@dataclass(frozen=True)
+class MeasuredEntry:
+    """One network on one data set."""
+
+    model: str
+    data: str
+    data_name: str
+    examples: float
+    parameters: float
+    accuracy: float
+    output: str
+    output_dimension: float
+    actions: list[MeasuredAction]
+    exact: list[Moved]
+    translation_metrics: TranslationMetrics
+    remarks: list[str]
+
+    @property
+    def measured(self) -> list[MeasuredAction]:
+        """The transformations with a local error."""
+        return [action for action in self.actions if math.isfinite(action.error)]
+
+    def action(self, name: str) -> MeasuredAction:
+        """The row of one transformation; empty where the entry has none."""
+        own = (action for action in self.actions if action.name == name)
+        return next(own, read(MeasuredAction, {}))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Between the errors on two data sets (a gap, of a model) or of two models (a drift)."""
+
+    model: str
+    data: str
+    action: str
+    from_: str
+    to: str
+    difference: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Measured(Head):
+    """`isotropy measure`."""
+
+    on: str
+    interpolation: str
+    padding: str
+    entries: list[MeasuredEntry]
+    gaps: list[Difference]
+    drifts: list[Difference]
+
+    @property
+    def action_names(self) -> list[str]:
+        """Names of all transformations with a local error, in order of first appearance."""
+        return list(dict.fromkeys(a.name for entry in self.entries for a in entry.measured))
+
+    @property
+    def has_several_models(self) -> bool:
+        """Whether networks are compared, and not one network on several data sets."""
+        return len({entry.model for entry in self.entries}) > 1
+
+    def name_of(self, entry: MeasuredEntry) -> str:
+        """The model's label, that of the data where there is one model, or both: `cnn on test`."""
+        model, has_several = entry.model or "the model", len({e.data for e in self.entries}) > 1
+        if not has_several or not entry.data:
+            return model
+        return f"{model} on {entry.data}" if self.has_several_models else entry.data
+
+
+# --- relax --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RelaxedLayer:
+    """What a layer became ("conv", "conv + ffc", …), and numbers by kind of pathway.
+
+    effective: shares in the layer's relative effective number of parameters
+    precisions: by tensor
+    """
+
+    name: str
+    became: str
+    effective: dict[str, float]
+    normalised: dict[str, float]
+    parameters: dict[str, float]
+    prior_precision: dict[str, float]
+    weight_norm: dict[str, float]
+    contribution: dict[str, float]
+    precisions: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of `learn` or `relax`, log_likelihood and log_evidence sums over examples.
+
+    ranges: half-widths or probabilities by name; layers: where they were computed
+    """
+
+    epoch: float
+    train_loss: float
+    train_accuracy: float
+    test_accuracy: float
+    test_nll: float
+    log_likelihood: float
+    log_evidence: float
+    log_evidence_per_example: float
+    ranges: dict[str, float]
+    layers: list[RelaxedLayer]
+
+
+@dataclass(frozen=True)
+class NamedData:
+    """The data of a run, with sentences on how they were read."""
+
+    name: str
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class RelaxSchedule:
+    """Settings that say why no step on the prior precisions was taken."""
+
+    epochs: float
+    burn_in: float
+    update_every: float
+
+
+@dataclass(frozen=True)
+class Hardened:
+    """The network without the pathways that were switched off."""
+
+    num_parameters: float
+    test_accuracy: float
+
+
+@dataclass(frozen=True)
+class Relaxed(Head):
+    """`isotropy relax`; hyper_steps: steps on the prior precisions."""
+
+    command_line: str
+    data: NamedData
+    train_examples: float
+    test_examples: float
+    pathways: list[str]
+    width: float
+    group: str
+    objective: str
+    config: RelaxSchedule
+    hyper_steps: float
+    num_parameters: float
+    train_loss: float
+    test_accuracy: float
+    test_nll: float
+    log_evidence: float
+    log_evidence_per_example: float
+    layers: list[RelaxedLayer]
+    epochs: list[Epoch]
+    hardened: Hardened
+    notes: list[str]
+
+
+# --- build and basis ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Built(Head):
+    """`isotropy.build`; sentence: what was done, and why."""
+
+    how: str
+    exact: bool
+    sentence: str
+    num_parameters: float
+    plain_parameters: float
+
+
+@dataclass(frozen=True)
+class Solved(Head):
+    """`isotropy basis`; residual: the largest violation of a constraint."""
+
+    group: str
+    representation: str
+    rank: float
+    size: float
+    method: str
+    residual: float

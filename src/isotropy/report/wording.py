@@ -1,22 +1,21 @@
-"""Numbers and names as text: what every page and every sentence is made of.
+"""Numbers, names and amounts as text: what every page and every sentence is made of.
 
 Numbers have a true minus sign and separated thousands, what is missing or not finite is a dash,
-and names of generators read as in a sentence. All functions are pure.
-
-Amounts of symmetries in their units: from which size words are used, and how they read.
-
-An amount is a half-width h = (high − low) / 2 or a probability. All functions are pure.
+and names of generators read as in a sentence. An amount of a symmetry is a half-width
+h = (high − low) / 2 or a probability; `READINGS` says for each unit how amounts look, and from
+which size words are used. All functions are pure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 MISSING = "–"
 _MINUS = "\N{MINUS SIGN}"
+SUPERSCRIPTS = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
 
 # Names as they read in a sentence; others are read as they are written, without underscores.
 _SPOKEN_NAMES = {
@@ -49,12 +48,6 @@ def finite(value: object) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def finite_or_nan(value: object) -> float:
-    """`value` as a float, NaN where it is missing or not finite: for drawings."""
-    number = finite(value)
-    return math.nan if number is None else number
-
-
 def number_text(value: object, decimals: int = 2, symbol: str = "") -> str:
     """A number with a true minus sign and thousands separated: `−1,234.5`; "–" if not finite."""
     number = finite(value)
@@ -70,6 +63,53 @@ def percent_text(fraction: object, decimals: int = 1) -> str:
     """A fraction in per cent: `81.3 %`."""
     number = finite(fraction)
     return MISSING if number is None else number_text(100 * number, decimals, " %")
+
+
+def error_text(value: object, spread: object = None) -> str:
+    """`0.523 ± 0.021`, `(1.23 ± 0.04) × 10⁻⁶`: three digits, however small; a dash for none."""
+    number, error = finite(value), finite(spread)
+    if number is None:
+        return MISSING
+    size = abs(number) or abs(error or 0.0)
+    power = math.floor(math.log10(size)) if size else 0
+    is_plain = size == 0 or -3 <= power < 5
+    unit = 1.0 if is_plain else 10.0**power
+    decimals = 0 if size == 0 else max(0, 3 - 1 - (power if is_plain else 0))
+    text = number_text(number / unit, decimals)
+    if error is not None:
+        text += f" ± {number_text(error / unit, decimals)}"
+    if is_plain:
+        return text
+    return f"{f'({text})' if error is not None else text} × {power_text(power)}"
+
+
+def power_text(power: int) -> str:
+    """`10⁻⁶`."""
+    return "10" + str(power).translate(str.maketrans("-0123456789", SUPERSCRIPTS))
+
+
+def share_text(value: object) -> str:
+    """A share in whole per cent, with a decimal where it is small: `41 %`, `0.3 %`, `−12 %`."""
+    number = finite(value)
+    if number is None:
+        return MISSING
+    return percent_text(number, 0 if abs(number) >= 0.0995 or number == 0 else 1)
+
+
+def part_text(share: object) -> str:
+    """A part of one in per cent; what is nearly nothing or nearly all is said to be so.
+
+    >>> [part_text(share) for share in (0.9999998, 0.41, 1e-7, 0.0)]
+    ['> 99.9 %', '41.0 %', '< 0.1 %', '0.0 %']
+    """
+    number = finite(share)
+    if number is None:
+        return MISSING
+    if 0 < number < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 < number < 1:
+        return "> 99.9 %"
+    return percent_text(number)
 
 
 def gain_text(gain: object, error: object) -> str:
@@ -107,26 +147,19 @@ def known_text(count: object, words: str) -> str:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """`a, b and c`."""
-    words = list(parts)
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+    """`a, b and c`; empty of nothing."""
+    *before, last = list(parts) or [""]
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, cut and ended by `…` where it is longer than `most` letters."""
+    return text if len(text) <= most else text[: max(most - 1, 1)] + "…"
 
 
 def capital(text: str) -> str:
     """The text with a capital first letter, the rest as it is."""
     return text[:1].upper() + text[1:]
-
-
-def mapping_of(value: object) -> Mapping[str, Any]:
-    """`value` if it is an object of JSON, else an empty one: records may hold null instead."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def objects_of(value: object) -> list[Mapping[str, Any]]:
-    """The objects in a JSON list; none where there is no list."""
-    if not isinstance(value, list | tuple):
-        return []
-    return [each for each in value if isinstance(each, Mapping)]
 
 
 @dataclass(frozen=True)
@@ -159,30 +192,44 @@ READINGS: dict[str, Reading] = {
 OTHER_READING = Reading(found=0.1, floor=0.05, full_scale=1.0, decimals=3)
 
 
-def reading_of(unit: str | None) -> Reading:
+def reading_of(unit: str) -> Reading:
     """The thresholds and looks of a unit; `OTHER_READING` for units the table does not hold."""
-    return READINGS.get(unit or "", OTHER_READING)
+    return READINGS.get(unit, OTHER_READING)
 
 
-def is_probability(symmetry: Mapping[str, Any]) -> bool:
+class Amount(Protocol):
+    """What has an amount: a symmetry of a record, or of a network."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+def is_probability(symmetry: Amount) -> bool:
     """Whether it is an element of a finite group: from zero to a probability, not a range."""
-    return symmetry.get("kind") == "probability"
+    return symmetry.kind == "probability"
 
 
-def amount_of(symmetry: Mapping[str, Any]) -> float | None:
-    """(high − low) / 2, or the probability, in the symmetry's unit; None if not a number."""
-    low, high = finite(symmetry.get("low")), finite(symmetry.get("high"))
-    if is_probability(symmetry):
-        return high
-    return None if low is None or high is None else (high - low) / 2
+def amount_of(symmetry: Amount) -> float:
+    """(high − low) / 2, or the probability, in the symmetry's unit; NaN if not known."""
+    return symmetry.high if is_probability(symmetry) else (symmetry.high - symmetry.low) / 2
 
 
-def short_amount(symmetry: Mapping[str, Any]) -> str:
-    """`±178°`, `±0.20`, `probability ½`."""
-    amount = amount_of(symmetry)
-    assert amount is not None, "only finite amounts are put into words"
-    before = "probability " if is_probability(symmetry) else "±"
-    return before + amount_text(amount, str(symmetry.get("unit") or ""))
+def short_amount(symmetry: Amount) -> str:
+    """`±178°`, `±0.20`, `probability ½`; a dash where it is not known."""
+    return worded_amount(amount_of(symmetry), symmetry.unit)
+
+
+def worded_amount(value: float, unit: str) -> str:
+    """`±178°`, or `probability ½`; a dash where there is no number."""
+    if not math.isfinite(value):
+        return MISSING
+    return ("probability " if unit == "probability" else "±") + amount_text(value, unit)
 
 
 def amount_text(value: float, unit: str) -> str:
@@ -202,15 +249,6 @@ def signed_amount(value: float, unit: str) -> str:
     return ("" if unit == "probability" else "±") + amount_text(value, unit)
 
 
-def pair_of(value: object) -> tuple[float, float] | None:
-    """The two numbers of a JSON list; None where there are not two finite ones."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        return None
-    low, high = finite(value[0]), finite(value[1])
-    return None if low is None or high is None else (low, high)
-
-
-def interval_text(value: object, unit: str) -> str:
+def interval_text(interval: tuple[float, ...], unit: str) -> str:
     """`±170° to ±180°`, for a probability `0.41 to ½`; a dash where it is not known."""
-    pair = pair_of(value)
-    return MISSING if pair is None else " to ".join(signed_amount(end, unit) for end in pair)
+    return " to ".join(signed_amount(end, unit) for end in interval) or MISSING

@@ -51,7 +51,8 @@ from isotropy.records import (
     save_tensors,
     write_json,
 )
-from isotropy.report.learn.reading import FOUND_WORDS, verdicts_by_name, word_of
+from isotropy.report.findings import found_names
+from isotropy.report.record import Symmetry, read
 from isotropy.report.wording import joined, short_amount, spoken_name
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.finite import FiniteAction, flip
@@ -266,7 +267,7 @@ def _average(
     error = _finite_error(model, shape)
     exact = error is not None and error <= LARGEST_ERROR
     over = named or joined(
-        [f"{spoken_name(s.name)} {short_amount(s.as_dict())}" for s in model.symmetries() if s.high]
+        [f"{spoken_name(s.name)} {short_amount(s)}" for s in model.symmetries() if s.high]
     )
     copies = model.noise(1).shape[1]
     sentence = (
@@ -314,8 +315,8 @@ def _learned(run: LearnResult | Path) -> _Learned:
     else:
         record, shape = read_json(run / RESULT), tuple(read_json(run / CONFIG)["data"]["shape"])
         law = augmentation_from_law(read_json(run / AUGMENTATION), shape)
-    verdicts = verdicts_by_name(record)
-    found = [s for s in record["symmetries"] if word_of(s, verdicts) in FOUND_WORDS]
+    names = found_names(record)
+    found = [s for s in record["symmetries"] if s["name"] in names]
     return _Learned(found, law, shape)
 
 
@@ -346,7 +347,9 @@ def _from_learned(
     if rest:
         assert isinstance(learned.law, Mixture)
         outer = learned.law.without(taken)
-        amounts = [f"{spoken_name(each['name'])} {short_amount(each)}" for each in rest]
+        amounts = [
+            f"{spoken_name(each['name'])} {short_amount(read(Symmetry, each))}" for each in rest
+        ]
         made = replace(
             made,
             model=InvariantModel(made.model, outer.to(_like(network))).train(network.training),

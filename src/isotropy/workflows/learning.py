@@ -51,8 +51,7 @@ from isotropy.records import (
     unwritable,
     write_json,
 )
-from isotropy.report.learn.page import learn_page
-from isotropy.report.record import SAMPLES_FILE, LearnRecord, save_samples
+from isotropy.report.learn import SAMPLES_FILE, LearnRecord, learn_page, save_samples
 from isotropy.workflows.illustration import Illustration, illustrate
 from isotropy.workflows.runs import (
     SEARCH,

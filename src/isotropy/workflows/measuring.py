@@ -27,7 +27,7 @@ from isotropy.equivariance.bridge import Acting, Acts, Own, Symmetry, hidden_lay
 from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
 from isotropy.records import check_unused, record_head, write_bytes
-from isotropy.report.measure.page import measure_page
+from isotropy.report.measure import measure_page
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction

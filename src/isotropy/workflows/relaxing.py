@@ -36,7 +36,7 @@ from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import check_unused, make_folder, record_head, save_trainer
-from isotropy.report.relax.page import relax_page, relax_sentences
+from isotropy.report.relax import relax_page, relax_sentences
 from isotropy.workflows.learning import CHECKPOINT_SECONDS
 from isotropy.workflows.runs import (
     KeptRun,
