@@ -202,7 +202,7 @@ class GainTwice(nn.Module):
 @pytest.mark.parametrize("samples", [1, 3])
 def test_own_layer_rule_is_exact(samples: int, own_rules: None) -> None:
     module = script(ROOT / "docs/gallery/own_layer_rule.py")
-    isotropy.register_rule(module.Gain, module.GainRule())
+    layer_rules.register_rule(module.Gain, module.GainRule())
     torch.manual_seed(0)
     network = GainTwice(module.Gain(4)).double()
     rows = torch.randn(5 * samples, 4, dtype=torch.float64)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from learn_runs import FAST, assert_one_sentence, bars_file, outcome, run_here
 
-from isotropy.workflows import learning
+from isotropy.workflows import learning, runs
 
 Capture = pytest.CaptureFixture[str]
 MODEL_FILE = """
@@ -125,7 +125,7 @@ def test_resuming_does_not_screen_again(
     """Stopped and resumed: the same start, the same numbers, and the screening still told."""
     words = (*TWO, "--screen", "first")
     run_here(capsys, *START, *words, "--out", "unbroken", "--json")
-    monkeypatch.setattr(learning, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
     whole_epoch = learning.Trainer.run_epoch
 
     def stop_after_two(trainer: Any, test: Any = None) -> Any:

@@ -120,7 +120,7 @@ def test_an_interrupted_run_is_resumed_with_the_same_numbers(
     bars_file(folder, count=30)
     net_file(folder)
     words = ("relax", *SMALL, *words, "--epochs", "3", "--curvature", "kfac-mc")
-    monkeypatch.setattr("isotropy.workflows.relaxing.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
     weight_steps = LayerTrainer._weight_steps
 
     def stopped(trainer: LayerTrainer) -> Any:

@@ -62,7 +62,7 @@ def test_refuse_names_the_layer_and_the_ways_out():
     sentence = str(refused.value)
     assert "layer '1' of type Curve has no curvature rule" in sentence
     for advice in (
-        "isotropy.register_rule",
+        "isotropy.curvature.layer_rules.register_rule",
         "diagonal or fixed",
         "requires_grad_(False)",
         "Linear",

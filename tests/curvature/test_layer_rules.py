@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "unknown layer": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()),
         r"layer '1' of type PReLU has no curvature rule \(there are rules for .*Conv2d.*"
-        r"Linear.*\); register one with isotropy.register_rule, .*or freeze",
+        r"Linear.*\); register one with isotropy.curvature.layer_rules.register_rule, .*or freeze",
     ),
     "nested": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.PReLU())),

@@ -122,9 +122,11 @@ def test_methods_and_residuals_of_several() -> None:
         return Part((), None, 1, Basis(1, 1, (), method, residual, 0.25))
 
     parts = (part("orbits", 1e-16), part("dense", 3e-12), part("orbits", 0.0))
-    result = BasisResult(S(3), 3 * Scalar(S(3)), parts, {})  # type: ignore[arg-type]
+    result = BasisResult(S(3), 3 * Scalar(S(3)), parts, record={}, config={})  # type: ignore[arg-type]
     assert (result.method, result.residual, result.seconds) == ("orbits, dense", 3e-12, 0.75)
-    unknown = BasisResult(S(3), Scalar(S(3)), (part("a", 0.0), part("b", None)), {})  # type: ignore[arg-type]
+    unknown = BasisResult(
+        S(3), Scalar(S(3)), (part("a", 0.0), part("b", None)), record={}, config={}
+    )  # type: ignore[arg-type]
     assert unknown.residual is None
 
 

@@ -19,8 +19,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 import isotropy
 from isotropy.checks import CallerError
-from isotropy.data.labelled import LabelledData
+from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.settings import OBJECTIVES
+from isotropy.workflows.learning import LearnProgress
 from isotropy.workflows.runs import fingerprint
 
 ROTATION = isotropy.affine(("rotation", "scale"))
@@ -107,7 +108,7 @@ def assert_same(got: isotropy.LearnResult, expected: isotropy.LearnResult) -> No
 
 @pytest.fixture
 def saved_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isotropy.workflows.learning.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("case", RUNS.values(), ids=RUNS)
@@ -116,7 +117,7 @@ def test_stopped_run_ends_as_an_unbroken_one(
 ) -> None:
     unbroken = case.learn()
 
-    def stop(progress: isotropy.LearnProgress) -> None:
+    def stop(progress: LearnProgress) -> None:
         if progress.row.epoch == 2:
             raise Stopped
 
@@ -152,7 +153,7 @@ def test_stopped_anywhere(last: int, tmp_path: Path, saved_each_epoch: None) -> 
 def test_stopped_after_every_epoch(tmp_path: Path, saved_each_epoch: None) -> None:
     case = RUNS["laplace"]
 
-    def stop(progress: isotropy.LearnProgress) -> None:
+    def stop(progress: LearnProgress) -> None:
         raise Stopped
 
     for _ in range(4):
@@ -179,7 +180,7 @@ def test_stopping_is_what_the_comparison_is_about(tmp_path: Path, saved_each_epo
     """The comparison fails where a run is continued with another random state."""
     case = RUNS["own network with dropout"]
 
-    def stop(progress: isotropy.LearnProgress) -> None:
+    def stop(progress: LearnProgress) -> None:
         raise Stopped
 
     with pytest.raises(Stopped):
@@ -273,7 +274,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "TensorDataset": lambda: TensorDataset(*bar_tensors()),
     "own data set": Items,
     "LabelledData": labelled,
-    "Split": lambda: isotropy.Split(labelled(), None),
+    "Split": lambda: Split(labelled(), None),
 }
 
 
@@ -311,7 +312,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "unlabelled": (lambda: learn_none(bar_tensors()[0]), "targets beside them"),
     "a number": (lambda: learn_none(3), "got int"),
     "test of another shape": (
-        lambda: learn_none(isotropy.Split(labelled(), LabelledData(
+        lambda: learn_none(Split(labelled(), LabelledData(
             torch.zeros(4, 1, 9, 9), torch.tensor([0, 1, 2, 0]), None, "nine"))),
         r"nine: expected test inputs like the training inputs",
     ),

@@ -20,12 +20,13 @@ import isotropy
 from isotropy.checks import CallerError
 from isotropy.evidence.profiles import peak_of
 from isotropy.symmetry.actions.finite import flip
+from isotropy.workflows.profiling import ProfileResult
 
 QUICK = replace(CONFIG, epochs=2)
 TURN = isotropy.affine(("rotation", "scale_x"))
 
 
-def profiled(**options: Any) -> isotropy.ProfileResult:
+def profiled(**options: Any) -> ProfileResult:
     given: dict[str, Any] = {
         "generator": "rotation", "amounts": [90.0, 0.0, 45.0], "curvatures": ["kfac-ggn"],
         "actions": TURN, "config": QUICK, **options,
@@ -35,7 +36,7 @@ def profiled(**options: Any) -> isotropy.ProfileResult:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[isotropy.ProfileResult, Path, list]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[ProfileResult, Path, list]:
     folder = tmp_path_factory.mktemp("profile") / "run"
     told: list[Any] = []
     found = profiled(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import isotropy
 from isotropy.evidence.layers.training import LayerTrainer
-from isotropy.workflows import relaxing
+from isotropy.workflows import runs
 from isotropy.workflows.relaxing import RelaxResult
 
 CONFIG = isotropy.RelaxConfig(
@@ -94,7 +94,7 @@ class Unbroken:
 
 def stopping_after(patch: pytest.MonkeyPatch, epoch: int) -> None:
     """Every epoch is saved; the one after `epoch` is interrupted when its weight steps are done."""
-    patch.setattr(relaxing, "CHECKPOINT_SECONDS", 0.0)
+    patch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
     weight_steps, structures = LayerTrainer._weight_steps, LayerTrainer.structures
 
     def stopped(trainer: LayerTrainer) -> Any:

@@ -22,17 +22,18 @@ from isotropy.data.labelled import LabelledData
 from isotropy.symmetry.actions.finite import flip
 from isotropy.symmetry.actions.points import points
 from isotropy.workflows import screening as room
+from isotropy.workflows.screening import ScreenResult
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]
 
 
-def screened(**options: Any) -> isotropy.ScreenResult:
+def screened(**options: Any) -> ScreenResult:
     given = {"actions": ACTIONS, "config": CONFIG, **options}
     return isotropy.screen(small_network(), bar_tensors(), **given)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[isotropy.ScreenResult, Path, list]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[ScreenResult, Path, list]:
     """A screening in a folder, and what was told on the way."""
     folder = tmp_path_factory.mktemp("screening") / "run"
     told: list[str] = []
