@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from isotropy.experiments.pendulum import STEP
-from isotropy.experiments.series import ROWS, read_rows, read_table
+from isotropy.experiments.runner import ROWS, read_rows, read_table
 from isotropy.report.experiments import (
     convergence_figure,
     data_efficiency_figure,

@@ -14,7 +14,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from isotropy.experiments import layer_equivariance
-from isotropy.experiments.series import ROWS, read_rows, read_table
+from isotropy.experiments.runner import ROWS, read_rows, read_table
 from isotropy.report.relax.page import layers_of
 from isotropy.report.wording import MISSING, finite, mapping_of, number_text
 

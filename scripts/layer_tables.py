@@ -49,7 +49,7 @@ from layer_rows import (
 )
 
 from isotropy.experiments.layer_equivariance import SIZE
-from isotropy.experiments.series import read_table
+from isotropy.experiments.runner import read_table
 from isotropy.networks.pathways.relax import relaxed_cnn
 from isotropy.report.relax.page import layer_name, layers_of, part_text
 from isotropy.report.wording import MISSING, finite, joined, mapping_of, number_text, percent_text

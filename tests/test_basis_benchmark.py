@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import basis, emlp_worker
 from benchmarks.basis import CASES, Case, compared, goals_of, peer
 from isotropy.bases import solving
-from isotropy.experiments.rank_tables import PUBLISHED_RANKS
+from isotropy.experiments.thesis_bases import PUBLISHED_RANKS
 
 BY_NAME = {case.name: case for case in CASES}
 SMALL = (BY_NAME["S(4) T(4)"], BY_NAME["SO(3) T(3)"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,12 @@ from learn_runs import (
     run_here,
     run_process,
 )
-from rich.console import Console
 from safetensors.torch import load_file
 
 import isotropy
 from isotropy.cli.learn import learn_command
-from isotropy.cli.progress import LearnDisplay, reading
-from isotropy.evidence.settings import OBJECTIVES, LearnConfig
-from isotropy.evidence.training import EpochRecord
-from isotropy.networks.averaging.augmentations import Symmetry, UniformRanges
-from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS, affine
-from isotropy.workflows.learning import LearnProgress
+from isotropy.evidence.settings import OBJECTIVES
+from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
 
 Capture = pytest.CaptureFixture[str]
 MODEL_FILE = """
@@ -356,93 +349,3 @@ def test_version(capsys: Capture) -> None:
     finished = run_here(capsys, "--version")
     assert finished.status == 0
     assert finished.stdout.strip().endswith(isotropy.__version__)
-
-
-# -- the display -------------------------------------------------------------------------------
-
-
-def progress_of(epoch: int, **changes: Any) -> LearnProgress:
-    row = EpochRecord(
-        epoch=epoch,
-        train_loss=1.25,
-        train_accuracy=0.5,
-        log_likelihood=None,
-        log_evidence=None,
-        log_evidence_per_example=None,
-        ranges={"rotation": 90.0, "scale_x": 0.02},
-        prior_precision={"all": 1.0},
-        noise=None,
-        test_accuracy=None,
-        test_log_likelihood=None,
-        seconds=2.0,
-    )
-    values = {"log_evidence_per_example": -1.5, "test_accuracy": 0.875, **changes}
-    return LearnProgress(LearnConfig(epochs=40, burn_in=6), row, **values)
-
-
-def display_on(console: Console, truth: dict[str, float], *, quiet: bool = False) -> LearnDisplay:
-    ranges = UniformRanges(affine(("rotation", "scale_x")))
-    display = LearnDisplay(ranges, truth, quiet=quiet)
-    display.console = display.live.console = console
-    return display
-
-
-def shown(truth: dict[str, float], *, terminal: bool, quiet: bool = False) -> str:
-    """What a console shows of one run, without the codes that move its cursor."""
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
-    with display_on(console, truth, quiet=quiet) as display:
-        display.say("a note with [brackets]")
-        for epoch in (1, 2, 3, 4, 5, 39, 40):
-            display(progress_of(epoch))
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
-
-
-def test_terminal_shows_a_table_with_the_truth() -> None:
-    text = shown({"rotation": 180.0}, terminal=True)
-    assert "a note with [brackets]" in text
-    for words in (
-        "epoch 40/40",
-        "±90.0°",
-        "±180.0°",
-        "in the data",
-        "scale_x",
-        "±0.020 log factor",
-    ):
-        assert words in text
-    assert "evidence/example −1.500" in text and "test accuracy 87.5 %" in text
-    assert "learning" in text
-
-
-def test_terminal_without_truth_has_no_column_for_it() -> None:
-    assert "in the data" not in shown({}, terminal=True)
-
-
-def test_burn_in_and_unknown_scores_are_told() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    display = display_on(console, {})
-    table = display._table(progress_of(2, log_evidence_per_example=None, test_accuracy=None))
-    console.print(table)
-    text = console.file.getvalue()
-    assert "burn-in" in text
-    assert "evidence/example –" in text and "test accuracy –" in text
-
-
-def test_elsewhere_every_tenth_of_the_run_is_a_line() -> None:
-    lines = shown({}, terminal=False).splitlines()
-    assert lines[0] == "a note with [brackets]"
-    assert [line.split("  ")[0] for line in lines[1:]] == ["epoch 4/40", "epoch 40/40"]
-    assert "rotation ±90.0°" in lines[1]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_quiet_display_is_empty(terminal: bool) -> None:
-    assert shown({}, terminal=terminal, quiet=True) == ""
-
-
-def test_readings_carry_their_unit() -> None:
-    rotation = Symmetry("rotation", "range", -1.0, 1.0, "degrees")
-    assert reading(rotation, 175.04) == "±175.0°"
-    translation = Symmetry("translation_x", "range", -1.0, 1.0, "fraction of image width")
-    assert reading(translation, 0.25) == "±0.250 fraction of image width"
-    flip = Symmetry("horizontal_flip", "probability", 0.0, 0.5, "probability")
-    assert reading(flip, 0.491) == "p = 0.491"

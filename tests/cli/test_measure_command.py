@@ -11,8 +11,7 @@ import torch
 from learn_runs import assert_one_sentence, bars_file, run_here
 
 from isotropy.checks import CallerError
-from isotropy.cli.measure import measure_command
-from isotropy.cli.measure_inputs import NamedModel, measured_data, named_models
+from isotropy.cli.measure import NamedModel, measure_command, measured_data, named_models
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS
 
@@ -242,7 +241,7 @@ def test_mistakes(words: list[str], named: tuple[str, ...], folder: Path, capsys
 
 
 def test_a_run_folder_goes_by_its_name_without_the_time() -> None:
-    from isotropy.cli.measure_inputs import _TIME_STAMP
+    from isotropy.cli.measure import _TIME_STAMP
 
     stamped = "learn-digits-rotated-laplace-0-20261115-163210"
     assert _TIME_STAMP.sub("", stamped) == "learn-digits-rotated-laplace-0"

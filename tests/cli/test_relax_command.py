@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,13 @@ import numpy as np
 import pytest
 import torch
 from learn_runs import FAST, assert_one_sentence, bars_file, run_here
-from rich.console import Console
 
-from isotropy.cli.relax import QUICK, RelaxDisplay, _completed, _model, relax_command, relax_data
+from isotropy.cli.relax import QUICK, _completed, _model, relax_command, relax_data
 from isotropy.data.quadrants import TASKS
-from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.structure import relaxed_layers
-from isotropy.evidence.layers.training import LayerEpoch, LayerTrainer
+from isotropy.evidence.layers.training import LayerTrainer
 from isotropy.records import load_tensors
 from isotropy.workflows.loading import load
-from isotropy.workflows.relaxing import RelaxProgress
 
 Capture = pytest.CaptureFixture[str]
 
@@ -291,75 +286,3 @@ def test_mistakes(words: list[str], named: tuple[str, ...], folder: Path, capsys
     start = start if "--subset" in words or "--data" in words else (*start, "--subset", "8")
     assert_one_sentence(run_here(capsys, *start, *words), *named)
     assert not Path("runs").exists()
-
-
-# --- progress -------------------------------------------------------------------------------------
-
-
-def progress_of(epoch: int, **changes: Any) -> RelaxProgress:
-    after = epoch > 2
-    row = {
-        "epoch": epoch, "train_loss": 0.25, "train_accuracy": 0.9, "seconds": 2.0 * epoch,
-        "log_evidence": -150.0 if after else None,
-        "test_accuracy": 0.875 if epoch % 4 == 0 else None, "test_nll": None,
-        "layers": [
-            {"name": "stage1", "effective": {"ffc": 1e-6, "conv": 1 - 1e-6}},
-            {"name": "stage2", "effective": {"ffc": 0.4, "conv": 0.6}},
-        ] if after and epoch % 3 == 0 else None,
-        **changes,
-    }  # fmt: skip
-    return RelaxProgress(RelaxConfig(epochs=40), LayerEpoch(**row))
-
-
-def shown(
-    *, terminal: bool, quiet: bool = False, epochs: tuple[int, ...] = (1, 3, 4, 39, 40)
-) -> str:
-    """What a console shows of a run, without the codes that move its cursor."""
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
-    display = RelaxDisplay(("ffc", "conv"), 100, quiet=quiet)
-    display.console = display.live.console = console
-    with display:
-        display.say("a note with [brackets]")
-        for epoch in epochs:
-            display(progress_of(epoch))
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
-
-
-def test_terminal_shows_a_table_of_layers() -> None:
-    text = shown(terminal=True)
-    assert "a note with [brackets]" in text and "epoch 40/40" in text
-    table = text[text.rindex("epoch 40/40") :]
-    assert re.search(r"stage1 +< 0\.1 % +> 99\.9 % +█{30}\s", table)
-    assert re.search(r"stage2 +40\.0 % +60\.0 % +█{30}\s", table)
-    assert "learning   loss 0.250   evidence/example −1.500   test accuracy 87.5 %" in table
-
-
-def test_terminal_before_the_first_hyper_step() -> None:
-    text = shown(terminal=True, epochs=(1,))
-    assert "burn-in" in text and "stage1" not in text
-    assert "evidence/example –" in text and "test accuracy –" in text
-
-
-def test_elsewhere_every_tenth_of_the_run_is_a_line() -> None:
-    lines = shown(terminal=False).splitlines()
-    assert lines[0] == "a note with [brackets]"
-    assert lines[1:] == [
-        f"epoch {epoch}/40  loss 0.250  evidence/example −1.500  test accuracy 87.5 %  ffc 20 %  "
-        f"conv 80 %  {seconds} s"
-        for epoch, seconds in ((4, 8), (40, 80))
-    ]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_quiet_display_is_empty(terminal: bool) -> None:
-    assert shown(terminal=terminal, quiet=True) == ""
-
-
-def test_bars_are_as_long_as_the_shares_that_are_known() -> None:
-    display = RelaxDisplay(("ffc", "conv", "gconv"), 1)
-    for shares, letters in {
-        (1 / 3, 1 / 3, 1 / 3): 30, (0.017, 0.017, 0.966): 30, (None, 0.5, None): 15, (0, 0, 0): 0
-    }.items():  # fmt: skip
-        bar = display._bar(shares)
-        assert len(bar.plain) == letters
-        assert set(bar.plain) <= {"█"}

@@ -7,7 +7,7 @@ import math
 import torch
 
 from isotropy.experiments.calibration import SERIES, by_copies, goals, shares_of, summary, within
-from isotropy.experiments.series import read_table
+from isotropy.experiments.runner import read_table
 
 TABLE = read_table("calibration")
 WORDS = {"present", "partial", "absent", "already built in", "cannot tell"}

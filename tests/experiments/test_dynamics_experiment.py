@@ -12,16 +12,16 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.cli.main import cli
-from isotropy.experiments import convergence, dynamics
-from isotropy.experiments.dynamics_fitting import (
+from isotropy.experiments import dynamics, thesis_bases
+from isotropy.experiments.dynamics import (
     DynamicsSettings,
     fit_dynamics,
     relative_error,
     rollout,
 )
 from isotropy.experiments.pendulum import ACCURATE, CHUNK, STEP, integrate, motion, pendulum_data
+from isotropy.experiments.runner import Job, read_rows, read_table
 from isotropy.experiments.seed_stack import SeedStack
-from isotropy.experiments.series import SeriesJob, read_rows, read_table
 from isotropy.networks.equivariant.emlp import plain_mlp
 from isotropy.networks.zoo.small_networks import NeuralODE
 
@@ -48,7 +48,7 @@ def test_every_row_of_the_table_is_a_job() -> None:
 @pytest.mark.parametrize("row", ["HNN/O(2)", "HNN/D2", "ODE/O(2)", "ODE/MLP"])
 def test_rows_run(row: str) -> None:
     (job,) = (job for job in dynamics.jobs(read_table("dynamics"), False) if job.row == row)
-    small = SeriesJob(row, (0, 1), {**job.settings, **TINY})
+    small = Job(row, (0, 1), {**job.settings, **TINY})
     first, second = dynamics.run(small, CPU)
     assert first["rollout_error"] != second["rollout_error"]
     for record in (first, second):
@@ -173,5 +173,5 @@ def test_convergence_is_exponential_and_recorded(tmp_path: Path) -> None:
         assert record["command"] == "isotropy reproduce" and record["seconds"] > 0
         norms = record["norms"]
         assert len(norms) == 301 and norms[-1] < 1e-10 * norms[0]
-        assert convergence.decades(norms) > 0.02
-    assert convergence.decades([1.0, 0.1, 0.01, 1e-14, 1e-14]) == pytest.approx(1.0)
+        assert thesis_bases.decades(norms) > 0.02
+    assert thesis_bases.decades([1.0, 0.1, 0.01, 1e-14, 1e-14]) == pytest.approx(1.0)

@@ -14,7 +14,7 @@ from isotropy.data.embedded import digits
 from isotropy.data.labelled import Split
 from isotropy.evidence.layers.settings import RelaxConfig, resolved
 from isotropy.experiments import layer_equivariance
-from isotropy.experiments.series import SeriesJob, read_table
+from isotropy.experiments.runner import Job, read_table
 from isotropy.networks.pathways.relaxed_layer import PATHWAYS
 from isotropy.symmetry.groups.point_groups import PointGroup
 
@@ -60,7 +60,7 @@ PUBLISHED_FORMS = {
 """Table 7, with as many channels each."""
 
 
-def jobs_of(*, quick: bool = False) -> dict[str, SeriesJob]:
+def jobs_of(*, quick: bool = False) -> dict[str, Job]:
     found = layer_equivariance.jobs(read_table("layer-equivariance"), quick)
     by_row = {job.row: job for job in found}
     assert len(by_row) == len(found), "a row is there twice"
@@ -194,7 +194,7 @@ SMALL = {"data": "digits", "width": 1, "epochs": 1, "batch_size": 10, "curvature
 )
 def test_a_row_in_miniature(row: str, seeds: tuple[int, ...], few_digits: None) -> None:
     job = jobs_of()[row]
-    small = SeriesJob(row, seeds, {**job.settings, **SMALL})
+    small = Job(row, seeds, {**job.settings, **SMALL})
     found = json.loads(json.dumps(layer_equivariance.run(small, CPU), allow_nan=False))
     assert len({record["train_loss"] for record in found}) == len(seeds)
     for seed, record in zip(seeds, found, strict=True):

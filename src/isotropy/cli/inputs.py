@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,12 +212,21 @@ def data_from(options: dict[str, Any], *, working_size: bool = False) -> Split:
             image_size=size,
             seed=options["seed"],
         )
-    split = vary(split, options["variant"])
-    if options["subset"] is not None:
-        check_at_least(options["subset"], 2, what="--subset")
-        train = split.train.subset(options["subset"], options["seed"])
-        split = Split(train, split.test, split.notes)
-    return split
+    return taken(vary(split, options["variant"]), options)
+
+
+def taken(split: Split, options: dict[str, Any]) -> Split:
+    """The data with as many training examples as --subset says."""
+    if options["subset"] is None:
+        return split
+    check_at_least(options["subset"], 2, what="--subset")
+    return replace(split, train=split.train.subset(options["subset"], options["seed"]))
+
+
+def settings_given(config: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a class of settings that the options of the same names set."""
+    names = [field.name for field in fields(config) if field.name in options]
+    return {name: options[name] for name in names if options[name] not in (None, {})}
 
 
 def network_from(

@@ -12,13 +12,10 @@ It starts near hanging still: x₁ ~ (0, 0, −1.5) + 0.2 N, x₂ ~ (0, 0, −3)
 trajectory of 30 s, a state every 0.2 s, gives one example: five states in a row, at a place that is
 a multiple of five.
 
-A motion followed in time: states at equal intervals from where it starts.
-
-    dz/dt = field(z)          z(0) = start          states at 0, step, 2 step, …
-
-By the Runge–Kutta method of Dormand and Prince, either with steps of fixed length, which a GPU can
-replay as one recorded graph, or with torchdiffeq's adaptive ones. All states of a batch are
-followed together; everything is differentiable.
+Any motion dz/dt = field(z) is followed from its start by `integrate`, with the Runge–Kutta method
+of Dormand and Prince: with steps of fixed length, which a GPU can replay as one recorded graph, or
+with torchdiffeq's adaptive ones. All states of a batch are followed together; everything is
+differentiable.
 """
 
 from __future__ import annotations

@@ -9,8 +9,13 @@
     measure/          of `isotropy measure`
     relax/            of `isotropy relax`
     screen.py, profile.py, basis_picture.py    of the other commands
+    summary.py        the finding and key numbers of any record, for notebooks
     experiments.py    figures of the documentation
 
 A report loads nothing from outside, runs no script, and is the same file byte for byte when it
 is written twice from the same record.
 """
+
+from isotropy.report.summary import summary_html
+
+__all__ = ["summary_html"]

@@ -63,7 +63,7 @@ def profile_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         unit=str(result.get("unit") or "no unit"),
         others=str(result.get("others") or ""),
         version=str(result.get("isotropy") or ""),
-        key_numbers=_key_numbers(result, profiles),
+        key_numbers=key_numbers(result, profiles),
         truth_known=finite(result.get("truth")) is not None,
         rows=[_row(result, profile) for profile in profiles],
         drawings=_drawings(result, profiles),
@@ -184,7 +184,7 @@ def _panels(
     ]
 
 
-def _key_numbers(
+def key_numbers(
     result: Mapping[str, Any], profiles: Sequence[Mapping[str, Any]]
 ) -> list[KeyNumber]:
     refits = sum(len(_numbers(profile.get("amounts"))) for profile in profiles)

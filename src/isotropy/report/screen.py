@@ -139,7 +139,7 @@ def screen_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         remarks=remarks,
         data_name=str(result.get("data") or "unnamed data"),
         version=str(result.get("isotropy") or ""),
-        key_numbers=_key_numbers(result),
+        key_numbers=key_numbers(result),
         rows=screening_rows(screening, units),
         matrix=matrix_drawing(
             screening.get("generators"),
@@ -193,7 +193,7 @@ def screen_sentences(result: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _key_numbers(result: Mapping[str, Any]) -> list[KeyNumber]:
+def key_numbers(result: Mapping[str, Any]) -> list[KeyNumber]:
     training = mapping_of(result.get("training"))
     examples = known_text(result.get("train_examples"), "{} training examples")
     total = number_text(mapping_of(result.get("screening")).get("log_evidence"), 1)

@@ -110,7 +110,7 @@ def measure_page(record: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     entries = entries_of(record)
     several = len(entries) > 1
     is_periodic = record.get("interpolation") == "fourier"  # whatever the padding says
-    headline, *remarks = map(_with_code, measure_sentences(record, brief=True))
+    headline, *remarks = map(with_code, measure_sentences(record, brief=True))
     models = list(dict.fromkeys(str(entry.get("model") or "a network") for entry in entries))
     return render(
         "measure.html.j2",
@@ -118,7 +118,7 @@ def measure_page(record: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         remarks=remarks,
         subject=joined(models) if models else "nothing",
         version=str(record.get("isotropy") or ""),
-        key_numbers=_key_numbers(record),
+        key_numbers=key_numbers(record),
         bars=grouped_bars(record) if several else single_bars(record),
         several=several,
         comparison=comparison(record) if several else None,
@@ -147,7 +147,7 @@ def measure_page(record: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     )
 
 
-def _with_code(text: str) -> Markup:
+def with_code(text: str) -> Markup:
     """The text as HTML: code between backticks, powers raised, per cent kept with their number."""
     html = re.sub(
         "`([^`]*)`", r"<code>\1</code>", str(escape(text)).replace(" %", "\N{NO-BREAK SPACE}%")
@@ -159,7 +159,7 @@ def _raised(digits: str) -> str:
     return f"<sup>{digits.translate(_LOWERED)}</sup>"
 
 
-def _key_numbers(record: Mapping[str, Any]) -> list[KeyNumber]:
+def key_numbers(record: Mapping[str, Any]) -> list[KeyNumber]:
     entries = entries_of(record)
     errors = [
         (float(action["error"]), action, entry)

@@ -320,7 +320,7 @@ def relax_page(record: Row) -> str:
         chose=chose(record),
         hyper_steps=record.get("hyper_steps"),
         group=str(record.get("group") or ""),
-        key_numbers=_key_numbers(record),
+        key_numbers=key_numbers(record),
         colours=colours,
         layers_drawing=layers_drawing(record),
         parts_of_layers=layer_parts(record),
@@ -333,7 +333,7 @@ def relax_page(record: Row) -> str:
     )
 
 
-def _key_numbers(record: Row) -> list[KeyNumber]:
+def key_numbers(record: Row) -> list[KeyNumber]:
     total = number_text(record.get("log_evidence"), 1)
     hardened = mapping_of(record.get("hardened"))
     left = known_text(hardened.get("num_parameters"), "{} when hardened")
