@@ -11,6 +11,7 @@ from learn_runs import assert_one_sentence, run_here
 from isotropy.bases import solving
 from isotropy.cli import basis as command
 from isotropy.cli.main import cli
+from isotropy.experiments import thesis_bases
 from isotropy.experiments.thesis_bases import PUBLISHED_RANKS
 from isotropy.symmetry.groups.catalogue import GROUPS
 
