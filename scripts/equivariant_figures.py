@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from isotropy.experiments.pendulum import STEP
 from isotropy.experiments.runner import ROWS, read_rows, read_table
+from isotropy.experiments.thesis_problems import STEP
 from isotropy.report.experiments import (
     convergence_figure,
     data_efficiency_figure,

@@ -19,9 +19,16 @@ from isotropy.experiments.dynamics import (
     relative_error,
     rollout,
 )
-from isotropy.experiments.pendulum import ACCURATE, CHUNK, STEP, integrate, motion, pendulum_data
 from isotropy.experiments.runner import Job, read_rows, read_table
 from isotropy.experiments.seed_stack import SeedStack
+from isotropy.experiments.thesis_problems import (
+    ACCURATE,
+    CHUNK,
+    STEP,
+    integrate,
+    motion,
+    pendulum_data,
+)
 from isotropy.networks.equivariant.emlp import plain_mlp
 from isotropy.networks.zoo.small_networks import NeuralODE
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.experiments.pendulum import STATE, angular_momentum, initial_states, integrate
+from isotropy.experiments.thesis_problems import STATE, angular_momentum, initial_states, integrate
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.networks.zoo.small_networks import HamiltonianNetwork, NeuralODE
 from isotropy.symmetry.groups.catalogue import DkeR3, O2eR3

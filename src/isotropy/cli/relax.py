@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import (
+    BUDGET,
+    TEST_DATA,
+    VARIANT,
     built_network,
     data_from,
     device_from,
@@ -18,6 +22,7 @@ from isotropy.cli.inputs import (
     run_options,
     settings_given,
     taken,
+    with_options,
 )
 from isotropy.cli.progress import RelaxDisplay, tell
 from isotropy.cli.resume import continuable, kept_options, resumed_run
@@ -25,7 +30,6 @@ from isotropy.data.embedded import digits
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.quadrants import TASKS, quadrants, standardised
 from isotropy.data.readers import read
-from isotropy.data.variants import LAWS
 from isotropy.evidence.layers.settings import (
     AUGMENTATIONS,
     FREE_SHARE,
@@ -67,24 +71,14 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     "images: IDX files or their folder, CIFAR-10 binary batches, .npz with x and y, a folder per "
     "class.",
 )
-@click.option(
-    "--test",
-    "test_data",
-    help="Test data, only scored. Default: what comes with the data, else 20 % held out.",
-)
+@TEST_DATA
 @click.option(
     "--task",
     type=click.Choice(TASKS),
     help="What to tell of quadrants: the digit, or the digit and where it is.  [default: digit]",
 )
 @click.option("--digits", "digits_data", help="For quadrants: digits from here, such as all MNIST.")
-@click.option(
-    "--variant",
-    type=click.Choice(tuple(LAWS)),
-    default="original",
-    show_default=True,
-    help="Transform every image once, at random, before anything else.",
-)
+@VARIANT
 @click.option(
     "--image-size",
     type=int,
@@ -121,11 +115,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     show_default=True,
     help="Learn prior precisions by the evidence, or leave them fixed.",
 )
-@click.option("--epochs", type=int, help="Passes over the training data.")
-@click.option("--batch-size", type=int, help="Examples a weight step.")
-@click.option(
-    "--curvature-batch", type=int, help="Examples at once in an evidence pass; sets its memory."
-)
+@partial(with_options, BUDGET)
 @click.option(
     "--curvature", help="Kronecker-factored: kfac-ggn, kfac-mc or kfac-ef.  [default: kfac-ggn]"
 )

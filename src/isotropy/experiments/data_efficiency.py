@@ -23,7 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.experiments.equivariant_problems import (
+from isotropy.experiments.runner import Job, Series, geometric_means
+from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
+from isotropy.experiments.thesis_problems import (
     LARGEST_TRAINING,
     TEST,
     VALIDATION,
@@ -31,8 +33,6 @@ from isotropy.experiments.equivariant_problems import (
     random_elements,
     regression_problem,
 )
-from isotropy.experiments.runner import Job, Series, geometric_means
-from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.group import Group
 

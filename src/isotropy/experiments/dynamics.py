@@ -28,7 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.experiments.pendulum import (
+from isotropy.experiments.runner import Job, Series, geometric_means, read_table
+from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
+from isotropy.experiments.thesis_problems import (
     ACCURATE,
     DURATION,
     STATE,
@@ -40,8 +42,6 @@ from isotropy.experiments.pendulum import (
     motion,
     pendulum_data,
 )
-from isotropy.experiments.runner import Job, Series, geometric_means, read_table
-from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
 from isotropy.networks.zoo.small_networks import HamiltonianNetwork, NeuralODE
 from isotropy.symmetry.groups.representations import Scalar
 
@@ -101,12 +101,11 @@ def _network(own: Mapping[str, Any], seed: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class DynamicsSettings:
-    """within: integration steps in 0.2 s of training; None for torchdiffeq with `tolerance`."""
+    """within: integration steps in 0.2 s of training."""
 
     epochs: int = 2000
     learning_rate: float = 3e-3
-    within: int | None = 1
-    tolerance: float = 1e-4
+    within: int = 1
     duration: float = DURATION
 
     @property
@@ -164,16 +163,12 @@ class _Run:
         self.test = torch.stack([each.test[:, 0] for each in data])
         self.epoch = first.new_zeros(len(data))
         self.best = Best({_EPOCH: self.epoch, **self.stack.parameters})
-        adaptive = settings.within is None  # waits for a number from the device at every step
-        self.step = self._step if adaptive else self.stack.captured(self._step)
-        shown = [self.epoch, *self.best.state()]
-        self.look = self._look if adaptive else self.stack.captured(self._look, shown)
+        self.step = self.stack.captured(self._step)
+        self.look = self.stack.captured(self._look, [self.epoch, *self.best.state()])
 
     def _loss(self, chunks: Tensor) -> Tensor:
-        found = integrate(
-            self.stack.assembled(), chunks[:, :, 0], chunks.shape[2], STEP,
-            within=self.settings.within, tolerance=self.settings.tolerance,
-        )  # fmt: skip
+        field, times = self.stack.assembled(), chunks.shape[2]
+        found = integrate(field, chunks[:, :, 0], times, STEP, within=self.settings.within)
         return (found.movedim(0, 2) - chunks).square().mean((1, 2, 3))
 
     def _step(self) -> None:

@@ -20,7 +20,7 @@ Networks that say how a state moves: a neural ODE, and a Hamiltonian network.
 
 A state (batch, 2m) is (x, p). If f is equivariant, or H invariant, so is the motion; what a
 continuous symmetry of H conserves is then conserved by the motion that was learned (Noether).
-(Finzi 2023, 2.7.2; Chen et al. 2018; Greydanus et al. 2019.) `experiments.pendulum` follows
+(Finzi 2023, 2.7.2; Chen et al. 2018; Greydanus et al. 2019.) `experiments.thesis_problems` follows
 states in time.
 """
 
