@@ -20,9 +20,8 @@ from learn_runs import (
 from safetensors.torch import load_file
 
 import isotropy
-from isotropy.cli.learn import learn_command
 from isotropy.evidence.settings import OBJECTIVES
-from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
+from isotropy.symmetry.actions.images import LILA_GENERATORS
 
 Capture = pytest.CaptureFixture[str]
 MODEL_FILE = """
@@ -98,19 +97,6 @@ def test_json_is_one_object_with_the_promised_fields(plain_run: Path) -> None:
     assert json.loads((plain_run / "run" / "result.json").read_text()) == record
 
 
-def test_json_symmetries_have_name_kind_ends_and_unit(plain_run: Path) -> None:
-    symmetries = json.loads((plain_run / "stdout").read_text())["symmetries"]
-    assert [symmetry["name"] for symmetry in symmetries] == list(LILA_GENERATORS)
-    for symmetry in symmetries:
-        assert list(symmetry) == ["name", "kind", "low", "high", "unit", "interval"]
-        assert symmetry["interval"] is None, "without a search there is none"
-        assert symmetry["kind"] == "range"
-        assert symmetry["low"] == -symmetry["high"] < 0
-        assert symmetry["unit"] == GENERATORS[symmetry["name"]].unit
-    saved = json.loads((plain_run / "run" / "augmentation.json").read_text())
-    assert saved["symmetries"] == symmetries
-
-
 def test_run_folder_holds_what_it_says(plain_run: Path) -> None:
     run = plain_run / "run"
     assert {path.name for path in run.iterdir()} == {
@@ -151,13 +137,6 @@ def test_words_instead_of_json(folder: Path, capsys: Capture) -> None:
     path = Path(report.removeprefix("Report: "))
     assert path.is_file() and path.parts[0] == "runs"
     assert path.parent.name.startswith("learn-bars-original-laplace-0-")
-
-
-def test_quiet_says_nothing(folder: Path, capsys: Capture) -> None:
-    start = ("learn", "--data", "bars.npz", *FAST, "--generators", "rotation", "--out", "run")
-    finished = run_here(capsys, *start, "--quiet", "--json")
-    assert finished.stderr == ""
-    assert finished.record["samples"] == 2
 
 
 def test_two_runs_at_once_have_folders_of_their_own(
@@ -204,11 +183,6 @@ def test_cap_bounds_what_is_learned(folder: Path, capsys: Capture) -> None:
     assert 0 < capped["symmetries"][0]["high"] <= 1 + 1e-6
 
 
-def test_generators_are_those_asked_for(folder: Path, capsys: Capture) -> None:
-    record = learn(capsys, "--generators", "scale, shear_x")
-    assert [symmetry["name"] for symmetry in record["symmetries"]] == ["scale", "shear_x"]
-
-
 def test_subset_and_image_size(folder: Path, capsys: Capture) -> None:
     record = learn(capsys, "--subset", "20", "--image-size", "6", "--batch-size", "7")
     assert record["train_examples"] == 20 and record["test_examples"] == 12
@@ -224,11 +198,6 @@ def test_test_data_is_only_scored(folder: Path, capsys: Capture) -> None:
     other = bars_file(folder, "other.npz", count=20, seed=8)
     again = learn(capsys, "--test", other, "--out", "again")
     assert again["log_evidence"] == record["log_evidence"]
-
-
-def test_variant_knows_its_truth(folder: Path, capsys: Capture) -> None:
-    learn(capsys, "--variant", "rotated")
-    assert json.loads(Path("run/config.json").read_text())["truth"] == {"rotation": 180.0}
 
 
 def test_embedded_digits_are_the_default(folder: Path, capsys: Capture) -> None:
@@ -331,21 +300,3 @@ def test_resuming_from_another_folder_with_the_same_words(
     again = run_here(capsys, "learn", "--resume", "../run", *words, "--json").record
     assert again["log_evidence"] == record["log_evidence"]
     assert again["run_folder"] == "../run"
-
-
-# -- help, version, module ---------------------------------------------------------------------
-
-
-def test_help_lists_every_option(capsys: Capture) -> None:
-    finished = run_here(capsys, "learn", "--help")
-    assert finished.status == 0 and finished.stderr == ""
-    for parameter in learn_command.params:
-        assert parameter.opts[0] in finished.stdout
-    assert "--json" in finished.stdout and "FILE.py:factory" in finished.stdout
-    assert "learn" in run_here(capsys, "-h").stdout
-
-
-def test_version(capsys: Capture) -> None:
-    finished = run_here(capsys, "--version")
-    assert finished.status == 0
-    assert finished.stdout.strip().endswith(isotropy.__version__)

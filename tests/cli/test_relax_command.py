@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from learn_runs import FAST, assert_one_sentence, bars_file, run_here
@@ -242,47 +241,3 @@ def test_digits_of_quadrants_may_be_others(folder: Path) -> None:
     black = split.train.inputs.amin()
     assert float(black) == pytest.approx(-0.1307 / 0.3081)
     assert bool(((split.train.inputs != black).float().mean((1, 2, 3)) <= 0.25).all())
-
-
-def test_help_lists_every_option(capsys: Capture) -> None:
-    finished = run_here(capsys, "relax", "--help")
-    assert finished.status == 0 and finished.stderr == ""
-    for parameter in relax_command.params:
-        assert parameter.opts[0] in finished.stdout
-    assert "relax" in run_here(capsys, "--help").stdout
-
-
-MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "unknown pathway": (["--pathways", "conf"], ("pathway", "did you mean 'conv'?")),
-    "pathway twice": (["--pathways", "conv,conv"], ("each once",)),
-    "no pathway": (["--pathways", ""], ("pathway",)),
-    "group without use": (["--group", "C(4)"], ("group", "add gconv")),
-    "group not on the grid": (["--pathways", "conv,gconv", "--group", "C(3)"], ("C(3)", "grid")),
-    "task without quadrants": (["--data", "digits", "--task", "digit"], ("--task", "quadrants")),
-    "digits without quadrants": (["--data", "digits", "--digits", "m"], ("--digits", "--data")),
-    "variant of quadrants": (["--variant", "rotated"], ("--variant rotated", "--data digits")),
-    "test of quadrants": (["--test", "bars.npz"], ("--test",)),
-    "missing digits": (["--digits", "gone"], ("gone",)),
-    "missing data": (["--data", "gone.npz"], ("gone.npz", "found nothing")),
-    "not images": (["--data", "rows.npz"], ("rows", "expected images")),
-    "odd size": (["--image-size", "30"], ("30", "32")),
-    "unknown task": (["--task", "digits"], ("--task",)),
-    "no width": (["--width", "0"], ("--width",)),
-    "width of another network": (["--model", "resnet"], ("--width 1", "--model resnet:1")),
-    "resume from nowhere": (["--resume", "gone"], ("'gone'", "not a run folder")),
-    "no epochs": (["--epochs", "0"], ("epochs",)),
-    "curvature": (["--curvature", "diagonal-ggn"], ("kfac-ggn", "diagonal-ggn")),
-    "subset": (["--subset", "1"], ("--subset", "at least 2")),
-    "unknown device": (["--device", "banana"], ("'banana'",)),
-    "out below a file": (["--out", "bars.npz/run"], ("bars.npz/run",)),
-}
-
-
-@pytest.mark.parametrize(("words", "named"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes(words: list[str], named: tuple[str, ...], folder: Path, capsys: Capture) -> None:
-    bars_file(folder)
-    np.savez("rows.npz", x=np.zeros((9, 5), dtype=np.float32), y=np.arange(9) % 3)
-    start = ("relax", "--device", "cpu", "--epochs", "1", "--width", "1", "--quiet")
-    start = start if "--subset" in words or "--data" in words else (*start, "--subset", "8")
-    assert_one_sentence(run_here(capsys, *start, *words), *named)
-    assert not Path("runs").exists()

@@ -130,15 +130,6 @@ def test_methods_and_residuals_of_several() -> None:
     assert unknown.residual is None
 
 
-def test_record_is_json_with_the_common_fields() -> None:
-    record = equivariant_basis("SO(3)", "T(3)", seed=4).record
-    assert json.loads(json.dumps(record)) == record
-    common = ("schema", "command", "seed", "isotropy", "device", "seconds", "run_folder")
-    assert [record[name] for name in common[:3]] == [1, "basis", 4] and set(common) <= set(record)
-    assert (record["rank"], record["size"], record["run_folder"]) == (1, 27, None)
-    assert 0 <= record["residual"] < 1e-8 and record["device"] == "cpu"
-
-
 def test_a_run_folder_has_record_and_picture(tmp_path: Path) -> None:
     found = equivariant_basis("S(3)", "V >> V", folder=tmp_path / "run", describe={"command": "c"})
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == found.record

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -240,13 +239,6 @@ def test_run_folder_of_other_generators_is_refused(finished: Path) -> None:
         isotropy.learn(small_network(), train, config=CONFIG, folder=finished, resume=True)
 
 
-def test_run_folder_is_not_overwritten(finished: Path) -> None:
-    before = (finished / "checkpoint.safetensors").read_bytes()
-    with pytest.raises(CallerError, match="already holds a run; .*resume=True"):
-        RUNS["laplace"].learn(folder=finished)
-    assert (finished / "checkpoint.safetensors").read_bytes() == before
-
-
 # -- sources -----------------------------------------------------------------------------------
 
 
@@ -369,36 +361,6 @@ def test_layer_without_a_rule_is_named(objective: Any, tmp_path: Path) -> None:
 # -- what is handed back -----------------------------------------------------------------------
 
 
-def test_nothing_is_printed_and_no_folder_made(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = isotropy.learn(small_network(), bar_tensors(), bar_tensors(), config=CONFIG)
-        isotropy.learn(small_network(2), regression(), regression(), config=CONFIG)
-    assert capfd.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []
-    assert result.record["run_folder"] is None
-
-
-@pytest.mark.parametrize("objective", ["laplace", "augerino"])
-def test_given_model_is_left_alone(objective: Any) -> None:
-    model = seeded(OwnNetwork)
-    model.body.eval()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    modes = {name: module.training for name, module in model.named_modules()}
-    result = isotropy.learn(model, bar_tensors(), objective=objective, config=CONFIG)
-    assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)
-    assert {name: module.training for name, module in model.named_modules()} == modes
-    for module in model.modules():
-        assert not module._forward_hooks and not module._forward_pre_hooks
-    assert all(parameter.grad is None for parameter in model.parameters())
-    trained = result.model.network
-    assert isinstance(trained, OwnNetwork) and trained is not model
-    assert not torch.equal(trained.head.weight, model.head.weight)
-
-
 def test_result_predicts_and_reports_its_symmetries() -> None:
     images, labels = bar_tensors()
     result = isotropy.learn(small_network(), (images, labels), config=CONFIG)
@@ -486,29 +448,6 @@ def test_save_writes_the_folder_that_a_run_would(tmp_path: Path, drawn_pages: No
     with np.load(saved / "samples.npz", allow_pickle=False) as archive:
         assert archive["examples"].shape[2:] == (1, SIZE, SIZE)
         assert archive["flows"].shape[4] == 2 and tuple(archive["image_shape"]) == (SIZE, SIZE)
-
-
-def test_report_alone(tmp_path: Path, drawn_pages: None) -> None:
-    result = RUNS["augerino"].learn()
-    path = result.report(tmp_path / "deep" / "first.html")
-    assert path.read_text().startswith("<!DOCTYPE html>")
-    assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("write", ["save", "report"])
-def test_saving_below_a_file_is_a_sentence(write: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    result = learn_none(bar_tensors())
-    with pytest.raises(CallerError, match="cannot be written: Not a directory"):
-        getattr(result, write)(tmp_path / "file" / "below" / "x")
-
-
-def test_describe_goes_into_the_config(tmp_path: Path) -> None:
-    described = {"truth": {"rotation": 90.0}, "note": "mine"}
-    result = learn_none(bar_tensors(), describe=described, folder=tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["truth"] == {"rotation": 90.0} and config["note"] == "mine"
-    assert result.config["truth"] == {"rotation": 90.0}
 
 
 # -- fingerprints ------------------------------------------------------------------------------
