@@ -149,8 +149,10 @@ def _run_commands(name: str, options: Mapping[str, Any], how: RunOptions) -> Out
         place = commands.destination(job, folder)
         if place.exists() and not options["again"]:
             _say(f"{place} is there; --again runs it again")
-        else:
-            left.append(job)
+            continue
+        left.append(job)
+        for words in filter(None, (job.first, job.arguments)):
+            _say(f"{job.row}, seed {job.seeds[0]}: isotropy {' '.join(words)}")
 
     def keep(job: commands.CommandJob, found: list[dict[str, Any]]) -> None:
         place = commands.destination(job, folder)

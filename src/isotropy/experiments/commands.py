@@ -186,15 +186,13 @@ def _run(job: CommandJob, arguments: tuple[str, ...], *, own: Path, first: Path)
 
     first: the run folder that `FIRST_RUN` stands for, in the arguments and again in the result
     """
-    told = f"isotropy {' '.join(arguments)}"
-    print(f"{job.row}, seed {job.seeds[0]}: {told}", file=sys.stderr, flush=True)
     words = [str(first) if word == FIRST_RUN else word for word in arguments]
     command = [sys.executable, "-m", "isotropy", *words, "--out", str(own)]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if finished.returncode:
         raise CallerError(
-            f"row {job.row!r}, seed {job.seeds[0]}: `{told}` ended with status "
-            f"{finished.returncode}"
+            f"row {job.row!r}, seed {job.seeds[0]}: `isotropy {' '.join(arguments)}` ended with "
+            f"status {finished.returncode}"
         )
     result = json.loads(finished.stdout.replace(json.dumps(str(first))[1:-1], FIRST_RUN))
     result["run_folder"] = None
