@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
+from isotropy.cli.reproduce import SERIES
+from isotropy.experiments import calibration, dynamics, layer_equivariance
 from isotropy.experiments.runner import (
     Job,
     RunOptions,
@@ -143,3 +145,46 @@ def test_running_rows_are_given_up_and_finished_ones_kept(tmp_path: Path, worker
     assert time.time() - started < 60
     assert [each["row"] for each in read_rows(tmp_path / "rows")] == ["0"]
     assert told[-1] == "the time limit left 1 rows; call again for them"
+
+
+# -- what is told of records -------------------------------------------------------------------
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_kept_records_are_summed_up(name: str) -> None:
+    records = read_rows(RESULTS / name / "rows.jsonl")
+    lines = SERIES[name].summary(records)
+    assert lines and not any("nan" in line for line in lines)
+    assert SERIES[name].summary([]) == []
+
+
+def test_goals_are_missed_by_records_that_miss_them() -> None:
+    """Those that are kept, with two networks exchanged, or random labels called symmetric."""
+    exchanged = {"O(2)": "MLP", "MLP": "O(2)"}
+    kept = read_rows(RESULTS / "dynamics" / "rows.jsonl")
+    bad = [{**each, "network": exchanged.get(each["network"], each["network"])} for each in kept]
+    best, worst = "O(2) is best among Hamiltonian networks", "the MLP is worst among Hamiltonian"
+    for records, is_best in ((kept, True), (bad, False)):
+        told = dynamics.goals(records)
+        assert told[best] is is_best
+        assert any(what.startswith(worst) for what in told)
+    kept = read_rows(RESULTS / "calibration" / "rows.jsonl")
+    believed = [
+        {**each, "nothing_learned": False, "symmetries": [
+            {**own, "verdict": "present"} for own in each["symmetries"]]}
+        if each["truth"] == calibration.NOTHING else each
+        for each in kept
+    ]  # fmt: skip
+    for records, holds in ((kept, True), (believed, False)):
+        claims = [
+            met for what, met in calibration.goals(records).items() if "random labels" in what
+        ]
+        assert claims and all(met is holds for met in claims)
+
+
+def test_a_number_that_json_has_not_does_not_end_a_summary() -> None:
+    records = read_rows(RESULTS / "layer-equivariance" / "rows.jsonl")
+    line, *_ = layer_equivariance.summary([{**records[0], "test_accuracy": None}])
+    assert records[0]["row"] in line and "no finite score" in line
