@@ -70,9 +70,8 @@ def build_command(**options: Any) -> None:
         example=shape,
         width=options["width"],
         generator=generator,
-    ).named(specification)
-    result.save(folder)
-    record = {**result.record, "run_folder": folder}
+    )
+    record = result.named(specification).kept_in(folder).record
     tell(record, [result.sentence], as_json=options["as_json"], last=f"Run folder: {folder}")
 
 
