@@ -15,7 +15,7 @@ from typing import Any
 from equivariant_tables import NOT_RUN, made_with
 
 from isotropy.experiments import calibration
-from isotropy.experiments.series import ROWS, read_rows, read_table
+from isotropy.experiments.runner import ROWS, read_rows, read_table
 
 Record = Mapping[str, Any]
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from isotropy.experiments.pendulum import STEP
-from isotropy.experiments.series import ROWS, read_rows, read_table
+from isotropy.experiments.runner import ROWS, read_rows, read_table
+from isotropy.experiments.thesis_problems import STEP
 from isotropy.report.canvas import UNITS_PER_INCH, style
 from isotropy.report.wording import power_text
 

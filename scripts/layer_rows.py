@@ -15,7 +15,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from isotropy.experiments import layer_equivariance
-from isotropy.experiments.series import ROWS, read_rows, read_table
+from isotropy.experiments.runner import ROWS, read_rows, read_table
 from isotropy.report.record import Relaxed, RelaxedLayer, read
 from isotropy.report.wording import MISSING, finite, number_text
 

@@ -50,7 +50,7 @@ from layer_rows import (
 )
 
 from isotropy.experiments.layer_equivariance import SIZE
-from isotropy.experiments.series import read_table
+from isotropy.experiments.runner import read_table
 from isotropy.networks.pathways.relax import relaxed_cnn
 from isotropy.report.wording import MISSING, finite, joined, number_text, part_text, percent_text
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from layer_rows import NAME, Record, planned_seeds, table_of
 
 from isotropy.checks import CallerError
-from isotropy.experiments.series import ROWS, keep, read_rows
+from isotropy.experiments.runner import ROWS, keep, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +21,150 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the benchmarks stand beside the package, not within it
 
 from benchmarks import (  # noqa: E402
+    basis,
+    bound,
+    equivariant_networks,
     evidence,
     orbit_training,
+    pathways,
     peers,
     same_ranges,
     timing,
 )
+from benchmarks.basis import CASES, compared, goals_of, peer  # noqa: E402
 from benchmarks.paths import PATHS, parts_of  # noqa: E402
+from isotropy.bases import solving  # noqa: E402
 from isotropy.evidence.settings import LearnConfig  # noqa: E402
+from isotropy.experiments.thesis_bases import PUBLISHED_RANKS  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = "mlp:8"
-PARTS = ["epoch", "factors", "gradient", "full"]
+BY_NAME = {case.name: case for case in CASES}
+SMALL_CASES = (BY_NAME["S(4) T(4)"], BY_NAME["SO(3) T(3)"])
+
+# --- small runs -----------------------------------------------------------------------------------
 
 
-def check_report(report: dict[str, Any]) -> None:
-    """What every report has: a device, and goals that say what was measured and whether met."""
+def small_orbits(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    patch.setattr(orbit_training, "SHAPE", (1, 8, 8))
+    return orbit_training.run(24, 0, CPU, networks=[SMALL], samples=2)
+
+
+def small_evidence(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def missing_peer(*_: object) -> Any:
+        raise ImportError("not installed")
+
+    goals = {SMALL: evidence.GOALS["mlp"]}
+    settings = {"SAMPLES": 2, "SHAPE": (1, 8, 8), "RECIPE": {SMALL: 8}, "GOALS": goals}
+    for name, value in {**settings, "BESIDE_PEERS": SMALL}.items():
+        patch.setattr(evidence, name, value)
+    patch.setattr(peers, "_PEERS", (("absent", missing_peer),))
+    return evidence.run(16, 0, CPU)
+
+
+def small_bound(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    patch.setattr(bound, "SHAPE", (1, 8, 8))
+    patch.setattr(bound, "SIZES", (4, 10))
+    return bound.run(0, CPU, (bound.Setup(40, 20, 2, SMALL),), examples=40, epochs=4)
+
+
+def small_pathways(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    patch.setattr(pathways, "BATCH", 4)
+    patch.setattr(pathways, "EVIDENCE_EXAMPLES", 3)
+    return pathways.run(0, CPU, width=1)
+
+
+SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any, str]] = {
+    "orbit_training": (small_orbits, orbit_training._table, "full"),
+    "evidence": (small_evidence, evidence._table, "recipe, kfac-mc"),
+    "bound": (small_bound, bound._table, "half conditioned"),
+    "equivariant_networks": (
+        lambda _: equivariant_networks.run(0, CPU, channels=16),
+        equivariant_networks._table,
+        "SO+(1,3)",
+    ),
+    "pathways": (small_pathways, pathways._table, "ffc+conv"),
+    "basis": (lambda _: basis.run(0, SMALL_CASES), basis._table, "rank    15"),
+}
+
+
+@pytest.fixture(scope="module", params=SMALL_RUNS)
+def small_run(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        return request.param, SMALL_RUNS[request.param][0](patch)
+
+
+def test_reports_say_where_they_were_made_and_whether_goals_are_met(
+    small_run: tuple[str, dict[str, Any]],
+) -> None:
+    name, report = small_run
+    assert name in importlib.import_module("benchmarks.__main__").BENCHMARKS
     assert json.loads(json.dumps(report)) == report
     assert {"benchmark", "device", "device_name", "threads", "commit", "goals"} <= report.keys()
     for each in report["goals"]:
         assert math.isfinite(each["measured"])
-        above = each["measured"] >= each["goal"]
-        below = each["measured"] <= each["goal"]
+        above, below = each["measured"] >= each["goal"], each["measured"] <= each["goal"]
         assert each["met"] is {"least": above, "most": below}[each["at"]]
+    _, table, words = SMALL_RUNS[name]
+    assert words in table(report)
+
+
+def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any]]) -> None:
+    name, report = small_run
+    if name == "orbit_training":
+        row = report["networks"][SMALL]
+        assert list(row["times_faster"]) == ["epoch", "factors", "gradient", "full"]
+        assert row["epochs"]["fast"]["epoch"] == 1.0
+        assert "seconds" not in row  # absolute times are for GPUs
+    elif name == "evidence":
+        row = report["evidence_over_epoch"][SMALL]
+        assert row["full"] == pytest.approx(row["factors"] + row["gradient"])
+        assert math.isfinite(report["peers"]["isotropy"]["log_evidence"])
+        assert report["peers"]["absent"] == "missing: not installed"
+    elif name == "bound":
+        (row,), every, fits, steps = report["weight_steps"].values(), 4, 10, 2
+        added = row["function-space"] / every + row["pass"] / fits / steps
+        assert row["added"] == pytest.approx(added)
+        lost = report["tightness"]["lost_per_example"]
+        half = lost["function-space, half conditioned"]
+        assert lost["function-space"]["4"] > lost["function-space"]["10"] > half["10"] > 0
+    elif name == "equivariant_networks":
+        for row, claim in zip(report["networks"].values(), report["goals"], strict=True):
+            assert claim["measured"] == row["ratio"] == pytest.approx(row["emlp"] / row["mlp"])
+    elif name == "pathways":
+        assert report["goals"][0]["measured"] == report["ratios"]["ffc+conv"]
+    else:
+        assert list(report["cases"]) == [case.name for case in SMALL_CASES]
+        for row in report["cases"].values():
+            assert row["seconds"] > 0 and row["residual"] < 1e-8 and "ratio" not in row
+
+
+def test_same_ranges_from_both_paths() -> None:
+    data = Split(train=digits().train.subset(40, seed=0), test=None)
+    options: dict[str, Any] = {"examples": 30, "epochs": 2, "seeds": (0, 1), "samples": 2}
+    report = same_ranges.run(data, CPU, network=SMALL, **options)
+    rotation = report["ranges"]["fast"]["rotation"]
+    assert len(rotation["values"]) == 2 and rotation["unit"] == "degrees"
+    assert rotation["mean"] == pytest.approx(sum(rotation["values"]) / 2)
+    assert len(report["goals"]) == 2
+    assert any("rotation" in line for line in same_ranges.table(report))
+
+
+def test_both_paths_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orbit_training, "SHAPE", (1, 8, 8))
+    data = orbit_training.images(12, None)
+    config = LearnConfig(samples=3, batch_size=6, gradient_batches=0)
+    fast, reference = (parts_of(path, SMALL, data, config, CPU) for path in PATHS.values())
+    for parts in (fast, reference):
+        parts.epoch()
+    assert fast.trainer.epoch == 1
+    assert fast.trainer.config.captured and not reference.trainer.config.captured
+    assert fast.factors() == pytest.approx(reference.factors(), rel=1e-4)
+    first, second = fast.gradient()[0], reference.gradient()[0]
+    torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-3)
+    fast.trainer.epoch = 1000
+    with pytest.raises(AssertionError, match="hyper step"):
+        fast.epoch()
 
 
 # --- reports --------------------------------------------------------------------------------------
@@ -50,15 +172,9 @@ def check_report(report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("measured", "at", "met"),
-    [
-        (1.9, "least", False),
-        (2.0, "least", True),
-        (2.0, "most", True),
-        (2.1, "most", False),
-        (math.nan, "most", False),
-        (math.nan, "least", False),
-    ],
-)
+    [(1.9, "least", False), (2.0, "least", True), (2.0, "most", True), (2.1, "most", False),
+     (math.nan, "most", False), (math.nan, "least", False)],
+)  # fmt: skip
 def test_a_goal_is_met_or_not(measured: float, at: Any, met: bool) -> None:
     found = timing.goal("speed", measured, 2.0, at=at, unit="times as fast")
     assert found["met"] is met
@@ -78,8 +194,7 @@ def test_reports_of_several_devices_lie_side_by_side(
     assert written == ["evidence-nvidia-h200.json", "evidence-x86-64-2-threads.json"]
     timing.publish(gpu, Namespace(out=tmp_path / "one.json", json=True), "a table")
     assert json.loads((tmp_path / "one.json").read_text(encoding="utf-8")) == gpu
-    printed = capsys.readouterr().out
-    assert printed.startswith("a table\na table\n{") and printed.count("a table") == 2
+    assert capsys.readouterr().out.startswith("a table\na table\n{")
 
 
 def test_recorded_results_are_called_after_their_device() -> None:
@@ -89,123 +204,94 @@ def test_recorded_results_are_called_after_their_device() -> None:
         assert timing.file_name(json.loads(path.read_text(encoding="utf-8"))) == path.name
 
 
-def test_every_benchmark_is_known_by_name() -> None:
-    found = importlib.import_module("benchmarks.__main__").BENCHMARKS
-    assert {"evidence", "lie_derivative", "orbit_training", "warp"} <= found.keys()
+# --- bases and the public tool --------------------------------------------------------------------
 
 
-# --- training and evidence ------------------------------------------------------------------------
+def worker(folder: Path, body: str) -> Path:
+    """A stand-in for the tool: a script that says it is ready, then this."""
+    path = folder / "worker.py"
+    ready = "import json, sys, time\nprint('ready', flush=True)\n"
+    path.write_text(f"{ready}{body}\n", encoding="utf-8")
+    return path
 
 
-def test_orbit_training_by_both_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orbit_training, "SHAPE", (1, 8, 8))
-    report = orbit_training.run(24, 0, CPU, networks=[SMALL], samples=2)
-    check_report(report)
-    row = report["networks"][SMALL]
-    assert list(row["times_faster"]) == PARTS
-    assert list(row["epochs"]) == ["fast", "reference"]
-    assert row["epochs"]["fast"]["epoch"] == 1.0
-    assert "seconds" not in row  # absolute times are for GPUs
-    assert "full" in orbit_training._table(report)
-
-
-def test_seconds_and_bytes_on_an_h200_have_goals() -> None:
-    parts = {"epoch": 0.08, "factors": 0.4, "gradient": 0.9, "full": 1.3}
-    row = {
-        "seconds": {"fast": parts, "reference": parts},
-        "peak_bytes": {name: {"epoch": 1e9, "gradient": 1.3e9} for name in PATHS},
-        "times_faster": dict.fromkeys(parts, 1.0),
+def test_cases_have_the_published_ranks_and_are_there_once() -> None:
+    assert len(BY_NAME) == len(CASES)
+    published = {
+        (group, text.replace(",0)", ")")): rank
+        for groups in PUBLISHED_RANKS.values()
+        for group, row in groups.items()
+        for text, rank in row.items()
     }
-    report: dict[str, Any] = {
-        "device": "cuda",
-        "device_name": "NVIDIA H200",
-        "data": "random images",
-        "examples": 60_000,
-        "samples": 31,
-        "batch": 1000,
-        "networks": {"mlp": row},
-    }
-    report["goals"] = orbit_training._goals(report)
-    found = {each["what"]: each["met"] for each in report["goals"]}
-    assert found["mlp, epoch"] and found["mlp, memory"] and not found["mlp, full"]
-    table = orbit_training._table(report)
-    assert "1.3000 s" in table and "1.30 GB" in table
-    fewer = orbit_training._goals({**report, "examples": 1000})
-    assert [each["unit"] for each in fewer] == ["times as fast"] * 2
+    known = [published.get((case.group, case.name.split()[-1])) for case in CASES]
+    assert sum(rank is not None for rank in known) > 20
+    assert all(rank in (None, case.rank) for rank, case in zip(known, CASES, strict=True))
 
 
-def test_both_paths_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orbit_training, "SHAPE", (1, 8, 8))
-    data = orbit_training.images(12, None)
-    config = LearnConfig(samples=3, batch_size=6, gradient_batches=0)
-    fast, reference = (parts_of(path, SMALL, data, config, CPU) for path in PATHS.values())
-    for parts in (fast, reference):
-        parts.epoch()
-    assert fast.trainer.epoch == 1
-    assert fast.trainer.config.captured and not reference.trainer.config.captured
-    assert fast.factors() == pytest.approx(reference.factors(), rel=1e-4)
-    first, second = fast.gradient()[0], reference.gradient()[0]
-    torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-3)
+def test_nothing_is_remembered_between_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    solve = solving.solve
+
+    def counted(group: Any, atoms: Any, **options: Any) -> Any:
+        assert not solving._known
+        calls.append(atoms)
+        return solve(group, atoms, **options)
+
+    monkeypatch.setattr(solving, "solve", counted)
+    basis.ours(SMALL_CASES[0], 2)
+    assert len(calls) == 3
+    with pytest.raises(RuntimeError, match="rank 15, but it is 14"):
+        basis.ours(SMALL_CASES[0]._replace(rank=14), 0)
 
 
-def test_an_epoch_with_a_hyper_step_is_noticed() -> None:
-    data = orbit_training.images(12, None)
-    parts = parts_of(PATHS["fast"], SMALL, data, LearnConfig(samples=2), CPU)
-    parts.trainer.epoch = 1000
-    with pytest.raises(AssertionError, match="hyper step"):
-        parts.epoch()
+def test_ratios_of_a_tool_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "print('noise'); print(json.dumps(dict(rank=1, seconds=2.0, words=sys.argv[1:])))"
+    monkeypatch.setattr(peer, "__defaults__", (worker(tmp_path, said),))
+    case = BY_NAME["SU(3) T(4,1)"]
+    assert peer(case, sys.executable, 30.0)["words"] == ["SU(3)", "4", "1", "5.0"]
+    basis.main(["--case", "SO(3) T(3)", "--rounds", "0", "--out", str(tmp_path / "one.json"),
+                "--peer", sys.executable])  # fmt: skip
+    written = json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))
+    (row,) = written["cases"].values()
+    assert row["ratio"] == pytest.approx(2.0 / row["seconds"]) and not row["is_bound"]
+    assert [each["goal"] for each in written["goals"]] == [100.0]
 
 
-def test_same_ranges_from_both_paths() -> None:
-    whole = digits()
-    small = Split(train=whole.train.subset(40, seed=0), test=None)
-    options = {"examples": 30, "epochs": 2, "seeds": (0, 1), "network": SMALL, "samples": 2}
-    report = same_ranges.run(small, CPU, **options)  # type: ignore[arg-type]
-    assert list(report["ranges"]) == ["fast", "reference"]
-    rotation = report["ranges"]["fast"]["rotation"]
-    assert len(rotation["values"]) == 2 and rotation["unit"] == "degrees"
-    assert rotation["mean"] == pytest.approx(sum(rotation["values"]) / 2)
-    assert len(report["goals"]) == 2
-    assert any("rotation" in line for line in same_ranges.table(report))
+ENDED = """
+for seconds in (1.5, 0.01):
+    print(json.dumps(dict(seconds=seconds, rank=15)), flush=True)
+time.sleep(60)"""
+ANSWERS: dict[str, tuple[str, float, dict[str, Any], float | None, bool]] = {
+    "does not end": ("time.sleep(60)", 0.2, {"at_least": 0.2}, 20.0, True),
+    # The limit is for the first solve: repetitions that it cuts off make nothing slower.
+    "ended before": (ENDED, 1.0, {"seconds": 0.01, "rank": 15, "solves": 2}, 1.0, False),
+    "fails": ("raise ValueError('big')", 30.0, {"failed": "ValueError: big"}, None, False),
+}  # fmt: skip
 
 
-def test_ranges_that_differ_miss_their_goal() -> None:
-    def row(degrees: float, scale: float) -> same_ranges.Row:
-        return {"rotation": {"mean": degrees}, "scale_x": {"mean": scale}}
-
-    goals = same_ranges._goals({"fast": row(170, 0.0), "reference": row(177, 0.01)})
-    assert {each["unit"]: each["met"] for each in goals} == {"degrees": False, "": True}
-
-
-def test_evidence_in_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "SAMPLES": 2,
-        "SHAPE": (1, 8, 8),
-        "RECIPE": {SMALL: 8},
-        "GOALS": {SMALL: evidence.GOALS["mlp"]},
-        "BESIDE_PEERS": SMALL,
-    }.items():
-        monkeypatch.setattr(evidence, name, value)
-    monkeypatch.setattr(peers, "_PEERS", (("absent", missing_peer),))
-    report = evidence.run(16, 0, CPU)
-    check_report(report)
-    row = report["evidence_over_epoch"][SMALL]
-    assert set(evidence.COLUMNS) <= row.keys()
-    assert row["full"] == pytest.approx(row["factors"] + row["gradient"])
-    assert math.isfinite(report["peers"]["isotropy"]["log_evidence"])
-    assert report["peers"]["absent"] == "missing: not installed"
-    assert "recipe, kfac-mc" in evidence._table(report)
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_tool_is_compared_by_what_it_answers(answer: str, tmp_path: Path) -> None:
+    body, limit, wanted, ratio, is_bound = ANSWERS[answer]
+    theirs = peer(SMALL_CASES[0], sys.executable, limit, worker(tmp_path, body))
+    assert theirs == wanted
+    row = compared({"seconds": 0.01}, theirs)
+    goals = goals_of(SMALL_CASES[:1], {SMALL_CASES[0].name: row})
+    if ratio is None:
+        assert row["ratio"] is None and goals == []
+        return
+    assert (row["ratio"], row["is_bound"]) == (pytest.approx(ratio), is_bound)
+    assert ("at least" in goals[0]["what"]) is is_bound
 
 
-def missing_peer(*_: object) -> Any:
-    raise ImportError("not installed")
-
-
-def test_a_slower_peer_meets_the_goal() -> None:
-    epochs = {"mlp": 2.0, "cnn": 9.0}
-    steps = {name: dict.fromkeys(evidence.COLUMNS, each) for name, each in epochs.items()}
-    beside = {"laplace-torch": {"over_isotropy": 1.2}, "curvlinops": "missing: not installed"}
-    found = {each["what"]: each["met"] for each in evidence.goals(steps, beside)}
-    assert found["evidence step, mlp, full"] and not found["evidence step, cnn, recipe"]
-    assert found["pass one without augmentation against laplace-torch"]
-    assert not any("curvlinops" in what for what in found)
+def test_a_tool_that_is_missing_and_a_case_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "worker.py"
+    path.write_text("import no_such_library\n", encoding="utf-8")
+    with pytest.raises(RuntimeError, match="No module named 'no_such_library'"):
+        peer(SMALL_CASES[0], sys.executable, 30.0, path)
+    short = ["--peer", sys.executable, "--peer-limit", "5"]
+    for words, told in ((["--case", "SO(99)"], "SO(99)"), (short, "at least 30")):
+        with pytest.raises(SystemExit):
+            basis.main(words)
+        assert told in capsys.readouterr().err

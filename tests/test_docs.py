@@ -24,7 +24,6 @@ from oracles.dense_ggn import dense_ggn_blocks, softmax_curvature
 from test_architecture import OPEN_TO_ALL, ROOMS
 from torch import nn
 
-import isotropy
 from isotropy.cli.main import cli
 from isotropy.curvature import layer_rules
 from isotropy.curvature.kfac import KFAC
@@ -215,7 +214,7 @@ class GainTwice(nn.Module):
 @pytest.mark.parametrize("samples", [1, 3])
 def test_own_layer_rule_is_exact(samples: int, own_rules: None) -> None:
     module = script(ROOT / "docs/gallery/own_layer_rule.py")
-    isotropy.register_rule(module.Gain, module.GainRule())
+    layer_rules.register_rule(module.Gain, module.GainRule())
     torch.manual_seed(0)
     network = GainTwice(module.Gain(4)).double()
     rows = torch.randn(5 * samples, 4, dtype=torch.float64)

@@ -11,7 +11,7 @@ import pytest
 from layer_records import ROOT, record, write_rows
 
 from isotropy.checks import CallerError
-from isotropy.experiments.series import read_rows
+from isotropy.experiments.runner import read_rows
 
 KEPT = Path("layer-equivariance") / "rows.jsonl"
 

@@ -5,6 +5,11 @@ import tempfile
 from contextlib import suppress
 
 import torch
+from isotropy.networks.export.transforms import (
+    as_torchvision,
+    augmentation_from_law,
+    export_model,
+)
 
 import isotropy
 from isotropy.data.readers import digits
@@ -20,16 +25,16 @@ def main(epochs: int = 20, examples: int = 500) -> dict[str, float]:
     model, images, differences = result.model, train.inputs[:8], {}
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         law = json.loads(json.dumps(model.augmentation.law()))  # as in augmentation.json
-        again = isotropy.augmentation_from_law(law, shape=images.shape[1:])
+        again = augmentation_from_law(law, shape=images.shape[1:])
         noise = model.noise(len(images))
         differences["json"] = again(images, noise) - model.augmentation(images, noise)
         # A program without this library, the same copies of every image in it.
         file, draw = f"{folder}/model.pt2", torch.Generator()
-        isotropy.export_model(model, images, file, generator=draw.manual_seed(1))
+        export_model(model, images, file, generator=draw.manual_seed(1))
         noise = model.noise(1, generator=draw.manual_seed(1)).expand(len(images), -1, -1)
         differences["program"] = torch.export.load(file).module()(images) - model(images, noise)
         with suppress(isotropy.CallerError):  # torchvision may be missing; one copy of each image
-            transform = isotropy.as_torchvision(model.augmentation)
+            transform = as_torchvision(model.augmentation)
             noise = transform.noise(len(images))
             moved = model.augmentation(images, noise[:, None])[:, 0]
             differences["torchvision"] = transform.move(images, noise) - moved

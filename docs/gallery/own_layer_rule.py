@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 
 import isotropy
+from isotropy.curvature.blocks import DenseRoots
+from isotropy.curvature.layer_rules import LayerRule, register_rule
 from isotropy.data.readers import digits
 
 
@@ -16,7 +18,7 @@ class Gain(nn.Module):
         return self.gain * inputs
 
 
-class GainRule(isotropy.LayerRule):
+class GainRule(LayerRule):
     parameters = ("gain",)
 
     def reduce_gradient(self, module, inputs, gradient, copies):  # (directions, batch·copies, …)
@@ -24,11 +26,11 @@ class GainRule(isotropy.LayerRule):
 
     def roots(self, module, uses):  # one use for each call of the layer in a forward pass
         rows = torch.stack([use.gradient for use in uses]).sum(0)
-        return {"gain": isotropy.DenseRoots(rows.flatten(0, 1))}  # the exact block, H = Σ rowᵀ row
+        return {"gain": DenseRoots(rows.flatten(0, 1))}  # the exact block, H = Σ rowᵀ row
 
 
 def main(epochs: int = 80, examples: int = 2000) -> isotropy.LearnResult:
-    isotropy.register_rule(Gain, GainRule())
+    register_rule(Gain, GainRule())
     layers = nn.Flatten(), nn.Linear(784, 100), nn.Tanh(), Gain(100), nn.Linear(100, 10)
     train = digits().train.subset(examples, seed=0)
     return isotropy.learn(nn.Sequential(*layers), train, config=isotropy.LearnConfig(epochs=epochs))

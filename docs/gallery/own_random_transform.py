@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import isotropy
+from isotropy.symmetry.actions.finite import RandomTransform
 
 
 class Gain(nn.Module):
@@ -29,7 +30,7 @@ def main(epochs: int = 80, examples: int = 300) -> dict[str, tuple[float, float]
     config, learned = isotropy.LearnConfig(epochs=epochs), {}
     for name, label in {"angle": inputs.prod(1) > 0, "length": inputs.norm(dim=1) > 1}.items():
         gain = Gain(0.3)
-        action = isotropy.RandomTransform(gain, "gain", "an example is multiplied by a number")
+        action = RandomTransform(gain, "gain", "an example is multiplied by a number")
         result = isotropy.learn(network, (inputs, label.long()), actions=action, config=config)
         learned[name] = (result.symmetries[0].high, abs(gain.size.item()))
     return learned

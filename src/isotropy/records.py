@@ -9,7 +9,8 @@ leaves the last good version. A run folder holds
     augmentation.json        the learned ranges with units
     result.json, samples.npz, report.html     when the run has ended
 
-What every JSON record begins with: what was asked, and what the result was made with.
+Every record begins with the same entries (`record_head`): what was asked, and what the result was
+made with.
 """
 
 from __future__ import annotations

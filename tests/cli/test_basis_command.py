@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from learn_runs import assert_one_sentence, run_here
+from learn_runs import run_here
 
 from isotropy.bases import solving
 from isotropy.cli import basis as command
 from isotropy.cli.main import cli
-from isotropy.experiments import rank_tables
-from isotropy.experiments.rank_tables import PUBLISHED_RANKS
+from isotropy.experiments import thesis_bases
+from isotropy.experiments.thesis_bases import PUBLISHED_RANKS
 from isotropy.symmetry.groups.catalogue import GROUPS
 
 Capture = pytest.CaptureFixture[str]
@@ -117,7 +117,7 @@ def test_blanks_are_marked_and_all_tables_are_meant(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"A.1": {"Z(2)": {"T(2)": 2, "T(3)": None}}, "A.4": {"SO(2)": {"T(2)": 2}}}
-    for module in (command, rank_tables):
+    for module in (command, thesis_bases):
         monkeypatch.setattr(module, "PUBLISHED_RANKS", small)
     finished = run_here(capsys, "basis", "--table")
     assert finished.status == 0 and "Z(2) T(3)" in finished.stderr
@@ -129,44 +129,13 @@ def test_blanks_are_marked_and_all_tables_are_meant(
 
 def test_a_mismatch_fails(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"A.4": {"SO(3)": {"T(4)": 4}}}
-    for module in (command, rank_tables):
+    for module in (command, thesis_bases):
         monkeypatch.setattr(module, "PUBLISHED_RANKS", wrong)
     for words in ((), ("--json",)):
         finished = run_here(capsys, "basis", "--table", "A.4", "--quiet", *words)
         assert finished.status == 1
         assert "Table A.4, SO(3) T(4): 3, published 4" in finished.stderr
     assert json.loads(finished.stdout)["mismatches"]
-
-
-# -- mistakes ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "culprit"),
-    [
-        ((), "--group"),
-        (("--group", "SO(3)"), "--rep"),
-        (("--rep", "V"), "--group"),
-        (("--group", "SO(3)", "--rep", "V >> *V"), "position"),
-        (("--group", "SO(three)", "--rep", "V"), "SO"),
-        (("--group", "SQ(3)", "--rep", "V"), "SQ"),
-        (("--group", "SO(0)", "--rep", "V"), "SO"),
-        (("--group", "SU(2)", "--rep", "P"), "pseudoscalar"),
-        (("--group", "SO(3)", "--rep", "T(30)", "--quiet"), "GB allowed"),
-        (("--group", "SO(3)", "--rep", "V", "--picture", "p.gif"), "p.gif"),
-        (("--group", "SO(3)", "--rep", "V", "--picture", "p.svg", "--rank-only"), "--picture"),
-        (("--group", "SO(3)", "--rep", "V", "--device", "cuda"), "--device"),
-        (("--table", "--group", "SO(3)"), "--group"),
-        (("--table", "A.9"), "A.9"),
-        (("--table", "--picture", "p.svg"), "--picture"),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    folder: Path, capsys: Capture, words: tuple[str, ...], culprit: str
-) -> None:
-    finished = run_here(capsys, "basis", *words)
-    assert_one_sentence(finished, culprit)
-    assert not Path("runs").exists()
 
 
 def test_help_names_the_groups() -> None:

@@ -1,6 +1,7 @@
 """Every mistake of a caller ends with status 2 and one sentence that names the culprit.
 
-Cases are data: what is made in an empty folder, what is typed, and what the sentence must name.
+Cases are data: what is made in an empty folder, what is typed, and what the sentence must name. The
+cases of all commands are here; those that commands share, such as bad data, are tried with `learn`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from learn_runs import (
@@ -25,7 +27,8 @@ from learn_runs import (
     run_process,
 )
 
-from isotropy.cli.main import main
+import isotropy
+from isotropy.cli.main import cli, main
 
 IMAGES, LABELS = bars()
 FEATURES = np.random.default_rng(0).random((60, 4), dtype=np.float32)
@@ -168,13 +171,19 @@ def exits():
 def number(shape, outputs):
     return 3
 
+def pooled():
+    return torch.nn.Sequential(torch.nn.Conv2d(1, 3, 3), torch.nn.Flatten())
+
 def lonely(outputs):
     return torch.nn.Linear(64, outputs)
 
 constant = 3
 """
 
-BAD_OPTIONS: dict[str, tuple[list[str], tuple[str, ...]]] = {
+Mistakes = dict[str, tuple[list[str], tuple[str, ...]]]
+"""By name: what is typed, and what the sentence must name."""
+
+BAD_OPTIONS: Mistakes = {
     # numbers
     "zero samples": (["--samples", "0"], ("samples", "got 0")),
     "negative samples": (["--samples", "-2"], ("samples", "got -2")),
@@ -240,29 +249,154 @@ BAD_OPTIONS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "out is a file": (["--out", "bars.npz"], ("bars.npz", "File exists")),
     "out holds a run": (["--out", "ran"], ("'ran'", "--resume")),
     "test alone": (["--test", "bars.npz"], ("--test",)),
+    "unknown timm network": (["--model", "timm:no-such"], ("timm",)),
+    # what comes before a run, beside and after it
+    "unknown screening": (["--screen", "last"], ("--screen", "'last'")),
+    "screening, then a word": (["--screen", "bars.npz"], ("--screen", "bars.npz")),
+    "screening over a run": (["--quiet", "--screen", "--out", "ran"], ("'ran'", "--resume")),
+    "screening below a file": (["--quiet", "--screen", "--out", "bars.npz/run"], ("Not a",)),
+    "screening without epochs": (["--screen", "--epochs", "0"], ("epochs", "got 0")),
+    "screening first, bad cap": (["--screen", "first", "--cap", "spin=3"], ("'spin'",)),
+    "unknown curvature": (["--curvature", "kfac-gnn"], ("--curvature", "'kfac-gnn'")),
+    "unknown fallback": (["--fallback", "ignore"], ("--fallback", "'ignore'")),
+    "unknown distribution": (["--distribution", "normal"], ("--distribution", "'normal'")),
+    "negative verdicts": (["--verdicts", "-1"], ("--verdicts", "-1")),
+    "unknown finite action": (["--generators", "horizontal flip"], ("'horizontal flip'",)),
+    "an element by its name": (["--generators", "turn_90"], ("'turn_90'",)),
+    "range of a flip that is not there": (
+        ["--objective", "fixed", "--range", "horizontal_flip=0.5"], ("'horizontal_flip'",)),
+}  # fmt: skip
+BAD_PROFILES: Mistakes = {
+    "unknown generator": (["--generator", "rotaton"], ("'rotaton'", "did you mean 'rotation'?")),
+    "generator not among those": (["--generators", "scale_x"], ("generator 'rotation'", "scale_x")),
+    "two amounts": (["--amounts", "0,1"], ("amounts", "three or more", "[0.0, 1.0]")),
+    "amounts in words": (["--amounts", "0,some,all"], ("--amounts", "'0,some,all'")),
+    "negative amounts": (["--amounts=-90,0,90"], ("amounts", "at least 0")),
+    "no amounts": (["--amounts", ""], ("--amounts",)),
+    "unknown kind": (["--curvatures", "kfac-ggn,kfac-gnn"], ("'kfac-gnn'",)),
+    "no kind": (["--curvatures", ""], ("curvature ''",)),
+    "no kind that works": (["--model", "nets.py:without_rule"], ("layer '1'", "PReLU")),
+    "network does not fit": (["--model", "nets.py:too_wide"], ("(1, 8, 8)",)),
+    "zero samples": (["--samples", "0"], ("samples", "got 0")),
+    "an option of learn": (["--screen"], ("--screen",)),
+    "out holds a run": (["--out", "ran"], ("'ran'", "already holds a run")),
+    "out below a file": (["--out", "bars.npz/run"], ("bars.npz/run", "Not a directory")),
 }
+BAD_RELAXATIONS: Mistakes = {
+    "unknown pathway": (["--pathways", "conf"], ("pathway", "did you mean 'conv'?")),
+    "pathway twice": (["--pathways", "conv,conv"], ("each once",)),
+    "no pathway": (["--pathways", ""], ("pathway",)),
+    "group without use": (["--group", "C(4)"], ("group", "add gconv")),
+    "group not on the grid": (["--pathways", "conv,gconv", "--group", "C(3)"], ("C(3)", "grid")),
+    "task without quadrants": (["--data", "digits", "--task", "digit"], ("--task", "quadrants")),
+    "digits without quadrants": (["--data", "digits", "--digits", "m"], ("--digits", "--data")),
+    "variant of quadrants": (["--variant", "rotated"], ("--variant rotated", "--data digits")),
+    "test of quadrants": (["--test", "bars.npz"], ("--test",)),
+    "missing digits": (["--digits", "gone"], ("gone",)),
+    "not images": (["--data", "rows.npz"], ("rows", "expected images")),
+    "odd size": (["--image-size", "30"], ("30", "32")),
+    "unknown task": (["--task", "digits"], ("--task",)),
+    "no width": (["--width", "0"], ("--width",)),
+    "width of another network": (["--model", "resnet"], ("--width 1", "--model resnet:1")),
+    "resume from nowhere": (["--resume", "gone"], ("'gone'", "not a run folder")),
+    "no epochs": (["--epochs", "0"], ("epochs",)),
+    "curvature": (["--curvature", "diagonal-ggn"], ("kfac-ggn", "diagonal-ggn")),
+    "subset": (["--subset", "1"], ("--subset", "at least 2")),
+    "out holds a run": (["--out", "ran"], ("'ran'", "already holds a run")),
+    "out below a file": (["--out", "bars.npz/run"], ("bars.npz/run",)),
+}
+POOLED = ["--model", "nets.py:pooled"]
+BAD_MEASUREMENTS: Mistakes = {
+    "unknown network": (["--model", "cnnn"], ("'cnnn'", "did you mean 'cnn'?")),
+    "twice the same name": (
+        [*POOLED, *POOLED], ("two networks are called 'pooled'", "--model second=nets.py:pooled")),
+    "no run folder": (["--model", "gone/run"], ("'gone/run'",)),
+    "folder without a run": (["--model", "other"], ("'other'", "not a run folder")),
+    "unknown generator": ([*POOLED, "--generators", "rotaton"], ("did you mean 'rotation'?",)),
+    "unknown split": ([*POOLED, "--split", "valid"], ("--split", "'valid'")),
+    "split twice": ([*POOLED, "--split", "test,test"], ("--split", "'test,test'")),
+    "the data themselves": (
+        [*POOLED, "--ood", "scaled", "--variant", "scaled"], ("--ood scaled", "another variant")),
+    "unknown variant": ([*POOLED, "--ood", "turned"], ("--ood", "'turned'")),
+    "no examples": ([*POOLED, "--examples", "0"], ("--examples",)),
+    "no probes": ([*POOLED, "--probes", "0"], ("--probes",)),
+    "unknown interpolation": ([*POOLED, "--interpolation", "cubic"], ("--interpolation",)),
+    "missing data": ([*POOLED, "--data", "gone.npz"], ("gone.npz", "found nothing")),
+    "out holds a run": ([*POOLED, "--out", "ran"], ("'ran'", "already holds a run")),
+    "out below a file": ([*POOLED, "--out", "bars.npz/run"], ("bars.npz/run", "Not a directory")),
+    "an option of learn": ([*POOLED, "--epochs", "3"], ("--epochs",)),
+    "no network": ([], ("--model", "run folder", "FILE.py:factory")),
+}  # fmt: skip
+SO3 = ["--group", "SO(3)", "--rep", "V"]
+BAD_BASES: Mistakes = {
+    "nothing": ([], ("--group",)),
+    "no representation": (["--group", "SO(3)"], ("--rep",)),
+    "no group": (["--rep", "V"], ("--group",)),
+    "broken words": ([*SO3, "--rep", "V >> *V"], ("position",)),
+    "size in words": ([*SO3, "--group", "SO(three)"], ("SO",)),
+    "unknown group": ([*SO3, "--group", "SQ(3)"], ("SQ",)),
+    "no dimension": ([*SO3, "--group", "SO(0)"], ("SO",)),
+    "no pseudoscalar": (["--group", "SU(2)", "--rep", "P"], ("pseudoscalar",)),
+    "too large": ([*SO3, "--rep", "T(30)"], ("GB allowed",)),
+    "unknown picture": ([*SO3, "--picture", "p.gif"], ("p.gif",)),
+    "picture of a rank": ([*SO3, "--picture", "p.svg", "--rank-only"], ("--picture",)),
+    "another device": ([*SO3, "--device", "cuda"], ("--device",)),
+    "table and group": (["--table", "--group", "SO(3)"], ("--group",)),
+    "unknown table": (["--table", "A.9"], ("A.9",)),
+    "table and picture": (["--table", "--picture", "p.svg"], ("--picture",)),
+    "out holds a run": ([*SO3, "--out", "ran"], ("'ran'", "already holds a run")),
+}
+NO_VERDICTS = FAST[: FAST.index("--verdicts")]
+BARS = ("--data", "bars.npz")
+COMMANDS: dict[str, tuple[tuple[str, ...], Mistakes]] = {
+    "": ((), {"unknown command": (["lern"], ("lern",)), "unknown option": (["--jsn"], ("--jsn",))}),
+    "learn": ((*BARS, *FAST), BAD_OPTIONS),
+    "profile": ((*BARS, *NO_VERDICTS, "--epochs", "1", "--amounts", "0,90,180",
+                 "--curvatures", "kfac", "--quiet"), BAD_PROFILES),
+    "relax": (("--device", "cpu", "--epochs", "1", "--width", "1", "--subset", "8", "--quiet"),
+              BAD_RELAXATIONS),
+    "measure": ((*BARS, "--device", "cpu", "--examples", "6", "--no-layers", "--no-finite",
+                 "--generators", "rotation", "--quiet"), BAD_MEASUREMENTS),
+    "basis": (("--quiet",), BAD_BASES),
+}  # fmt: skip
+"""How each command starts, and what is typed after it."""
 
 
-@pytest.mark.parametrize(("words", "named"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
-def test_bad_options(
-    words: list[str], named: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "name"), [(each, name) for each, (_, bad) in COMMANDS.items() for name in bad]
+)
+def test_mistakes(
+    command: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bars_file(folder)
+    np.savez("rows.npz", x=FEATURES, y=LABELS)
     Path("nets.py").write_bytes(MODEL_FILE)
     Path("broken.py").write_text("def make(:")
     Path("other").mkdir()
     Path("ran").mkdir()
     Path("ran/checkpoint.safetensors").write_bytes(b"precious")
-    data = [] if words[0] == "--test" else ["--data", "bars.npz"]
-    assert_one_sentence(run_here(capsys, "learn", *data, *FAST, *words), *named)
+    start, mistakes = COMMANDS[command]
+    words, named = mistakes[name]
+    if command == "learn" and words[0] == "--test":
+        start = FAST
+    assert_one_sentence(run_here(capsys, *filter(None, [command]), *start, *words), *named)
     assert not Path("runs").exists()
-    assert Path("ran/checkpoint.safetensors").read_bytes() == b"precious"
+    assert [path.read_bytes() for path in Path("ran").iterdir()] == [b"precious"]
 
 
-def test_timm_is_asked_for_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bars_file(folder)
-    finished = run_here(capsys, "learn", "--data", "bars.npz", *FAST, "--model", "timm:no-such")
-    assert_one_sentence(finished, "timm")
+@pytest.mark.parametrize("command", cli.commands)
+def test_help_lists_every_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    finished = run_here(capsys, command, "--help")
+    assert finished.status == 0 and finished.stderr == ""
+    for parameter in cli.commands[command].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.opts[0] in finished.stdout
+    assert command in run_here(capsys, "-h").stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    finished = run_here(capsys, "--version")
+    assert finished.status == 0 and finished.stdout.strip().endswith(isotropy.__version__)
 
 
 def test_subset_of_one_class(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,11 +409,6 @@ def test_test_set_of_another_shape(folder: Path, capsys: pytest.CaptureFixture[s
     good, other = bars_file(folder), bars_file(folder, "other.npz", size=9)
     finished = run_here(capsys, "learn", "--data", good, "--test", other, *FAST)
     assert_one_sentence(finished, "other", "(1, 9, 9)")
-
-
-@pytest.mark.parametrize("words", [["lern"], ["--jsn"]], ids=["command", "option"])
-def test_unknown_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert_one_sentence(run_here(capsys, *words), words[0])
 
 
 def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -407,7 +536,7 @@ def test_full_disk_loses_nothing(
 ) -> None:
     """The disk fills up while the run saves itself; with room again, it is resumed."""
     bars_file(folder)
-    monkeypatch.setattr("isotropy.workflows.learning.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
     room = [6]  # writes until the disk is full: config, then history and checkpoint, three times
     fsync = os.fsync
 

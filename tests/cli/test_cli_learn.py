@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,11 @@ from learn_runs import (
     run_here,
     run_process,
 )
-from rich.console import Console
 from safetensors.torch import load_file
 
 import isotropy
-from isotropy.cli.learn import learn_command
-from isotropy.cli.progress import LearnDisplay, reading
-from isotropy.evidence.settings import OBJECTIVES, LearnConfig
-from isotropy.evidence.training import EpochRecord
-from isotropy.networks.averaging.augmentations import Symmetry, UniformRanges
-from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS, affine
-from isotropy.workflows.learning import LearnProgress
+from isotropy.evidence.settings import OBJECTIVES
+from isotropy.symmetry.actions.images import LILA_GENERATORS
 
 Capture = pytest.CaptureFixture[str]
 MODEL_FILE = """
@@ -105,19 +97,6 @@ def test_json_is_one_object_with_the_promised_fields(plain_run: Path) -> None:
     assert json.loads((plain_run / "run" / "result.json").read_text()) == record
 
 
-def test_json_symmetries_have_name_kind_ends_and_unit(plain_run: Path) -> None:
-    symmetries = json.loads((plain_run / "stdout").read_text())["symmetries"]
-    assert [symmetry["name"] for symmetry in symmetries] == list(LILA_GENERATORS)
-    for symmetry in symmetries:
-        assert list(symmetry) == ["name", "kind", "low", "high", "unit", "interval"]
-        assert symmetry["interval"] is None, "without a search there is none"
-        assert symmetry["kind"] == "range"
-        assert symmetry["low"] == -symmetry["high"] < 0
-        assert symmetry["unit"] == GENERATORS[symmetry["name"]].unit
-    saved = json.loads((plain_run / "run" / "augmentation.json").read_text())
-    assert saved["symmetries"] == symmetries
-
-
 def test_run_folder_holds_what_it_says(plain_run: Path) -> None:
     run = plain_run / "run"
     assert {path.name for path in run.iterdir()} == {
@@ -158,13 +137,6 @@ def test_words_instead_of_json(folder: Path, capsys: Capture) -> None:
     path = Path(report.removeprefix("Report: "))
     assert path.is_file() and path.parts[0] == "runs"
     assert path.parent.name.startswith("learn-bars-original-laplace-0-")
-
-
-def test_quiet_says_nothing(folder: Path, capsys: Capture) -> None:
-    start = ("learn", "--data", "bars.npz", *FAST, "--generators", "rotation", "--out", "run")
-    finished = run_here(capsys, *start, "--quiet", "--json")
-    assert finished.stderr == ""
-    assert finished.record["samples"] == 2
 
 
 def test_two_runs_at_once_have_folders_of_their_own(
@@ -211,11 +183,6 @@ def test_cap_bounds_what_is_learned(folder: Path, capsys: Capture) -> None:
     assert 0 < capped["symmetries"][0]["high"] <= 1 + 1e-6
 
 
-def test_generators_are_those_asked_for(folder: Path, capsys: Capture) -> None:
-    record = learn(capsys, "--generators", "scale, shear_x")
-    assert [symmetry["name"] for symmetry in record["symmetries"]] == ["scale", "shear_x"]
-
-
 def test_subset_and_image_size(folder: Path, capsys: Capture) -> None:
     record = learn(capsys, "--subset", "20", "--image-size", "6", "--batch-size", "7")
     assert record["train_examples"] == 20 and record["test_examples"] == 12
@@ -231,11 +198,6 @@ def test_test_data_is_only_scored(folder: Path, capsys: Capture) -> None:
     other = bars_file(folder, "other.npz", count=20, seed=8)
     again = learn(capsys, "--test", other, "--out", "again")
     assert again["log_evidence"] == record["log_evidence"]
-
-
-def test_variant_knows_its_truth(folder: Path, capsys: Capture) -> None:
-    learn(capsys, "--variant", "rotated")
-    assert json.loads(Path("run/config.json").read_text())["truth"] == {"rotation": 180.0}
 
 
 def test_embedded_digits_are_the_default(folder: Path, capsys: Capture) -> None:
@@ -338,111 +300,3 @@ def test_resuming_from_another_folder_with_the_same_words(
     again = run_here(capsys, "learn", "--resume", "../run", *words, "--json").record
     assert again["log_evidence"] == record["log_evidence"]
     assert again["run_folder"] == "../run"
-
-
-# -- help, version, module ---------------------------------------------------------------------
-
-
-def test_help_lists_every_option(capsys: Capture) -> None:
-    finished = run_here(capsys, "learn", "--help")
-    assert finished.status == 0 and finished.stderr == ""
-    for parameter in learn_command.params:
-        assert parameter.opts[0] in finished.stdout
-    assert "--json" in finished.stdout and "FILE.py:factory" in finished.stdout
-    assert "learn" in run_here(capsys, "-h").stdout
-
-
-def test_version(capsys: Capture) -> None:
-    finished = run_here(capsys, "--version")
-    assert finished.status == 0
-    assert finished.stdout.strip().endswith(isotropy.__version__)
-
-
-# -- the display -------------------------------------------------------------------------------
-
-
-def progress_of(epoch: int, **changes: Any) -> LearnProgress:
-    row = EpochRecord(
-        epoch=epoch,
-        train_loss=1.25,
-        train_accuracy=0.5,
-        log_likelihood=None,
-        log_evidence=None,
-        log_evidence_per_example=None,
-        ranges={"rotation": 90.0, "scale_x": 0.02},
-        prior_precision={"all": 1.0},
-        noise=None,
-        test_accuracy=None,
-        test_log_likelihood=None,
-        seconds=2.0,
-    )
-    values = {"log_evidence_per_example": -1.5, "test_accuracy": 0.875, **changes}
-    return LearnProgress(LearnConfig(epochs=40, burn_in=6), row, **values)
-
-
-def display_on(console: Console, truth: dict[str, float], *, quiet: bool = False) -> LearnDisplay:
-    ranges = UniformRanges(affine(("rotation", "scale_x")))
-    display = LearnDisplay(ranges, truth, quiet=quiet)
-    display.console = display.live.console = console
-    return display
-
-
-def shown(truth: dict[str, float], *, terminal: bool, quiet: bool = False) -> str:
-    """What a console shows of one run, without the codes that move its cursor."""
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
-    with display_on(console, truth, quiet=quiet) as display:
-        display.say("a note with [brackets]")
-        for epoch in (1, 2, 3, 4, 5, 39, 40):
-            display(progress_of(epoch))
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
-
-
-def test_terminal_shows_a_table_with_the_truth() -> None:
-    text = shown({"rotation": 180.0}, terminal=True)
-    assert "a note with [brackets]" in text
-    for words in (
-        "epoch 40/40",
-        "±90.0°",
-        "±180.0°",
-        "in the data",
-        "scale_x",
-        "±0.020 log factor",
-    ):
-        assert words in text
-    assert "evidence/example −1.500" in text and "test accuracy 87.5 %" in text
-    assert "learning" in text
-
-
-def test_terminal_without_truth_has_no_column_for_it() -> None:
-    assert "in the data" not in shown({}, terminal=True)
-
-
-def test_burn_in_and_unknown_scores_are_told() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    display = display_on(console, {})
-    table = display._table(progress_of(2, log_evidence_per_example=None, test_accuracy=None))
-    console.print(table)
-    text = console.file.getvalue()
-    assert "burn-in" in text
-    assert "evidence/example –" in text and "test accuracy –" in text
-
-
-def test_elsewhere_every_tenth_of_the_run_is_a_line() -> None:
-    lines = shown({}, terminal=False).splitlines()
-    assert lines[0] == "a note with [brackets]"
-    assert [line.split("  ")[0] for line in lines[1:]] == ["epoch 4/40", "epoch 40/40"]
-    assert "rotation ±90.0°" in lines[1]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_quiet_display_is_empty(terminal: bool) -> None:
-    assert shown({}, terminal=terminal, quiet=True) == ""
-
-
-def test_readings_carry_their_unit() -> None:
-    rotation = Symmetry("rotation", "range", -1.0, 1.0, "degrees")
-    assert reading(rotation, 175.04) == "±175.0°"
-    translation = Symmetry("translation_x", "range", -1.0, 1.0, "fraction of image width")
-    assert reading(translation, 0.25) == "±0.250 fraction of image width"
-    flip = Symmetry("horizontal_flip", "probability", 0.0, 0.5, "probability")
-    assert reading(flip, 0.491) == "p = 0.491"

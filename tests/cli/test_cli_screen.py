@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from learn_runs import FAST, assert_one_sentence, bars_file, outcome, run_here
 
-from isotropy.workflows import learning
+from isotropy.workflows import learning, runs
 
 Capture = pytest.CaptureFixture[str]
 MODEL_FILE = """
@@ -82,11 +82,6 @@ def test_screen_in_words(folder: Path, capsys: Capture) -> None:
     assert truth == {"rotation": 180.0}
 
 
-def test_screen_quietly(folder: Path, capsys: Capture) -> None:
-    finished = run_here(capsys, *START, *TWO, "--screen", "--json", "--quiet")
-    assert finished.stderr == "" and finished.record["command"] == "screen"
-
-
 def test_a_screening_is_not_resumed(folder: Path, capsys: Capture) -> None:
     learn(capsys, *TWO, "--screen")
     assert_one_sentence(run_here(capsys, "learn", "--resume", "run"), "'run'", "no checkpoint")
@@ -125,7 +120,7 @@ def test_resuming_does_not_screen_again(
     """Stopped and resumed: the same start, the same numbers, and the screening still told."""
     words = (*TWO, "--screen", "first")
     run_here(capsys, *START, *words, "--out", "unbroken", "--json")
-    monkeypatch.setattr(learning, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
     whole_epoch = learning.Trainer.run_epoch
 
     def stop_after_two(trainer: Any, test: Any = None) -> Any:
@@ -227,39 +222,3 @@ def test_verdicts_are_made_unless_told_otherwise(folder: Path, capsys: Capture) 
     words = ("learn", "--data", "bars.npz", *FAST[: FAST.index("--verdicts")])
     record = run_here(capsys, *words, "--generators", "rotation", "--json").record
     assert [verdict["name"] for verdict in record["verdicts"]] == ["rotation"]
-
-
-# -- mistakes ------------------------------------------------------------------------------------
-
-MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "unknown screening": (["--screen", "last"], ("--screen", "'last'")),
-    "screening, then a word": (["--screen", "bars.npz"], ("--screen", "bars.npz")),
-    "screening over a run": (["--screen", "--out", "ran"], ("'ran'", "already holds a run")),
-    "screening below a file": (["--screen", "--out", "bars.npz/run"], ("Not a directory",)),
-    "screening without epochs": (["--screen", "--epochs", "0"], ("epochs", "got 0")),
-    "screening an unknown": (["--screen", "--generators", "rotaton"], ("'rotaton'",)),
-    "screening a bad model": (["--screen", "--model", "mpl"], ("'mpl'",)),
-    "screening first, bad cap": (["--screen", "first", "--cap", "spin=3"], ("'spin'",)),
-    "unknown curvature": (["--curvature", "kfac-gnn"], ("--curvature", "'kfac-gnn'")),
-    "unknown fallback": (["--fallback", "ignore"], ("--fallback", "'ignore'")),
-    "unknown distribution": (["--distribution", "normal"], ("--distribution", "'normal'")),
-    "negative verdicts": (["--verdicts", "-1"], ("--verdicts", "-1")),
-    "unknown finite action": (["--generators", "rotation,horizontal flip"], ("'horizontal flip'",)),
-    "an element by its name": (["--generators", "turn_90"], ("'turn_90'",)),
-    "probability below zero": (
-        ["--generators", "horizontal_flip", "--cap", "horizontal_flip=-1"], ("--cap",)
-    ),
-    "range of a flip that is not there": (
-        ["--objective", "fixed", "--range", "horizontal_flip=0.5"], ("'horizontal_flip'",)
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "named"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes(words: list[str], named: tuple[str, ...], folder: Path, capsys: Capture) -> None:
-    Path("ran").mkdir()
-    Path("ran/checkpoint.safetensors").write_bytes(b"precious")
-    start = ("learn", "--data", "bars.npz", *FAST, "--quiet")
-    assert_one_sentence(run_here(capsys, *start, *words), *named)
-    assert not Path("runs").exists()
-    assert {path.name for path in Path("ran").iterdir()} == {"checkpoint.safetensors"}

@@ -14,9 +14,10 @@ WORDS = ("--data", "bars.npz", *FAST, "--generators", "rotation,scale", "--epoch
 PAUSED = """
 import sys, time
 import isotropy.workflows.learning as learning
+import isotropy.workflows.runs as runs
 from isotropy.cli.main import main
 
-learning.CHECKPOINT_SECONDS = 0.0
+runs.CHECKPOINT_SECONDS = 0.0
 whole_epoch = learning.Trainer.run_epoch
 
 def run_epoch(trainer, test=None):
@@ -101,7 +102,7 @@ def test_second_interruption_and_killed_between_writes(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped twice, once between history and checkpoint: still the numbers of one piece."""
-    monkeypatch.setattr("isotropy.workflows.learning.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
     from isotropy import records as checkpoint
 
     save = checkpoint.save_tensors

@@ -11,8 +11,7 @@ import torch
 from learn_runs import assert_one_sentence, bars_file, run_here
 
 from isotropy.checks import CallerError
-from isotropy.cli.measure import measure_command
-from isotropy.cli.measure_inputs import NamedModel, measured_data, named_models
+from isotropy.cli.measure import NamedModel, measured_data, named_models
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS
 
@@ -191,58 +190,8 @@ def test_data_without_a_test_part() -> None:
     assert measured_data({**request, "splits": ("train",)}, Split(data, None)) == {"train": data}
 
 
-def test_help_lists_every_option(capsys: Capture) -> None:
-    finished = run_here(capsys, "measure", "--help")
-    assert finished.status == 0 and finished.stderr == ""
-    for parameter in measure_command.params:
-        assert parameter.opts[0] in finished.stdout
-    for foreign in ("--epochs", "--prior", "--curvature-batch", "--samples"):
-        assert foreign not in finished.stdout
-    assert "measure" in run_here(capsys, "--help").stdout
-
-
-MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "unknown network": (["--model", "cnnn"], ("'cnnn'", "did you mean 'cnn'?")),
-    "twice the same name": (
-        [*POOLED, *POOLED], ("two networks are called 'pooled'", "--model second=nets.py:pooled")
-    ),
-    "no run folder": (["--model", "gone/run"], ("'gone/run'",)),
-    "folder without a run": (["--model", "empty"], ("'empty'", "not a run folder")),
-    "unknown generator": ([*POOLED, "--generators", "rotaton"], ("did you mean 'rotation'?",)),
-    "no generator": ([*POOLED, "--generators", ""], ("generator",)),
-    "unknown split": ([*POOLED, "--split", "valid"], ("--split", "'valid'")),
-    "split twice": ([*POOLED, "--split", "test,test"], ("--split", "'test,test'")),
-    "the data themselves": (
-        [*POOLED, "--ood", "rotated", "--variant", "rotated"], ("--ood rotated", "another variant")
-    ),
-    "unknown variant": ([*POOLED, "--ood", "turned"], ("--ood", "'turned'")),
-    "no examples": ([*POOLED, "--examples", "0"], ("--examples",)),
-    "no probes": ([*POOLED, "--probes", "0"], ("--probes",)),
-    "unknown interpolation": ([*POOLED, "--interpolation", "cubic"], ("--interpolation",)),
-    "missing data": ([*POOLED, "--data", "gone.npz"], ("gone.npz", "found nothing")),
-    "unknown device": ([*POOLED, "--device", "banana"], ("'banana'",)),
-    "out holds a run": ([*POOLED, "--out", "ran"], ("'ran'", "already holds a run")),
-    "out below a file": ([*POOLED, "--out", "bars.npz/run"], ("bars.npz/run", "Not a directory")),
-    "learning": ([*POOLED, "--epochs", "3"], ("--epochs",)),
-    "no network": ([], ("--model", "run folder", "FILE.py:factory")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "named"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes(words: list[str], named: tuple[str, ...], folder: Path, capsys: Capture) -> None:
-    for name in ("ran", "empty"):
-        Path(name).mkdir()
-    Path("ran/checkpoint.safetensors").write_bytes(b"precious")
-    start = (*START, "--no-layers", "--no-finite", "--quiet")
-    if "--generators" not in words:
-        start = (*start, "--generators", "rotation")
-    assert_one_sentence(run_here(capsys, *start, *words), *named)
-    assert not Path("runs").exists()
-    assert {path.name for path in Path("ran").iterdir()} == {"checkpoint.safetensors"}
-
-
 def test_a_run_folder_goes_by_its_name_without_the_time() -> None:
-    from isotropy.cli.measure_inputs import _TIME_STAMP
+    from isotropy.cli.measure import _TIME_STAMP
 
     stamped = "learn-digits-rotated-laplace-0-20261115-163210"
     assert _TIME_STAMP.sub("", stamped) == "learn-digits-rotated-laplace-0"

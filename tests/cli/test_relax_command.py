@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from learn_runs import FAST, assert_one_sentence, bars_file, run_here
-from rich.console import Console
 
-from isotropy.cli.relax import QUICK, RelaxDisplay, _completed, _model, relax_command, relax_data
+from isotropy.cli.relax import QUICK, _completed, _model, relax_command, relax_data
 from isotropy.data.variants import TASKS
-from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.structure import relaxed_layers
-from isotropy.evidence.layers.training import LayerEpoch
 from isotropy.evidence.weight_steps import WeightSteps
 from isotropy.records import load_tensors
 from isotropy.workflows.loading import load
-from isotropy.workflows.relaxing import RelaxProgress
 
 Capture = pytest.CaptureFixture[str]
 
@@ -121,7 +114,7 @@ def test_an_interrupted_run_is_resumed_with_the_same_numbers(
     bars_file(folder, count=30)
     net_file(folder)
     words = ("relax", *SMALL, *words, "--epochs", "3", "--curvature", "kfac-mc")
-    monkeypatch.setattr("isotropy.workflows.relaxing.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
     epoch = WeightSteps.epoch
 
     def stopped(steps: WeightSteps, number: int, *others: Any) -> Any:
@@ -248,119 +241,3 @@ def test_digits_of_quadrants_may_be_others(folder: Path) -> None:
     black = split.train.inputs.amin()
     assert float(black) == pytest.approx(-0.1307 / 0.3081)
     assert bool(((split.train.inputs != black).float().mean((1, 2, 3)) <= 0.25).all())
-
-
-def test_help_lists_every_option(capsys: Capture) -> None:
-    finished = run_here(capsys, "relax", "--help")
-    assert finished.status == 0 and finished.stderr == ""
-    for parameter in relax_command.params:
-        assert parameter.opts[0] in finished.stdout
-    assert "relax" in run_here(capsys, "--help").stdout
-
-
-MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "unknown pathway": (["--pathways", "conf"], ("pathway", "did you mean 'conv'?")),
-    "pathway twice": (["--pathways", "conv,conv"], ("each once",)),
-    "no pathway": (["--pathways", ""], ("pathway",)),
-    "group without use": (["--group", "C(4)"], ("group", "add gconv")),
-    "group not on the grid": (["--pathways", "conv,gconv", "--group", "C(3)"], ("C(3)", "grid")),
-    "task without quadrants": (["--data", "digits", "--task", "digit"], ("--task", "quadrants")),
-    "digits without quadrants": (["--data", "digits", "--digits", "m"], ("--digits", "--data")),
-    "variant of quadrants": (["--variant", "rotated"], ("--variant rotated", "--data digits")),
-    "test of quadrants": (["--test", "bars.npz"], ("--test",)),
-    "missing digits": (["--digits", "gone"], ("gone",)),
-    "missing data": (["--data", "gone.npz"], ("gone.npz", "found nothing")),
-    "not images": (["--data", "rows.npz"], ("rows", "expected images")),
-    "odd size": (["--image-size", "30"], ("30", "32")),
-    "unknown task": (["--task", "digits"], ("--task",)),
-    "no width": (["--width", "0"], ("--width",)),
-    "width of another network": (["--model", "resnet"], ("--width 1", "--model resnet:1")),
-    "resume from nowhere": (["--resume", "gone"], ("'gone'", "not a run folder")),
-    "no epochs": (["--epochs", "0"], ("epochs",)),
-    "curvature": (["--curvature", "diagonal-ggn"], ("kfac-ggn", "diagonal-ggn")),
-    "subset": (["--subset", "1"], ("--subset", "at least 2")),
-    "unknown device": (["--device", "banana"], ("'banana'",)),
-    "out below a file": (["--out", "bars.npz/run"], ("bars.npz/run",)),
-}
-
-
-@pytest.mark.parametrize(("words", "named"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes(words: list[str], named: tuple[str, ...], folder: Path, capsys: Capture) -> None:
-    bars_file(folder)
-    np.savez("rows.npz", x=np.zeros((9, 5), dtype=np.float32), y=np.arange(9) % 3)
-    start = ("relax", "--device", "cpu", "--epochs", "1", "--width", "1", "--quiet")
-    start = start if "--subset" in words or "--data" in words else (*start, "--subset", "8")
-    assert_one_sentence(run_here(capsys, *start, *words), *named)
-    assert not Path("runs").exists()
-
-
-# --- progress -------------------------------------------------------------------------------------
-
-
-def progress_of(epoch: int, **changes: Any) -> RelaxProgress:
-    after = epoch > 2
-    row = {
-        "epoch": epoch, "train_loss": 0.25, "train_accuracy": 0.9, "seconds": 2.0 * epoch,
-        "log_evidence": -150.0 if after else None,
-        "test_accuracy": 0.875 if epoch % 4 == 0 else None, "test_nll": None,
-        "layers": [
-            {"name": "stage1", "effective": {"ffc": 1e-6, "conv": 1 - 1e-6}},
-            {"name": "stage2", "effective": {"ffc": 0.4, "conv": 0.6}},
-        ] if after and epoch % 3 == 0 else None,
-        **changes,
-    }  # fmt: skip
-    return RelaxProgress(RelaxConfig(epochs=40), LayerEpoch(**row))
-
-
-def shown(
-    *, terminal: bool, quiet: bool = False, epochs: tuple[int, ...] = (1, 3, 4, 39, 40)
-) -> str:
-    """What a console shows of a run, without the codes that move its cursor."""
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
-    display = RelaxDisplay(("ffc", "conv"), 100, quiet=quiet)
-    display.console = display.live.console = console
-    with display:
-        display.say("a note with [brackets]")
-        for epoch in epochs:
-            display(progress_of(epoch))
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
-
-
-def test_terminal_shows_a_table_of_layers() -> None:
-    text = shown(terminal=True)
-    assert "a note with [brackets]" in text and "epoch 40/40" in text
-    table = text[text.rindex("epoch 40/40") :]
-    assert re.search(r"stage1 +< 0\.1 % +> 99\.9 % +█{30}\s", table)
-    assert re.search(r"stage2 +40\.0 % +60\.0 % +█{30}\s", table)
-    assert "learning   loss 0.250   evidence/example −1.500   test accuracy 87.5 %" in table
-
-
-def test_terminal_before_the_first_hyper_step() -> None:
-    text = shown(terminal=True, epochs=(1,))
-    assert "burn-in" in text and "stage1" not in text
-    assert "evidence/example –" in text and "test accuracy –" in text
-
-
-def test_elsewhere_every_tenth_of_the_run_is_a_line() -> None:
-    lines = shown(terminal=False).splitlines()
-    assert lines[0] == "a note with [brackets]"
-    assert lines[1:] == [
-        f"epoch {epoch}/40  loss 0.250  evidence/example −1.500  test accuracy 87.5 %  ffc 20 %  "
-        f"conv 80 %  {seconds} s"
-        for epoch, seconds in ((4, 8), (40, 80))
-    ]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_quiet_display_is_empty(terminal: bool) -> None:
-    assert shown(terminal=terminal, quiet=True) == ""
-
-
-def test_bars_are_as_long_as_the_shares_that_are_known() -> None:
-    display = RelaxDisplay(("ffc", "conv", "gconv"), 1)
-    for shares, letters in {
-        (1 / 3, 1 / 3, 1 / 3): 30, (0.017, 0.017, 0.966): 30, (None, 0.5, None): 15, (0, 0, 0): 0
-    }.items():  # fmt: skip
-        bar = display._bar(shares)
-        assert len(bar.plain) == letters
-        assert set(bar.plain) <= {"█"}

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import isotropy
+from isotropy.data.readers import read
 from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import WARM_UP, CapturedFunction, can_capture
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.symmetry.actions.images import affine
-from isotropy.workflows.runs import make_trainer, read_split
+from isotropy.workflows.runs import make_trainer
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda")
@@ -69,7 +70,7 @@ def network(*extra: nn.Module) -> nn.Module:
 
 
 def trained(model: nn.Module, captured: bool) -> Trainer:
-    split = read_split(bars(), None, 0)
+    split = read(bars(), hold_out_fraction=0.0)
     config = dataclasses.replace(CONFIG, captured=captured, precision="float32")
     resolved = config.resolved(examples=40, on_gpu=True)
     trainer = make_trainer(model, split.train, affine(), resolved, CUDA)

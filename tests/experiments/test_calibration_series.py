@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from isotropy.experiments.calibration import SERIES, by_copies, goals, shares_of, summary, within
-from isotropy.experiments.series import read_table
+from isotropy.experiments.calibration import SERIES, shares_of, summary, within
+from isotropy.experiments.runner import read_table
 
 TABLE = read_table("calibration")
 WORDS = {"present", "partial", "absent", "already built in", "cannot tell"}
@@ -61,25 +61,6 @@ def test_random_labels_count_when_something_was_claimed() -> None:
     assert shares_of([fooled | {"symmetries": doubtful}])["claimed"] == 0
     assert shares_of([fooled | {"symmetries": claiming}])["claimed"] == 1
     assert shares_of([record() | {"symmetries": claiming}])["claimed"] == 0
-
-
-def test_copies_are_compared_by_data_set() -> None:
-    records = [record(samples=4, amount=44.0), record(), record(samples=64, amount=46.0)]
-    assert by_copies(records) == {0: {4: 44.0, 16: 47.0, 64: 46.0}}
-    assert by_copies([record()]) == {}
-    assert goals(records)["4, 16 and 64 copies give ranges within 10 % (largest 6.8%)"]
-    assert not goals([*records, record(samples=8, amount=40.0)])[
-        "4, 16 and 64 copies give ranges within 10 % (largest 17.5%)"
-    ]
-
-
-def test_goals_are_those_of_the_size() -> None:
-    unsure = [record(verdict="cannot tell", right=False)]
-    few, many = goals(unsure), goals([{**each, "examples": 1000} for each in unsure])
-    assert few["85% of verdicts are right or cannot tell at N = 200 (100.0%)"]
-    assert not many["95% of verdicts are right at N = 1,000 (0.0%)"]
-    assert not few["95 % intervals cover in 90 to 99 % at N = 200 (100.0%)"]
-    assert goals([{**each, "network": "compact"} for each in unsure]) == {}
 
 
 def test_a_data_set_is_learned() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from isotropy.experiments import data_efficiency
-from isotropy.experiments.runner import experiments
-from isotropy.experiments.series import SeriesJob, read_table
+from isotropy.experiments.commands import experiments
+from isotropy.experiments.runner import Job, read_table
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def test_an_equivariant_network_needs_fewer_examples() -> None:
     records = []
     for job in data_efficiency.jobs(table, quick=True):
         if job.row.startswith("o5") and job.row.endswith("/100"):
-            small = SeriesJob(job.row, (0, 1), {**job.settings, **changed})
+            small = Job(job.row, (0, 1), {**job.settings, **changed})
             found = data_efficiency.run(small, CPU)
             assert found[0]["test_error"] != found[1]["test_error"]
             records += [{"row": job.row, "seed": s, **each} for s, each in enumerate(found)]

@@ -12,16 +12,23 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.cli.main import cli
-from isotropy.experiments import convergence, dynamics
-from isotropy.experiments.dynamics_fitting import (
+from isotropy.experiments import dynamics, thesis_bases
+from isotropy.experiments.dynamics import (
     DynamicsSettings,
     fit_dynamics,
     relative_error,
     rollout,
 )
-from isotropy.experiments.pendulum import ACCURATE, CHUNK, STEP, integrate, motion, pendulum_data
+from isotropy.experiments.runner import Job, read_rows, read_table
 from isotropy.experiments.seed_stack import SeedStack
-from isotropy.experiments.series import SeriesJob, read_rows, read_table
+from isotropy.experiments.thesis_problems import (
+    ACCURATE,
+    CHUNK,
+    STEP,
+    integrate,
+    motion,
+    pendulum_data,
+)
 from isotropy.networks.equivariant.emlp import plain_mlp
 from isotropy.networks.zoo.backbones import NeuralODE
 
@@ -48,7 +55,7 @@ def test_every_row_of_the_table_is_a_job() -> None:
 @pytest.mark.parametrize("row", ["HNN/O(2)", "HNN/D2", "ODE/O(2)", "ODE/MLP"])
 def test_rows_run(row: str) -> None:
     (job,) = (job for job in dynamics.jobs(read_table("dynamics"), False) if job.row == row)
-    small = SeriesJob(row, (0, 1), {**job.settings, **TINY})
+    small = Job(row, (0, 1), {**job.settings, **TINY})
     first, second = dynamics.run(small, CPU)
     assert first["rollout_error"] != second["rollout_error"]
     for record in (first, second):
@@ -119,42 +126,6 @@ def test_relative_error_is_bounded() -> None:
     assert relative_error(one, other).tolist() == pytest.approx([1e-7, 1.0, 1.0, 1.0])
 
 
-def records(**changed: float) -> list[dict[str, Any]]:
-    """Records that meet every goal, but for what is changed: HNN_O2=… sets a rollout error."""
-    errors = {"O2": 1.0, "SO2": 1.5, "D6": 1.3, "D2": 2.0, "MLP": 3.0}
-    names = {"O2": "O(2)", "SO2": "SO(2)"}
-    found = []
-    for kind, factor in (("HNN", 0.01), ("ODE", 0.02)):
-        for short, error in errors.items():
-            value = changed.get(f"{kind}_{short}", factor * error)
-            drift = {"D6": changed.get("D6_drift", 1e-4)}.get(short, 1e-2)
-            network = names.get(short, short)
-            record = {"kind": kind, "network": network, "rollout_error": value}
-            found.append({**record, "momentum_error": drift, "row": f"{kind}/{network}", "seed": 0})
-    return found
-
-
-@pytest.mark.parametrize(
-    ("changed", "missed"),
-    [
-        ({}, []),
-        ({"HNN_D6": 0.005}, ["O(2) is best among Hamiltonian networks"]),
-        ({"ODE_MLP": 0.019}, ["O(2) is best among neural ODEs", "every Hamiltonian network"]),
-        ({"HNN_SO2": 0.04}, ["every Hamiltonian network", "the MLP is worst"]),
-        ({"D6_drift": 5e-3}, ["D6 conserves"]),
-    ],
-)
-def test_goals(changed: dict[str, float], missed: list[str]) -> None:
-    found = dynamics.goals(records(**changed))
-    assert len(found) == 5
-    untrue = [what for what, met in found.items() if not met]
-    assert len(untrue) == len(missed)
-    assert all(what.startswith(start) for what, start in zip(untrue, missed, strict=True))
-    lines = "\n".join(dynamics.summary(records(**changed)))
-    assert lines.count("MISSED") == len(missed) and "published 0.012" in lines
-    assert dynamics.goals(records()[:3]) == {}
-
-
 def test_convergence_is_exponential_and_recorded(tmp_path: Path) -> None:
     words = ["convergence", "--quick", "--results", str(tmp_path), "--json", "--commit", "abc"]
     told: list[str] = []
@@ -173,5 +144,5 @@ def test_convergence_is_exponential_and_recorded(tmp_path: Path) -> None:
         assert record["command"] == "isotropy reproduce" and record["seconds"] > 0
         norms = record["norms"]
         assert len(norms) == 301 and norms[-1] < 1e-10 * norms[0]
-        assert convergence.decades(norms) > 0.02
-    assert convergence.decades([1.0, 0.1, 0.01, 1e-14, 1e-14]) == pytest.approx(1.0)
+        assert thesis_bases.decades(norms) > 0.02
+    assert thesis_bases.decades([1.0, 0.1, 0.01, 1e-14, 1e-14]) == pytest.approx(1.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.experiments.equivariant_problems import (
+from isotropy.experiments.thesis_problems import (
     PROBLEMS,
     invariant_function,
     matrix_element,

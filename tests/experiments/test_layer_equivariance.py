@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from isotropy.data.labelled import Split
 from isotropy.data.readers import digits
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.experiments import layer_equivariance
-from isotropy.experiments.series import SeriesJob, read_table
+from isotropy.experiments.runner import Job, read_table
 from isotropy.networks.pathways.relaxed_layer import PATHWAYS
 from isotropy.symmetry.groups.point_groups import PointGroup
 
@@ -60,7 +59,7 @@ PUBLISHED_FORMS = {
 """Table 7, with as many channels each."""
 
 
-def jobs_of(*, quick: bool = False) -> dict[str, SeriesJob]:
+def jobs_of(*, quick: bool = False) -> dict[str, Job]:
     found = layer_equivariance.jobs(read_table("layer-equivariance"), quick)
     by_row = {job.row: job for job in found}
     assert len(by_row) == len(found), "a row is there twice"
@@ -142,17 +141,6 @@ def test_no_row_is_tuned() -> None:
     assert tuned == {(("epochs", 12), ("batch_size", 256), ("update_every", 1))}
 
 
-def test_what_takes_longer_costs_more() -> None:
-    found = jobs_of()
-    assert (
-        found["cifar10/original/ffc+conv/laplace"].cost
-        > found["cifar10/original/ffc+conv/map"].cost
-        > found["cifar10/original/conv/map"].cost
-    )
-    fixed, moving = (found[f"{name}/original/sconv/map"] for name in ("cifar10", "lengthscales"))
-    assert moving.cost > fixed.cost
-
-
 def test_quick_shows_the_ordering_on_the_digits_of_the_package() -> None:
     found = jobs_of(quick=True)
     wanted = {
@@ -194,7 +182,7 @@ SMALL = {"data": "digits", "width": 1, "epochs": 1, "batch_size": 10, "curvature
 )
 def test_a_row_in_miniature(row: str, seeds: tuple[int, ...], few_digits: None) -> None:
     job = jobs_of()[row]
-    small = SeriesJob(row, seeds, {**job.settings, **SMALL})
+    small = Job(row, seeds, {**job.settings, **SMALL})
     found = json.loads(json.dumps(layer_equivariance.run(small, CPU), allow_nan=False))
     assert len({record["train_loss"] for record in found}) == len(seeds)
     for seed, record in zip(seeds, found, strict=True):
@@ -216,48 +204,3 @@ def test_data_that_is_elsewhere_has_to_be_said_where() -> None:
     job = jobs_of()["cifar10/original/conv/map"]
     with pytest.raises(CallerError, match="where CIFAR10 is; use --data CIFAR10=FOLDER"):
         layer_equivariance.run(job, CPU)
-
-
-# -- what came out -----------------------------------------------------------------------------
-
-
-def record_of(row: str, accuracy: float | None, shares: list[float], **more: Any) -> dict[str, Any]:
-    table, problem, pathways, objective = row.split("/")
-    first, *others = pathways.split("+")
-    layers = [
-        {
-            "name": f"stage{number}",
-            "became": first if share > 0.9 else f"{first} + others",
-            "effective": {first: share, **{each: (1 - share) / len(others) for each in others}},
-        }
-        for number, share in enumerate(shares, start=1)
-    ]
-    return {
-        "row": row, "seed": 0, "table": table, "problem": problem, "pathways": pathways,
-        "objective": objective, "test_accuracy": accuracy, "test_nll": 0.25,
-        "log_evidence_per_example": -0.5, "num_parameters": 1000, "layers": layers,
-        "hardened": None, "published": {"accuracy": None}, **more,
-    }  # fmt: skip
-
-
-def test_summary_says_what_was_found_beside_what_was_published() -> None:
-    hardened = {"test_accuracy": 0.8375, "test_nll": 0.3, "num_parameters": 250}
-    records = [
-        record_of("cifar10/original/conv+ffc/laplace", 0.84, [0.99, 0.5], hardened=hardened,
-                  published={"accuracy": 83.92}),
-        record_of("cifar10/original/conv+ffc/map", 0.8, [0.99, 0.5]),
-    ]  # fmt: skip
-    learned, plain = layer_equivariance.summary(records)[:2]
-    assert learned.startswith("cifar10/original/conv+ffc/laplace, seed 0 ")
-    for words in ("84.00 %", "published 83.92 %", "0.250", "-0.500", "conv | conv + others",
-                  "83.75 % with 250 of 1,000"):  # fmt: skip
-        assert words in learned
-    assert "80.00 %" in plain and "log Z/N -0.500" in plain
-    assert "published" not in plain and "|" not in plain
-    assert layer_equivariance.summary([]) == []
-
-
-def test_a_number_that_json_has_not_does_not_end_the_summary() -> None:
-    record = record_of("toy/digit/conv+ffc/map", None, [0.5], test_nll=None)
-    line = layer_equivariance.summary([record])[0]
-    assert "toy/digit/conv+ffc/map" in line and "no finite score" in line

@@ -1,403 +1,190 @@
-"""Experiments as data: their rows are commands that exist, and a run leaves its raw record."""
+"""A series of rows: kept at once, one record each, by rank, in workers, within limits."""
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-import tempfile
-from contextlib import redirect_stdout
-from itertools import pairwise
+import math
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from learn_runs import bars_file
+import torch
 
 from isotropy.checks import CallerError
-from isotropy.cli.main import cli, main
 from isotropy.cli.reproduce import SERIES
-from isotropy.data.variants import TRUE_RANGES
-from isotropy.evidence.settings import OBJECTIVES, LearnConfig, settings_from
+from isotropy.experiments import calibration, dynamics, layer_equivariance
 from isotropy.experiments.runner import (
-    FIRST_RUN,
     Job,
-    experiments,
-    jobs,
-    read_experiment,
-    run_job,
-    with_rows,
+    RunOptions,
+    keep,
+    missing,
+    one_seed_each,
+    read_rows,
+    run_series,
 )
 
-NAMES = tuple(experiments())
-TINY = (
-    *("--epochs", "2", "--samples", "2", "--subset", "40", "--model", "mlp:5"),
-    *("--device", "cpu", "--verdicts", "0", "--no-search", "--test-samples", "2"),
-    *("--generators", "rotation"),
-)
+CPU = torch.device("cpu")
+OPTIONS = RunOptions(CPU, command="isotropy reproduce it", commit="abc")
 
 
-def options_of(command: str) -> set[str]:
-    return {option for parameter in cli.commands[command].params for option in parameter.opts}
+def ignore(line: str) -> None:
+    pass
 
 
-def commands_of(name: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Every command of an experiment: the row, the command, its options and settings."""
-    experiment = read_experiment(name)
-    found = []
-    for row, settings in experiment["rows"].items():
-        found.append((row, experiment["command"], settings))
-        if "first" in settings:
-            found.append((row, settings["first"]["command"], settings["first"]))
-    return found
+def stand_in(job: Job, device: torch.device) -> list[dict[str, Any]]:
+    """A run of no time; rows called "bad" fail."""
+    if job.row == "bad":
+        raise RuntimeError("no such luck")
+    return [{"value": job.settings["value"] + seed, "seconds": 0.0} for seed in job.seeds]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_are_options_of_the_command(name: str) -> None:
-    for row, command, settings in commands_of(name):
-        assert {f"--{option}" for option in settings["options"]} <= options_of(command), row
-    for row, settings in read_experiment(name)["rows"].items():
-        keys = {"options", "settings", "truth", "published", "data", "seeds", "first"}
-        assert set(settings) <= keys, row
-        assert set(settings.get("first", {})) <= {"command", "options", "settings"}, row
+def jobs(*rows: str) -> list[Job]:
+    return [Job(row, (0, 1), {"value": 10.0 * n}, float(n)) for n, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_settings_are_fields_that_the_command_can_set(name: str) -> None:
-    for row, command, settings in commands_of(name):
-        by_option = {"--" + key for key in settings["options"]}
-        own = {p.name for p in cli.commands[command].params if by_option & set(p.opts)}
-        texts = [f"{field}={value}" for field, value in settings.get("settings", {}).items()]
-        config = LearnConfig(**settings_from(texts))
-        config.check()
-        assert not set(settings.get("settings", {})) & own, row
-        assert not texts or "--set" in options_of(command), row
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_are_accepted_by_the_command(name: str, tmp_path: Path) -> None:
-    """Every row's words are parsed by the command itself; nothing is run."""
-    rows = read_experiment(name)["rows"].values()
-    places = {row["data"]: tmp_path for row in rows if "data" in row}
-    for job in jobs(name, tmp_path, data=places):
-        for words in (job.arguments, job.first):
-            if words:
-                cli.commands[words[0]].make_context(words[0], list(words[1:]))
-
-
-@pytest.mark.parametrize("name", ["baselines", "ablations"])
-def test_rows_to_be_compared_have_the_same_test_copies(name: str) -> None:
-    copies = {row["options"]["test-samples"] for row in read_experiment(name)["rows"].values()}
-    assert len(copies) == 1
-
-
-def test_baselines_have_every_objective() -> None:
-    rows = read_experiment("baselines")["rows"].values()
-    assert {row["options"].get("objective", "laplace") for row in rows} == set(OBJECTIVES)
-
-
-CROSSED = {
-    "command": "learn",
-    "options": {"test-samples": 31, "epochs": 5},
-    "problems": {
-        "easy": {"options": {"variant": "original"}},
-        "hard": {"data": "MNIST", "options": {"variant": "rotated"}, "truth": {"rotation": 180.0}},
-    },
-    "methods": {
-        "plain": {"options": {"objective": "none"}},
-        "wide": {"options": {"epochs": 9}, "settings": {"augerino_weight": 0.1}},
-    },
-    "rows": {"one": {"options": {"variant": "scaled"}}},
-}
-
-
-def test_problems_times_methods() -> None:
-    rows = with_rows(CROSSED)["rows"]
-    assert set(rows) == {"easy-plain", "easy-wide", "hard-plain", "hard-wide", "one"}
-    assert rows["hard-wide"] == {
-        "data": "MNIST",
-        "truth": {"rotation": 180.0},
-        "options": {"test-samples": 31, "epochs": 9, "variant": "rotated"},
-        "settings": {"augerino_weight": 0.1},
-    }
-    assert rows["one"] == {"options": {"test-samples": 31, "epochs": 5, "variant": "scaled"}}
-
-
-def test_settings_and_lists_become_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {
-        "options": {"range": ["rotation=30", "scale=1"]},
-        "settings": {"curvature": "kfac-ef", "augerino_weight": 1, "caps": {"scale": 2.0}},
-    }
-    experiment = {"command": "learn", "seeds": [3], "rows": {"one": row}}
-    monkeypatch.setattr("isotropy.experiments.runner.read_experiment", lambda name: experiment)
-    (job,) = jobs("any", tmp_path)
-    assert job.arguments == (
-        "learn", "--seed", "3", "--json", "--range", "rotation=30", "--range", "scale=1",
-        "--set", "curvature=kfac-ef", "--set", "augerino_weight=1", "--set", 'caps={"scale": 2.0}',
-    )  # fmt: skip
-    texts = [after for word, after in zip(job.arguments, job.arguments[1:], strict=False)
-             if word == "--set"]  # fmt: skip
-    found = settings_from(texts)
-    assert found == {"curvature": "kfac-ef", "augerino_weight": 1.0, "caps": {"scale": 2.0}}
-    assert isinstance(found["augerino_weight"], float)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_truth_is_the_law_of_the_variant(name: str) -> None:
-    for settings in read_experiment(name)["rows"].values():
-        if name == "photographs":  # turned by their makers
-            law = {"rotation": 180.0 if settings["data"].startswith("rotated") else 0.0}
-        else:
-            law = TRUE_RANGES[settings["options"].get("variant", "original")]
-        assert settings.get("truth", {}) == pytest.approx(law, abs=1e-4)
-
-
-def test_a_row_and_seed_is_one_job_with_one_place(tmp_path: Path) -> None:
-    found = list(jobs("learning-digits", tmp_path, rows=("embedded-rotated",), seeds=(4, 7)))
-    assert [job.seed for job in found] == [4, 7]
-    assert found[0].arguments == ("learn", "--seed", "4", "--json", "--variant", "rotated")
-    assert found[1].destination == tmp_path / "learning-digits" / "embedded-rotated-seed7.json"
-
-
-def test_data_that_is_elsewhere_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(CallerError, match="needs the data set MNIST; say where it is with --data"):
-        list(jobs("learning-digits", tmp_path, rows=("mnist-5000-rotated",)))
-    with pytest.raises(CallerError, match="unknown row 'embeded-rotated'.*did you mean"):
-        list(jobs("learning-digits", tmp_path, rows=("embeded-rotated",)))
-    with pytest.raises(CallerError, match="unknown experiment"):
-        list(jobs("nothing", tmp_path))
-
-
-def test_a_job_leaves_its_record(tmp_path: Path) -> None:
-    data = ("--data", str(bars_file(tmp_path)))
-    arguments = ("learn", "--seed", "1", "--json", "--quiet", *data, *TINY)
-    job = Job("tiny", 1, arguments, tmp_path / "tiny-seed1.json", {"truth": {}})
-    run_job(job, commit="abc")
-    record = json.loads(job.destination.read_text())
-    assert record["arguments"] == ["isotropy", *arguments]
-    assert record["result"]["seed"] == 1 and record["result"]["run_folder"] is None
-    assert record["result"]["commit"]
-    assert [row["epoch"] for row in record["history"]] == [1, 2]
-    assert record["schedule"]["samples"] == 2
-
-
-# -- what runs first -------------------------------------------------------------------------
-
-FOLLOWED = {
-    "command": "profile",
-    "seeds": [2],
-    "options": {"amounts": "0,1"},
-    "first": {"command": "learn", "options": {"epochs": 5}, "settings": {"weight_rate": 0.1}},
-    "problems": {"easy": {}, "far": {"data": "MNIST", "first": {"options": {"epochs": 7}}}},
-    "methods": {
-        "wide": {"first": {"options": {"model": "mlp:9"}, "settings": {"burn_in": 1}}},
-        "untrained": {"first": False, "options": {"model": "mlp:3"}},
-    },
-}
-
-
-def test_what_runs_first_is_joined_or_left_out() -> None:
-    rows = with_rows(FOLLOWED)["rows"]
-    assert rows["far-wide"] == {
-        "data": "MNIST",
-        "options": {"amounts": "0,1"},
-        "first": {
-            "command": "learn",
-            "options": {"epochs": 7, "model": "mlp:9"},
-            "settings": {"weight_rate": 0.1, "burn_in": 1},
-        },
-    }
-    assert rows["easy-wide"]["first"]["options"] == {"epochs": 5, "model": "mlp:9"}
-    assert rows["far-untrained"] == {
-        "data": "MNIST", "options": {"amounts": "0,1", "model": "mlp:3"}
-    }  # fmt: skip
-
-
-def test_both_commands_get_the_seed_and_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = with_rows(FOLLOWED)
-    monkeypatch.setattr("isotropy.experiments.runner.read_experiment", lambda name: experiment)
-    job, plain = jobs(
-        "any", tmp_path, rows=("far-wide", "far-untrained"), data={"MNIST": Path("here")}
-    )
-    assert job.arguments == (
-        "profile", "--seed", "2", "--json", "--amounts", "0,1", "--data", "here",
-        "--model", FIRST_RUN,
-    )  # fmt: skip
-    assert job.first == (
-        "learn", "--seed", "2", "--json", "--epochs", "7", "--model", "mlp:9", "--data", "here",
-        "--set", "weight_rate=0.1", "--set", "burn_in=1",
-    )  # fmt: skip
-    assert plain.first == () and "mlp:3" in plain.arguments and FIRST_RUN not in plain.arguments
-
-
-REFUSED = {
-    "two models": (
-        {"options": {"model": "mlp"}},
-        "row 'easy-wide': expected the model of what runs first, got a model of its own too",
-    ),
-    "no command": (
-        {"first": {"options": {"epochs": 5}}},
-        "row 'easy-wide': expected the command that runs first, such as command = \"learn\"",
-    ),
-}
-
-
-@pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_run_first_is_refused(
-    change: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = with_rows({**FOLLOWED, **change})
-    monkeypatch.setattr("isotropy.experiments.runner.read_experiment", lambda name: experiment)
-    with pytest.raises(CallerError, match=sentence):
-        list(jobs("any", tmp_path))
-
-
-run_as_it_is = subprocess.run
-
-
-def in_this_process(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run`, without starting Python anew for a command of ours."""
-    if command[1:3] != ["-m", "isotropy"]:
-        return run_as_it_is(command, **settings)
-    told = io.StringIO()
-    with redirect_stdout(told), pytest.raises(SystemExit) as stop:
-        main(command[3:])
-    assert isinstance(stop.value.code, int)
-    return subprocess.CompletedProcess(command, stop.value.code, stdout=told.getvalue())
-
-
-def test_the_second_command_goes_on_from_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Trained by no more than rounding, the network scores as the first run left it."""
-    monkeypatch.setattr("isotropy.experiments.runner.subprocess.run", in_this_process)
-    tiny = ("--objective", "none", "--epochs", "2", "--subset", "40", "--device", "cpu", "--quiet")
-    still = ("--set", "weight_rate=1e-12", "--set", "weight_rate_end=1e-12", "--set", "burn_in=2")
-    job = Job(
-        "both",
-        1,
-        ("learn", "--seed", "1", "--json", *tiny, *still, "--model", FIRST_RUN),
-        tmp_path / "both-seed1.json",
-        {},
-        ("learn", "--seed", "1", "--json", *tiny, "--model", "mlp:5"),
-    )
-    run_job(job, commit="abc")
-    text = job.destination.read_text()
-    record = json.loads(text)
-    assert record["arguments"] == ["isotropy", *job.arguments]
-    first = record["first"]
-    assert first["arguments"] == ["isotropy", *job.first]
-    assert set(first) == {"arguments", "result", "schedule", "history"}
-    assert first["schedule"]["weight_rate"] > 1e-3 and record["schedule"]["weight_rate"] == 1e-12
-    assert len(first["history"]) == len(record["history"]) == 2
-    for result in (record["result"], first["result"]):
-        assert result["run_folder"] is None and result["commit"] == "abc"
-    scores = [row["test_log_likelihood"] for row in (first["result"], record["result"])]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
-    assert first["history"][0]["train_loss"] != pytest.approx(record["history"][0]["train_loss"])
-    assert tempfile.gettempdir() not in text.replace(str(tmp_path), "")
-
-
-def test_a_command_need_not_leave_a_schedule_or_a_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A result that names the first run's folder is kept without the path."""
-    ran: list[list[str]] = []
-
-    def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        ran.append(command)
-        told = {"model": command[command.index("--model") + 1], "report": "there"}
-        return subprocess.CompletedProcess(command, 0, stdout=json.dumps(told))
-
-    monkeypatch.setattr("isotropy.experiments.runner.subprocess.run", fake)
-    words = ("measure", "--data", "/far/away", "--model", FIRST_RUN)
-    before = ("learn", "--data", "/far/away", "--model", "mlp")
-    job = Job("one", 0, words, tmp_path / "deep" / "one.json", {"data": "MNIST"}, before)
-    record = run_job(job)
-    learned, measured = ran
-    assert measured[measured.index("--model") + 1] == learned[learned.index("--out") + 1]
-    assert measured[measured.index("--out") + 1] != learned[learned.index("--out") + 1]
-    assert record["schedule"] is None and record["history"] == []
-    assert record["result"]["model"] == FIRST_RUN and record["first"]["result"]["model"] == "mlp"
-    assert record["arguments"] == ["isotropy", "measure", "--data", "MNIST", "--model", FIRST_RUN]
-    assert record["first"]["arguments"] == [
-        "isotropy", "learn", "--data", "MNIST", "--model", "mlp"
+def test_rows_are_kept_with_where_they_were_made(tmp_path: Path) -> None:
+    path = tmp_path / "it" / "rows.jsonl"
+    assert run_series(stand_in, jobs("a", "b"), path, OPTIONS, ignore) == []
+    kept = read_rows(path)
+    assert [(r["row"], r["seed"], r["value"]) for r in kept] == [
+        ("b", 0, 10.0), ("b", 1, 11.0), ("a", 0, 0.0), ("a", 1, 1.0),
     ]  # fmt: skip
-    assert json.loads(job.destination.read_text()) == record
+    assert all(r["commit"] == "abc" and r["device"] == "cpu" and "versions" in r for r in kept)
+    assert missing(jobs("a", "b", "c"), kept) == jobs("a", "b", "c")[2:]
+    assert missing(jobs("a"), kept[:3])[0].seeds == (1,)
+    run_series(stand_in, [Job("a", (1,), {"value": 70.0})], path, OPTIONS, ignore)
+    assert {r["value"] for r in read_rows(path) if r["row"] == "a"} == {0.0, 71.0}
+    assert read_rows(tmp_path / "nothing") == []
 
 
-def test_a_first_command_that_fails_ends_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[list[str]] = []
-
-    def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        ran.append(command)
-        return subprocess.CompletedProcess(command, 2, stdout="")
-
-    monkeypatch.setattr("isotropy.experiments.runner.subprocess.run", fake)
-    words = ("learn", "--model", FIRST_RUN)
-    job = Job("two", 3, words, tmp_path / "two.json", {}, ("learn", "--samples", "0"))
-    with pytest.raises(CallerError, match="row 'two', seed 3: `isotropy learn --samples 0` ended"):
-        run_job(job)
-    assert len(ran) == 1 and not job.destination.exists()
+def test_a_row_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    told: list[str] = []
+    rows = jobs("a", "bad", "b")
+    assert run_series(stand_in, rows, tmp_path / "rows", OPTIONS, told.append) == ["bad"]
+    assert {r["row"] for r in read_rows(tmp_path / "rows")} == {"a", "b"}
+    assert any("no such luck" in line for line in told)
 
 
-def test_measured_networks_differ_in_what_their_names_say() -> None:
-    rows = read_experiment("measured-networks")["rows"]
-    problems = ("cifar10", "fashion-mnist")
-    methods = {"mlp", "convnet", "convnet-blur", "convnet-wide", "convnet-augmented",
-               "convnet-untrained", "vit", "vit-augmented", "mixer"}  # fmt: skip
-    assert set(rows) == {f"{problem}-{method}" for problem in problems for method in methods}
-    for row, settings in rows.items():
-        if row.endswith("untrained"):
-            assert "first" not in settings and settings["options"]["model"] == "convnet"
-            continue
-        first = settings["first"]
-        amounts = [float(text.partition("=")[2]) for text in first["options"]["range"]]
-        assert all(amounts) if row.endswith("augmented") else not any(amounts), row
-        same = dict(first["options"])
-        del same["model"], same["range"]
-        reference = rows["cifar10-convnet"]["first"]["options"]
-        assert same.items() <= reference.items(), row
+def test_after_the_limit_no_row_starts(tmp_path: Path) -> None:
+    told: list[str] = []
+    late = RunOptions(CPU, limit=-1.0)
+    assert run_series(stand_in, jobs("a", "b"), tmp_path / "rows", late, told.append) == []
+    assert read_rows(tmp_path / "rows") == []
+    assert told == ["the time limit left 2 rows; call again for them"]
 
 
-# -- failures and the command ----------------------------------------------------------------
+@pytest.mark.slow
+def test_workers_share_the_rows(tmp_path: Path) -> None:
+    shared = RunOptions(CPU, workers=2)
+    rows = jobs("a", "bad", "b", "c")
+    assert run_series(stand_in, rows, tmp_path / "rows", shared, ignore) == ["bad"]
+    assert {(r["row"], r["seed"]) for r in read_rows(tmp_path / "rows")} == {
+        (row, seed) for row in "abc" for seed in (0, 1)
+    }
+    with pytest.raises(CallerError, match="at least 1 worker, got 0"):
+        run_series(stand_in, rows, tmp_path / "rows", RunOptions(CPU, workers=0), ignore)
 
 
-def test_a_failing_job_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    job = Job("broken", 0, ("learn", "--samples", "0"), tmp_path / "broken.json", {})
-    with pytest.raises(CallerError, match="row 'broken', seed 0: .* ended with status 2"):
-        run_job(job)
-    assert not job.destination.exists()
+def test_numbers_that_json_has_not_become_null(tmp_path: Path) -> None:
+    job = [Job("a", (0,), {"value": math.nan})]
+    run_series(stand_in, job, tmp_path / "rows", OPTIONS, ignore)
+    assert read_rows(tmp_path / "rows")[0]["value"] is None
 
 
-def test_command_lists_experiments(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["reproduce"])
-    assert stop.value.code == 0
-    assert capsys.readouterr().out.split() == [*NAMES, *SERIES]
+# -- one record each ---------------------------------------------------------------------------
 
 
-def test_command_leaves_a_row_with_a_result_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = tmp_path / "learning-digits" / "embedded-rotated-seed0.json"
-    place.parent.mkdir()
-    place.write_text("kept")
-    words = ["reproduce", "learning-digits", "--row", "embedded-rotated", "--seed", "0"]
-    with pytest.raises(SystemExit) as stop:
-        main([*words, "--results", str(tmp_path)])
-    assert stop.value.code == 0 and place.read_text() == "kept"
-    assert "nothing to run" in capsys.readouterr().out
+def test_a_new_record_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "it" / "rows.jsonl"
+    keep(path, [{"row": "a", "seed": 0, "commit": "old"}, {"row": "a", "seed": 1, "commit": "old"}])
+    keep(path, [{"row": "a", "seed": 0, "commit": "new"}])
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [(r["seed"], r["commit"]) for r in lines] == [(1, "old"), (0, "new")]
+    assert [each.name for each in path.parent.iterdir()] == ["rows.jsonl"]
 
 
-def test_profiles_try_the_same_evenly_spaced_ranges_whatever_the_truth() -> None:
-    rows = read_experiment("profiles")["rows"].values()
-    assert len({row["truth"]["rotation"] for row in rows}) > 1
-    (tried,) = {row["options"]["amounts"] for row in rows}
-    amounts = [float(each) for each in tried.split(",")]
-    assert amounts[0] == 0 and amounts[-1] == 180
-    assert len({b - a for a, b in pairwise(amounts)}) == 1
+def test_two_records_of_one_row_and_seed_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    two = [{"row": "a", "seed": 3, "commit": commit} for commit in ("first", "second")]
+    path.write_text("\n".join(map(json.dumps, two)), encoding="utf-8")
+    with pytest.raises(CallerError, match="row a with seed 3, got two, of commits first and secon"):
+        read_rows(path)
+
+
+# -- order and end -----------------------------------------------------------------------------
+
+
+def test_rows_of_a_lower_rank_come_first_then_the_longest(tmp_path: Path) -> None:
+    short, long, late = jobs("short", "long", "late")
+    run_series(stand_in, [replace(late, rank=1), short, long], tmp_path / "rows", OPTIONS, ignore)
+    order = dict.fromkeys(record["row"] for record in read_rows(tmp_path / "rows"))
+    assert list(order) == ["long", "short", "late"]
+
+
+def test_seeds_can_be_jobs_of_their_own() -> None:
+    (job,) = jobs("a")
+    assert one_seed_each([job]) == [replace(job, seeds=(0,)), replace(job, seeds=(1,))]
+
+
+def sleeper(job: Job, device: torch.device) -> list[dict[str, Any]]:
+    """A run of as many seconds as the row says."""
+    time.sleep(float(job.row))
+    return [{"seconds": float(job.row)} for _ in job.seeds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_running_rows_are_given_up_and_finished_ones_kept(tmp_path: Path, workers: int) -> None:
+    rows = [Job("0", (0,), {}, cost=2), Job("600", (0,), {}, cost=1)]
+    told: list[str] = []
+    started = time.time()
+    options = RunOptions(CPU, workers=workers, stop=25.0)  # workers take seconds to start
+    assert run_series(sleeper, rows, tmp_path / "rows", options, told.append) == []
+    assert time.time() - started < 60
+    assert [each["row"] for each in read_rows(tmp_path / "rows")] == ["0"]
+    assert told[-1] == "the time limit left 1 rows; call again for them"
+
+
+# -- what is told of records -------------------------------------------------------------------
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_kept_records_are_summed_up(name: str) -> None:
+    records = read_rows(RESULTS / name / "rows.jsonl")
+    lines = SERIES[name].summary(records)
+    assert lines and not any("nan" in line for line in lines)
+    assert SERIES[name].summary([]) == []
+
+
+def test_goals_are_missed_by_records_that_miss_them() -> None:
+    """Those that are kept, with two networks exchanged, or random labels called symmetric."""
+    exchanged = {"O(2)": "MLP", "MLP": "O(2)"}
+    kept = read_rows(RESULTS / "dynamics" / "rows.jsonl")
+    bad = [{**each, "network": exchanged.get(each["network"], each["network"])} for each in kept]
+    best, worst = "O(2) is best among Hamiltonian networks", "the MLP is worst among Hamiltonian"
+    for records, is_best in ((kept, True), (bad, False)):
+        told = dynamics.goals(records)
+        assert told[best] is is_best
+        assert any(what.startswith(worst) for what in told)
+    kept = read_rows(RESULTS / "calibration" / "rows.jsonl")
+    believed = [
+        {**each, "nothing_learned": False, "symmetries": [
+            {**own, "verdict": "present"} for own in each["symmetries"]]}
+        if each["truth"] == calibration.NOTHING else each
+        for each in kept
+    ]  # fmt: skip
+    for records, holds in ((kept, True), (believed, False)):
+        claims = [
+            met for what, met in calibration.goals(records).items() if "random labels" in what
+        ]
+        assert claims and all(met is holds for met in claims)
+
+
+def test_a_number_that_json_has_not_does_not_end_a_summary() -> None:
+    records = read_rows(RESULTS / "layer-equivariance" / "rows.jsonl")
+    line, *_ = layer_equivariance.summary([{**records[0], "test_accuracy": None}])
+    assert records[0]["row"] in line and "no finite score" in line

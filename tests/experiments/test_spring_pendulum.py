@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import types
-
 import numpy as np
 import pytest
 import torch
 from scipy.integrate import solve_ivp
 
 from isotropy.checks import CallerError
-from isotropy.experiments.pendulum import (
+from isotropy.experiments.thesis_problems import (
     ACCURATE,
     CHUNK,
     STEP,
@@ -20,7 +17,6 @@ from isotropy.experiments.pendulum import (
     integrate,
     motion,
     pendulum_data,
-    torchdiffeq,
 )
 
 
@@ -114,25 +110,6 @@ def test_chunks_are_pieces_of_motions() -> None:
     assert len(energies.unique()) == 36
     fresh = pendulum_data(12, torch.Generator().manual_seed(0))
     assert torch.equal(data.test, fresh.test)
-
-
-def test_adaptive_steps_agree() -> None:
-    pytest.importorskip("torchdiffeq")
-    begin = starts(5)
-    adaptive = integrate(motion, begin, CHUNK, STEP, within=None, tolerance=1e-8)
-    fixed = integrate(motion, begin, CHUNK, STEP, within=8)
-    torch.testing.assert_close(adaptive, fixed, rtol=0, atol=1e-6)
-
-
-def test_without_torchdiffeq_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> types.ModuleType:
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(CallerError, match=r"install isotropy\[ode\]"):
-        torchdiffeq()
-    with pytest.raises(CallerError, match="torchdiffeq"):
-        integrate(motion, starts(1), 2, STEP, within=None)
 
 
 def test_refused() -> None:

@@ -486,7 +486,7 @@ REFUSED = {
     "none": (lambda: augmentation_over([]), "actions: expected at least one, got none"),
     "a transform": (
         lambda: augmentation_over([PLANE, nn.Dropout()]),
-        "got Dropout; wrap a random transform of another library in isotropy.RandomTransform"),
+        "got Dropout; wrap a random transform of another library in RandomTransform"),
     "a transform alone": (lambda: augmentation_over(nn.Dropout()), "got Dropout; wrap"),
     "a distribution": (
         lambda: augmentation_over(PLANE, distribution="corelated"),

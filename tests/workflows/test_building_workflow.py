@@ -13,6 +13,7 @@ from learn_runs import CONFIG, assert_one_sentence, run_here
 from torch import Tensor, nn
 
 import isotropy
+from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.groups.representations import Scalar, T, V
 
@@ -38,7 +39,7 @@ def learned(actions: list[Any], amounts: dict[str, float], **options: Any) -> is
     """A short run, with these amounts in the place of those that it found."""
     data = (images(40), torch.arange(40) % 2)
     result = isotropy.learn(perceptron(), data, actions=actions, config=CONFIG, **options)
-    law = isotropy.augmentation_over(actions, start=amounts)
+    law = augmentation_over(actions, start=amounts)
     model = isotropy.InvariantModel(result.model.network, law, 3)
     record = {**result.record, "symmetries": [each.as_dict() for each in law.symmetries()]}
     return replace(result, model=model, symmetries=law.symmetries(), record=record)
@@ -116,7 +117,7 @@ def test_actions_and_laws_are_averaged_over() -> None:
     turned = isotropy.build(convolutional(), TURNS, example=SHAPE)
     assert (turned.how, turned.exact) == ("average", True)
     isotropy.assert_equivariant(turned.model.eval(), TURNS, images())
-    law = isotropy.augmentation_over(ROTATION, start={"rotation": 30.0})
+    law = augmentation_over(ROTATION, start={"rotation": 30.0})
     ranged = isotropy.build(convolutional(), law, example=SHAPE)
     assert (ranged.how, ranged.exact) == ("average", False)
     assert "rotation ±30°" in ranged.sentence

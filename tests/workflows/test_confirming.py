@@ -19,7 +19,7 @@ from torch import nn
 
 import isotropy
 from isotropy.evidence.settings import LearnConfig
-from isotropy.workflows import learning
+from isotropy.workflows import learning, runs
 from isotropy.workflows import runs as prepared_run
 from isotropy.workflows import searching as confirming
 from isotropy.workflows.runs import PreparedRun
@@ -245,7 +245,7 @@ def learned(*, dropout: float = 0.0, **options: Any) -> isotropy.LearnResult:
     return isotropy.learn(network, (train, by_radius(train)), (test, by_radius(test)), **given)
 
 
-def starts_of(told: list[isotropy.LearnProgress]) -> list[Any]:
+def starts_of(told: list[learning.LearnProgress]) -> list[Any]:
     """The amounts that each epoch had."""
     return [each.config.start for each in told]
 
@@ -274,7 +274,7 @@ def test_the_better_of_both_runs_stays(
 ) -> None:
     """It is what a run with its amounts is, in all files of the folder."""
     monkeypatch.setattr(confirming, "LEAST_GAIN", -math.inf if whole_stays else math.inf)
-    told: list[isotropy.LearnProgress] = []
+    told: list[learning.LearnProgress] = []
     said: list[str] = []
     result = learned(folder=tmp_path, progress=told.append, remark=said.append)
     rivals = [HALF_TURN] if whole_stays else [HALF_TURN, {}]
@@ -329,11 +329,11 @@ def test_stopped_runs_end_as_unbroken_ones(
 ) -> None:
     """The first run is kept; the second is trained again, if it was not decided."""
     seconds = 0.0 if saved == "after each epoch" else math.inf
-    monkeypatch.setattr(learning, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", seconds)
     unbroken, folder = tmp_path / "unbroken", tmp_path / "stopped"
     learned(folder=unbroken, dropout=0.3)
 
-    def progress(told: isotropy.LearnProgress) -> None:
+    def progress(told: learning.LearnProgress) -> None:
         if place is None and told.config.start == HALF_TURN and told.row.epoch == 2:
             raise Stopped
 
@@ -342,7 +342,7 @@ def test_stopped_runs_end_as_unbroken_ones(
             patch.setattr(*place, stop)
         learned(folder=folder, progress=progress, dropout=0.3)
     assert not (folder / "result.json").exists()
-    told: list[isotropy.LearnProgress] = []
+    told: list[learning.LearnProgress] = []
     monkeypatch.setattr(learning, "find_amounts", stop)
     learned(folder=folder, resume=True, progress=told.append, dropout=0.3)
     assert starts_of(told) == [HALF_TURN] * epochs + [{}] * epochs
@@ -368,7 +368,7 @@ def test_stopped_while_the_second_run_takes_the_folder(
         patch.setattr(prepared_run, "save_trainer", saved)
         learned(folder=folder)
     assert not (folder / "checkpoint.safetensors").exists()
-    told: list[isotropy.LearnProgress] = []
+    told: list[learning.LearnProgress] = []
     learned(folder=folder, resume=True, progress=told.append)
     assert starts_of(told) == [HALF_TURN] * EPOCHS
     assert numbers(folder) == numbers(unbroken)
@@ -394,7 +394,7 @@ def test_a_run_that_was_left_without_a_symmetry_resumes(
 
 
 def test_amounts_that_are_refined_are_trained_once(half_stays) -> None:
-    told: list[isotropy.LearnProgress] = []
+    told: list[learning.LearnProgress] = []
     config = replace(SETTINGS, refine=True)
     found = learned(config=config, progress=told.append).record["search"]
     assert starts_of(told) == [WHOLE_TURN] * EPOCHS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +18,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 import isotropy
 from isotropy.checks import CallerError
-from isotropy.data.labelled import LabelledData
+from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.settings import OBJECTIVES
+from isotropy.workflows.learning import LearnProgress
 from isotropy.workflows.runs import fingerprint
 
 ROTATION = isotropy.affine(("rotation", "scale"))
@@ -107,7 +107,7 @@ def assert_same(got: isotropy.LearnResult, expected: isotropy.LearnResult) -> No
 
 @pytest.fixture
 def saved_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isotropy.workflows.learning.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("case", RUNS.values(), ids=RUNS)
@@ -116,7 +116,7 @@ def test_stopped_run_ends_as_an_unbroken_one(
 ) -> None:
     unbroken = case.learn()
 
-    def stop(progress: isotropy.LearnProgress) -> None:
+    def stop(progress: LearnProgress) -> None:
         if progress.row.epoch == 2:
             raise Stopped
 
@@ -152,7 +152,7 @@ def test_stopped_anywhere(last: int, tmp_path: Path, saved_each_epoch: None) -> 
 def test_stopped_after_every_epoch(tmp_path: Path, saved_each_epoch: None) -> None:
     case = RUNS["laplace"]
 
-    def stop(progress: isotropy.LearnProgress) -> None:
+    def stop(progress: LearnProgress) -> None:
         raise Stopped
 
     for _ in range(4):
@@ -179,7 +179,7 @@ def test_stopping_is_what_the_comparison_is_about(tmp_path: Path, saved_each_epo
     """The comparison fails where a run is continued with another random state."""
     case = RUNS["own network with dropout"]
 
-    def stop(progress: isotropy.LearnProgress) -> None:
+    def stop(progress: LearnProgress) -> None:
         raise Stopped
 
     with pytest.raises(Stopped):
@@ -239,13 +239,6 @@ def test_run_folder_of_other_generators_is_refused(finished: Path) -> None:
         isotropy.learn(small_network(), train, config=CONFIG, folder=finished, resume=True)
 
 
-def test_run_folder_is_not_overwritten(finished: Path) -> None:
-    before = (finished / "checkpoint.safetensors").read_bytes()
-    with pytest.raises(CallerError, match="already holds a run; .*resume=True"):
-        RUNS["laplace"].learn(folder=finished)
-    assert (finished / "checkpoint.safetensors").read_bytes() == before
-
-
 # -- sources -----------------------------------------------------------------------------------
 
 
@@ -273,7 +266,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "TensorDataset": lambda: TensorDataset(*bar_tensors()),
     "own data set": Items,
     "LabelledData": labelled,
-    "Split": lambda: isotropy.Split(labelled(), None),
+    "Split": lambda: Split(labelled(), None),
 }
 
 
@@ -311,7 +304,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "unlabelled": (lambda: learn_none(bar_tensors()[0]), "targets beside them"),
     "a number": (lambda: learn_none(3), "got int"),
     "test of another shape": (
-        lambda: learn_none(isotropy.Split(labelled(), LabelledData(
+        lambda: learn_none(Split(labelled(), LabelledData(
             torch.zeros(4, 1, 9, 9), torch.tensor([0, 1, 2, 0]), None, "nine"))),
         r"nine: expected test inputs like the training inputs",
     ),
@@ -366,36 +359,6 @@ def test_layer_without_a_rule_is_named(objective: Any, tmp_path: Path) -> None:
 
 
 # -- what is handed back -----------------------------------------------------------------------
-
-
-def test_nothing_is_printed_and_no_folder_made(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = isotropy.learn(small_network(), bar_tensors(), bar_tensors(), config=CONFIG)
-        isotropy.learn(small_network(2), regression(), regression(), config=CONFIG)
-    assert capfd.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []
-    assert result.record["run_folder"] is None
-
-
-@pytest.mark.parametrize("objective", ["laplace", "augerino"])
-def test_given_model_is_left_alone(objective: Any) -> None:
-    model = seeded(OwnNetwork)
-    model.body.eval()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    modes = {name: module.training for name, module in model.named_modules()}
-    result = isotropy.learn(model, bar_tensors(), objective=objective, config=CONFIG)
-    assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)
-    assert {name: module.training for name, module in model.named_modules()} == modes
-    for module in model.modules():
-        assert not module._forward_hooks and not module._forward_pre_hooks
-    assert all(parameter.grad is None for parameter in model.parameters())
-    trained = result.model.network
-    assert isinstance(trained, OwnNetwork) and trained is not model
-    assert not torch.equal(trained.head.weight, model.head.weight)
 
 
 def test_result_predicts_and_reports_its_symmetries() -> None:
@@ -485,29 +448,6 @@ def test_save_writes_the_folder_that_a_run_would(tmp_path: Path, drawn_pages: No
     with np.load(saved / "samples.npz", allow_pickle=False) as archive:
         assert archive["examples"].shape[2:] == (1, SIZE, SIZE)
         assert archive["flows"].shape[4] == 2 and tuple(archive["image_shape"]) == (SIZE, SIZE)
-
-
-def test_report_alone(tmp_path: Path, drawn_pages: None) -> None:
-    result = RUNS["augerino"].learn()
-    path = result.report(tmp_path / "deep" / "first.html")
-    assert path.read_text().startswith("<!DOCTYPE html>")
-    assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("write", ["save", "report"])
-def test_saving_below_a_file_is_a_sentence(write: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    result = learn_none(bar_tensors())
-    with pytest.raises(CallerError, match="cannot be written: Not a directory"):
-        getattr(result, write)(tmp_path / "file" / "below" / "x")
-
-
-def test_describe_goes_into_the_config(tmp_path: Path) -> None:
-    described = {"truth": {"rotation": 90.0}, "note": "mine"}
-    result = learn_none(bar_tensors(), describe=described, folder=tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["truth"] == {"rotation": 90.0} and config["note"] == "mine"
-    assert result.config["truth"] == {"rotation": 90.0}
 
 
 # -- fingerprints ------------------------------------------------------------------------------

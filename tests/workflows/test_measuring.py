@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from equivariance.measured_networks import SeveralInputs, built
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import isotropy
 from isotropy.checks import CallerError
 from isotropy.symmetry.actions.finite import flip
 from isotropy.symmetry.actions.images import affine
@@ -292,17 +290,6 @@ def test_refused(model: Any, data: Any, how: Any, sentence: str) -> None:
         measure(model, data, TURN, **how)
 
 
-def test_the_run_folder(tmp_path: Path) -> None:
-    network, _ = built("convolutional", torch.float32)
-    inputs, _ = labelled(2)
-    folder = tmp_path / "run"
-    found = measure(network, inputs, TURN, folder=folder, finite=False)
-    assert found.record["run_folder"] == str(folder)
-    assert {"result.json", "report.html"} <= {path.name for path in folder.iterdir()}
-    assert json.loads((folder / "result.json").read_text()) == found.record
-    assert found.report(tmp_path / "page.html").read_text().startswith("<!")
-
-
 # --- nothing is left behind -----------------------------------------------------------------------
 
 
@@ -405,10 +392,6 @@ def test_progress_is_told() -> None:
     )
     assert ("one: rotation", 2, 4) in told and ("two: rotation", 4, 4) in told
     assert ("one: exact elements", 0, 1) in told
-
-
-def test_it_is_public() -> None:
-    assert isotropy.measure is measure
 
 
 def test_default_actions_under_which_an_image_cannot_be_known_to_move_are_left_out() -> None:

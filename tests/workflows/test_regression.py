@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.experiments.equivariant_problems import (
+from isotropy.experiments.data_efficiency import RegressionSettings, augmentation, fit_regression
+from isotropy.experiments.seed_stack import Best, SeedStack
+from isotropy.experiments.thesis_problems import (
     RegressionData,
     random_elements,
     regression_problem,
 )
-from isotropy.experiments.regression import RegressionSettings, augmentation, fit_regression
-from isotropy.experiments.seed_stack import Best, SeedStack
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.symmetry.groups.catalogue import O13, O, S, SO13p
 from isotropy.symmetry.groups.group import Group

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import isotropy
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import WeightSteps
-from isotropy.workflows import relaxing
+from isotropy.workflows import relaxing, runs
 from isotropy.workflows.relaxing import RelaxResult
 
 CONFIG = isotropy.RelaxConfig(
@@ -95,7 +95,7 @@ class Unbroken:
 
 def stopping_after(patch: pytest.MonkeyPatch, epoch: int) -> None:
     """Every epoch is saved; the one after `epoch` is interrupted when its weight steps are done."""
-    patch.setattr(relaxing, "CHECKPOINT_SECONDS", 0.0)
+    patch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
     steps, structures = WeightSteps.epoch, relaxing.structures
 
     def stopped(own: WeightSteps, number: int, *others: Any) -> Any:

@@ -277,14 +277,6 @@ def test_folders_of_relaxed_layers_are_no_others(
         isotropy.load(tmp_path)
 
 
-def test_the_report_alone(result: RelaxResult, tmp_path: Path) -> None:
-    page = result.report(tmp_path / "new" / "page.html").read_text()
-    assert page.startswith("<!DOCTYPE html>") and "second" in page
-    (tmp_path / "file").touch()
-    with pytest.raises(isotropy.CallerError, match="cannot be written"):
-        result.report(tmp_path / "file" / "page.html")
-
-
 # --- refusals -------------------------------------------------------------------------------------
 
 

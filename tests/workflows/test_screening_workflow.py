@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,17 +20,18 @@ from isotropy.data.labelled import LabelledData
 from isotropy.symmetry.actions.finite import flip
 from isotropy.symmetry.actions.points import points
 from isotropy.workflows import screening as room
+from isotropy.workflows.screening import ScreenResult
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]
 
 
-def screened(**options: Any) -> isotropy.ScreenResult:
+def screened(**options: Any) -> ScreenResult:
     given = {"actions": ACTIONS, "config": CONFIG, **options}
     return isotropy.screen(small_network(), bar_tensors(), **given)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[isotropy.ScreenResult, Path, list]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[ScreenResult, Path, list]:
     """A screening in a folder, and what was told on the way."""
     folder = tmp_path_factory.mktemp("screening") / "run"
     told: list[str] = []
@@ -41,16 +40,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[isotropy.ScreenResu
     return found, folder, told
 
 
-RECORD = {
-    "schema", "command", "seed", "seconds", "run_folder", "data", "network", "curvature",
-    "train_examples", "training", "screening", "device", "isotropy",
-}  # fmt: skip
-
-
 def test_record_has_what_is_promised(saved) -> None:
     found, folder, told = saved
     record = json.loads(json.dumps(found.record, allow_nan=False))
-    assert set(record) >= RECORD
     assert record["command"] == "screen" and record["schema"] == 1
     assert record["train_examples"] == 60 and record["run_folder"] == str(folder)
     assert record["training"]["epochs"] == 10 and record["training"]["train_loss"] > 0
@@ -62,16 +54,6 @@ def test_record_has_what_is_promised(saved) -> None:
     per_example = record["training"]["log_evidence_per_example"]
     assert per_example == pytest.approx(screening["log_evidence"] / 60)
     assert told[0] == "plain network: epoch 10 of 10"
-
-
-def test_folder_holds_record_config_and_report(saved) -> None:
-    found, folder, _ = saved
-    assert {path.name for path in folder.iterdir()} == {"config.json", "result.json", "report.html"}
-    assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(found.record))
-    config = json.loads((folder / "config.json").read_text())
-    assert config["note"] == "mine" and config["schedule"]["objective"] == "none"
-    assert config["network"]["name"] == "torch.nn.modules.container.Sequential"
-    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_a_run_can_start_from_it(saved) -> None:
@@ -92,22 +74,6 @@ def test_a_run_can_start_from_it(saved) -> None:
     begun = {symmetry.name: symmetry.high for symmetry in result.symmetries}
     assert begun == {name: pytest.approx(high, rel=1e-5) for name, high in found.start.items()}
     assert result.record["screening"] == found.screening.as_dict()
-
-
-def test_nothing_is_printed_and_the_model_left_alone(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = small_network()
-    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        isotropy.screen(model, bar_tensors(), actions=ACTIONS, config=CONFIG)
-    assert capfd.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_a_seed_decides_all() -> None:
@@ -151,11 +117,6 @@ def test_generators_of_many_coordinates_are_screened_alone() -> None:
     assert sorted(found.screening.ranking) == ["jitter", "rotation"]
 
 
-def test_report_alone(tmp_path: Path, saved) -> None:
-    path = saved[0].report(tmp_path / "screening.html")
-    assert path.read_text() == (saved[1] / "report.html").read_text()
-
-
 # -- mistakes ----------------------------------------------------------------------------------
 
 MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
@@ -197,14 +158,6 @@ def test_mistakes_are_sentences(call: Callable[..., Any], sentence: str, tmp_pat
     with pytest.raises(CallerError, match=sentence):
         call(folder=tmp_path / "run")
     assert not (tmp_path / "run").exists(), "a mistake must not leave a run folder behind"
-
-
-def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
-    isotropy.learn(small_network(), bar_tensors(), config=CONFIG, folder=tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(CallerError, match="already holds a run"):
-        screened(folder=tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_training(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import click
 
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import fresh_folder
-from isotropy.cli.progress import LiveDisplay
-from isotropy.experiments.rank_tables import PUBLISHED_RANKS, RankTables, rank_tables, table_text
-from isotropy.records import RESULT, check_unused, plain
+from isotropy.cli.progress import LiveDisplay, tell
+from isotropy.experiments.thesis_bases import PUBLISHED_RANKS, RankTables, rank_tables, table_text
+from isotropy.records import RESULT, check_unused
 from isotropy.symmetry.groups.catalogue import GROUPS, group_named
 from isotropy.symmetry.groups.language import parse_representation
 from isotropy.workflows.basis import PICTURE, BasisResult, equivariant_basis
@@ -104,15 +103,10 @@ def basis_command(context: click.Context, /, **options: Any) -> None:
     )
     if options["picture"] is not None:
         result.picture(options["picture"])
-    if options["as_json"]:
-        click.echo(json.dumps(plain(result.record), allow_nan=False))
-        return
-    for sentence in basis_sentences(result):
-        click.echo(sentence)
+    last = f"Record: {folder / RESULT}"
     if result.has_vectors:
-        click.echo(f"Picture: {options['picture'] or folder / PICTURE}")
-    else:
-        click.echo(f"Record: {folder / RESULT}")
+        last = f"Picture: {options['picture'] or folder / PICTURE}"
+    tell(result.record, basis_sentences(result), as_json=options["as_json"], last=last)
 
 
 def basis_sentences(result: BasisResult) -> list[str]:
@@ -182,11 +176,9 @@ def _tables(options: dict[str, Any], command: str, display: LiveDisplay) -> Rank
         progress=lambda group, text: display.say(f"{group} {text}"),
         describe={"command": command},
     )
-    if options["as_json"]:
-        click.echo(json.dumps(plain(found.record), allow_nan=False))
-        return found
-    for name in options["tables"]:
-        click.echo(table_text(name, found.tables[name]) + "\n")
-    click.echo(f"* computed here, blank in the thesis. {found.seconds:.3g} s in all.")
-    click.echo(f"Record: {folder / RESULT}")
+    texts = [table_text(name, found.tables[name]) + "\n" for name in options["tables"]]
+    seconds = found.record["seconds"]
+    texts.append(f"* computed here, blank in the thesis. {seconds:.3g} s in all.")
+    last = f"Record: {folder / RESULT}"
+    tell(found.record, texts, as_json=options["as_json"], last=last)
     return found

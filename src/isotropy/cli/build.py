@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from isotropy.cli.inputs import (
     network_from,
     run_options,
 )
+from isotropy.cli.progress import tell
 from isotropy.networks.building import WIDTHS
-from isotropy.records import CONFIG, check_unused, plain, read_json
+from isotropy.records import CONFIG, check_unused, read_json
 from isotropy.workflows.building import build
 
 
@@ -70,13 +70,9 @@ def build_command(**options: Any) -> None:
         example=shape,
         width=options["width"],
         generator=generator,
-    ).named(specification)
-    result.save(folder)
-    if options["as_json"]:
-        click.echo(json.dumps(plain({**result.record, "run_folder": folder}), allow_nan=False))
-        return
-    click.echo(result.sentence)
-    click.echo(f"Run folder: {folder}")
+    )
+    record = result.named(specification).kept_in(folder).record
+    tell(record, [result.sentence], as_json=options["as_json"], last=f"Run folder: {folder}")
 
 
 def _sizes(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:

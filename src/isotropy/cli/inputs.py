@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,45 +61,55 @@ class Problem:
 
 def problem_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say which problem: data, network, Actions, budget, device, output."""
-    return data_options(_with(_LEARNING, run_options(command)))
+    return data_options(with_options(_LEARNING, run_options(command)))
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say which data."""
-    return _with(_DATA, command)
+    return with_options(_DATA, command)
 
 
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that every command has: seed, device, output."""
-    return _with(_RUN, command)
+    return with_options(_RUN, command)
 
 
-def _with(
+def with_options(
     options: Sequence[Callable[..., Any]], command: Callable[..., None]
 ) -> Callable[..., None]:
+    """The command with these options, listed in their order."""
     for option in reversed(options):
         command = option(command)
     return command
 
 
+TEST_DATA = click.option(
+    "--test",
+    "test_data",
+    help="Test data, only scored. Default: what comes with the data, else 20 % held out.",
+)
+VARIANT = click.option(
+    "--variant",
+    type=click.Choice(tuple(LAWS)),
+    default="original",
+    show_default=True,
+    help="Transform every image once, at random, before anything else.",
+)
+BUDGET = (
+    click.option("--epochs", type=int, help="Passes over the training data."),
+    click.option("--batch-size", type=int, help="Examples a weight step."),
+    click.option(
+        "--curvature-batch", type=int, help="Examples at once in an evidence pass; sets its memory."
+    ),
+)
 _DATA = (
     click.option(
         "--data",
         help="Training data: IDX files or their folder, CIFAR-10 binary batches, "
         ".npz with x and y, or a folder per class. Default: the embedded digits.",
     ),
-    click.option(
-        "--test",
-        "test_data",
-        help="Test data, only scored. Default: what comes with the data, else 20 % held out.",
-    ),
-    click.option(
-        "--variant",
-        type=click.Choice(tuple(LAWS)),
-        default="original",
-        show_default=True,
-        help="Transform every image once, at random, before anything else.",
-    ),
+    TEST_DATA,
+    VARIANT,
     click.option(
         "--image-size",
         type=int,
@@ -132,11 +142,7 @@ _LEARNING = (
     ),
     click.option("--samples", type=int, help="Transformed copies averaged per image."),
     click.option("--test-samples", type=int, help="Copies averaged when predicting."),
-    click.option("--epochs", type=int, help="Passes over the training data."),
-    click.option("--batch-size", type=int, help="Examples a weight step."),
-    click.option(
-        "--curvature-batch", type=int, help="Examples at once in an evidence pass; sets its memory."
-    ),
+    *BUDGET,
     click.option(
         "--fallback",
         type=click.Choice(FALLBACKS),
@@ -216,12 +222,21 @@ def data_from(options: dict[str, Any], *, working_size: bool = False) -> Split:
             image_size=size,
             seed=options["seed"],
         )
-    split = vary(split, options["variant"])
-    if options["subset"] is not None:
-        check_at_least(options["subset"], 2, what="--subset")
-        train = split.train.subset(options["subset"], options["seed"])
-        split = Split(train, split.test, split.notes)
-    return split
+    return taken(vary(split, options["variant"]), options)
+
+
+def taken(split: Split, options: dict[str, Any]) -> Split:
+    """The data with as many training examples as --subset says."""
+    if options["subset"] is None:
+        return split
+    check_at_least(options["subset"], 2, what="--subset")
+    return replace(split, train=split.train.subset(options["subset"], options["seed"]))
+
+
+def settings_given(config: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a class of settings that the options of the same names set."""
+    names = [field.name for field in fields(config) if field.name in options]
+    return {name: options[name] for name in names if options[name] not in (None, {})}
 
 
 def network_from(

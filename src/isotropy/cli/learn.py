@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from isotropy.cli.inputs import (
     fresh_folder,
     problem_from,
     problem_options,
+    settings_given,
 )
-from isotropy.cli.progress import LearnDisplay
+from isotropy.cli.progress import LearnDisplay, tell
 from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
@@ -34,7 +34,7 @@ from isotropy.evidence.settings import (
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS, augmentation_over
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import check_unused, plain
+from isotropy.records import check_unused
 from isotropy.report.findings import finding_sentences
 from isotropy.report.screen import screen_sentences
 from isotropy.report.wording import number_text
@@ -125,30 +125,18 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
     folder = Path(options["out"])
     command = str(context.find_root().obj)
     if options["screening"] == "only":
-        _tell_screening(options, _screen(options, config, command, folder))
+        record = _screen(options, config, command, folder).record
+        tell(record, screen_sentences(record), as_json=options["as_json"])
         return
     with continuable("learn", folder):
         result = _learn(options, config, network, command=command)
-    if options["as_json"]:
-        click.echo(json.dumps(plain(result.record), allow_nan=False))
-    else:
-        _tell(result)
+    tell(result.record, _sentences(result), as_json=options["as_json"])
 
 
 def _config_from(options: dict[str, Any]) -> LearnConfig:
     """The settings that these options ask for."""
-    config = LearnConfig(
-        **{
-            name: options[name]
-            for name in ("samples", "test_samples", "epochs", "batch_size", "curvature_batch",
-                         "prior_structure", "curvature", "fallback", "distribution", "search",
-                         "seed")
-        },
-        objective=options["objective"] or "laplace",
-        ranges=options["ranges"] or None,
-        caps=options["caps"] or None,
-    )  # fmt: skip
-    config = replace(config, **settings_from(options["settings"]))
+    given = settings_given(LearnConfig, options)
+    config = LearnConfig(**{**given, **settings_from(options["settings"])})
     config.check()
     return config
 
@@ -176,12 +164,10 @@ def _learn(
         check_unused(Path(options["out"]))
         screened = _screen(options, config, command, None, problem)
         config = replace(config, start=screened.start)
-        for sentence in screen_sentences(screened.record):
-            display.say(sentence)
+        display.say(*screen_sentences(screened.record))
 
     def announce(resolved: LearnSchedule, epoch: int) -> None:
-        for note in problem.notes:
-            display.say(note)
+        display.say(*problem.notes)
         display.say(
             f"{split.train.name}: {len(split.train)} examples, model {specification.text}, "
             f"objective {resolved.objective}, {resolved.samples} samples, {resolved.epochs} epochs "
@@ -236,8 +222,7 @@ def _screen(
     split, specification, actions = problem.split, problem.specification, problem.actions
     options["image_size"] = problem.image_size
     display = LearnDisplay(augmentation_over(actions), {}, quiet=options["quiet"])
-    for note in () if told else problem.notes:
-        display.say(note)
+    display.say(*(() if told else problem.notes))
     display.say(f"{split.train.name}: {len(split.train)} examples, model {specification.text}")
     epochs = config.epochs if options["screening"] == "only" else None
     return screen(
@@ -258,26 +243,16 @@ def _screen(
     )
 
 
-def _tell_screening(options: dict[str, Any], found: ScreenResult) -> None:
-    if options["as_json"]:
-        click.echo(json.dumps(plain(found.record), allow_nan=False))
-        return
-    for sentence in screen_sentences(found.record):
-        click.echo(sentence)
-    click.echo(f"Report: {Path(found.record['run_folder']) / 'report.html'}")
-
-
-def _tell(result: LearnResult) -> None:
-    """What was learned, in words, on standard output."""
+def _sentences(result: LearnResult) -> list[str]:
+    """What was learned, in words."""
     record = result.record
-    for sentence in finding_sentences(record, result.config.get("truth", {})):
-        click.echo(sentence)
+    found = list(finding_sentences(record, result.config.get("truth", {})))
     accuracy = record["test_accuracy"]
     if accuracy is not None:
-        click.echo(f"Test accuracy {100 * accuracy:.1f} % on {record['test_examples']} examples.")
+        found.append(f"Test accuracy {100 * accuracy:.1f} % on {record['test_examples']} examples.")
     if record["log_evidence"] is not None:
-        click.echo(
+        found.append(
             f"Log evidence {number_text(record['log_evidence'], 1)} nats, "
             f"{number_text(record['log_evidence_per_example'], 3)} per example."
         )
-    click.echo(f"Report: {Path(record['run_folder']) / 'report.html'}")
+    return found

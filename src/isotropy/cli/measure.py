@@ -1,41 +1,49 @@
-"""`isotropy measure`: what symmetry a trained network really has, and which layer breaks it."""
+"""`isotropy measure`: what symmetry a trained network really has, and which layer breaks it.
+
+A network is named as elsewhere, with a label of one's own in front if wanted: `after=runs/first`.
+That of a run folder has its trained weights; where no data are named, it is measured on the data it
+was trained for, divided as it was then, so that what was held out still is.
+"""
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from click.core import ParameterSource
 
+from isotropy.checks import CallerError
 from isotropy.cli.inputs import (
     action_names,
+    data_from,
     data_options,
     device_from,
     fresh_folder,
     network_from,
     run_options,
 )
-from isotropy.cli.measure_inputs import (
-    data_request,
-    measured_data,
-    measured_split,
-    named_models,
-)
-from isotropy.cli.progress import LiveDisplay
+from isotropy.cli.progress import MeasureDisplay, tell
+from isotropy.cli.relax import relax_data
 from isotropy.cli.resume import kept_options
 from isotropy.data.borders import chosen_border
+from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.variants import LAWS
-from isotropy.records import check_unused, plain
+from isotropy.networks.zoo.backbones import BACKBONES
+from isotropy.networks.zoo.specification import TRAINED
+from isotropy.records import CONFIG, check_unused, read_json
 from isotropy.report.measure import measure_sentences
 from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS, measure, measured_actions
+from isotropy.workflows.relaxing import KIND
 
 SPLITS = ("test", "train")
+_OF_THE_DATA = ("data", "test_data", "variant", "image_size", "subset")
+_TIME_STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
+"""What a run folder's name ends with if the user gave it none."""
 
 
 def _splits(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -43,27 +51,6 @@ def _splits(context: click.Context, parameter: click.Parameter, value: str) -> t
     if not set(parts) <= set(SPLITS) or len(set(parts)) < len(parts):
         raise click.BadParameter(f"expected test, train or train,test, got {value!r}")
     return parts
-
-
-class MeasureDisplay(LiveDisplay):
-    """What is being measured: a bar on a terminal, lines elsewhere."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
-        self.last = ""
-
-    def __call__(self, text: str, done: int, total: int) -> None:
-        if self.is_interactive:
-            row = Table.grid(padding=(0, 2))
-            row.add_row(
-                Text(text),
-                ProgressBar(total=max(total, 1), completed=done, width=30),
-                Text(f"{done}/{total}", style="dim"),
-            )
-            self.live.update(row)
-        elif text != self.last:
-            self.say(f"measuring {text}")
-        self.last = text
 
 
 @click.command("measure")
@@ -185,10 +172,8 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
         networks[model.label] = network.eval()
         if model.is_untrained:
             display.say(f"{model.label}: not trained, its weights are random")
-    for note in split.notes:
-        display.say(note)
-    for label, data in sets.items():
-        display.say(f"{label}: {data.name}, {len(data)} examples")
+    display.say(*split.notes)
+    display.say(*(f"{label}: {each.name}, {len(each)} examples" for label, each in sets.items()))
     with display:
         result = measure(
             networks,
@@ -207,9 +192,158 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
                 "command": str(context.find_root().obj),
             },
         )  # fmt: skip
-    if options["as_json"]:
-        click.echo(json.dumps(plain(result.record), allow_nan=False))
-        return
-    for sentence in measure_sentences(result.record):
-        click.echo(sentence)
-    click.echo(f"Report: {Path(folder) / 'report.html'}")
+    tell(result.record, measure_sentences(result.record), as_json=options["as_json"])
+
+
+# -- which networks, on which data -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A network as a user named it: what it is called in tables, and where it comes from."""
+
+    label: str
+    text: str
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder, or None for a network named in other ways."""
+        path = Path(self.text)
+        return path if self.text and self.text not in BACKBONES and path.is_dir() else None
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether its weights are random: backbones and timm models are built, not loaded."""
+        given = self.folder is not None or ".py" in self.text
+        return not given and not self.text.endswith(TRAINED)
+
+
+def named_models(texts: Sequence[str]) -> list[NamedModel]:
+    """`mlp:200`, `runs/first`, `after=runs/first`: the label is in front or the name itself."""
+    if not texts:
+        raise CallerError(
+            "--model: expected one or more networks to measure, such as a run folder of `isotropy "
+            "learn` or FILE.py:factory, got none"
+        )
+    models = [_named(text) for text in texts]
+    labels = [model.label for model in models]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise CallerError(
+                f"--model: two networks are called {label!r}; give one another name, as in "
+                f"--model second={models[labels.index(label)].text}"
+            )
+    return models
+
+
+def _named(text: str) -> NamedModel:
+    label, equals, rest = text.partition("=")
+    if equals and label and rest and "/" not in label and not Path(text).exists():
+        return NamedModel(label, rest)
+    path = Path(text)
+    if text and path.is_dir() and text not in BACKBONES:
+        return NamedModel(_TIME_STAMP.sub("", path.resolve().name), text)
+    if ".py:" in text:
+        return NamedModel(text.rpartition(":")[2], text)
+    return NamedModel(text, text)
+
+
+def data_request(
+    context: click.Context, options: Mapping[str, Any], models: Sequence[NamedModel]
+) -> dict[str, Any]:
+    """The options with those of the runs' data where no data were named.
+
+    What was typed counts. Raises CallerError where runs were trained on different data.
+    """
+    asked = dict(options)
+    if asked["data"] is not None or asked["test_data"] is not None:
+        return asked
+    found: dict[str, Any] | None = None
+    source: Path | None = None
+    for folder in (model.folder for model in models):
+        if folder is None:
+            continue
+        config = read_json(folder / CONFIG)
+        kept = config.get("request")
+        if not isinstance(kept, dict) or not set(_OF_THE_DATA) <= set(kept):
+            continue  # a run in Python, whose data has no name
+        if config.get("kind") == KIND:
+            continue  # relaxed layers, whose data are prepared in other ways
+        own = {name: kept[name] for name in _OF_THE_DATA} | _typed(context, options)
+        if "train" not in options["splits"]:
+            own["subset"] = None  # of training data, which are not looked at
+        if own["data"] is not None or own["subset"] is not None:
+            own["seed"] = kept.get("seed", options["seed"])  # it divided the data
+        if found is not None and own != found:
+            different = [name for name in own if own[name] != found.get(name)]
+            raise CallerError(
+                f"run folders {str(source)!r} and {str(folder)!r} were trained on different data "
+                f"({', '.join(sorted(different)).replace('_', ' ')}); name the data to measure on "
+                "with --data, --test, --variant, --image-size or --subset"
+            )
+        found, source = own, folder
+    return asked | (found or {})
+
+
+def measured_split(request: dict[str, Any], models: Sequence[NamedModel]) -> Split:
+    """The data that the options name, or those of a run of relaxed layers, prepared as they were.
+
+    Raises CallerError where such a run has no words for its data, or another run has others.
+    """
+    if request["data"] is not None or request["test_data"] is not None:
+        return data_from(request)
+    configs = [read_json(model.folder / CONFIG) for model in models if model.folder is not None]
+    relaxed = [config.get("request") for config in configs if config.get("kind") == KIND]
+    if not relaxed:
+        return data_from(request)
+    kept = relaxed[0]
+    if not isinstance(kept, dict):
+        raise CallerError(
+            "--model: the data of a run of relaxed layers in Python have no name; give them with "
+            "--data"
+        )
+    named = (*_OF_THE_DATA, "task", "digits_data")
+    if len(relaxed) < len(configs) or any(
+        each is None or [each[name] for name in named] != [kept[name] for name in named]
+        for each in relaxed
+    ):
+        raise CallerError(
+            "--model: expected runs that were trained on the same data; name the data to measure "
+            "on with --data"
+        )
+    return relax_data(dict(kept))
+
+
+def _typed(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: options[name]
+        for name in _OF_THE_DATA
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def measured_data(request: Mapping[str, Any], split: Split) -> dict[str, LabelledData]:
+    """The data sets by label: parts of the split, and the test data in another variant.
+
+    request: the options, whose `splits` and `ood` say which
+    """
+    sets: dict[str, LabelledData] = {}
+    for part in request["splits"]:
+        sets[part] = split.train if part == "train" else _test_part(split)
+    variant = request["ood"]
+    if variant is not None:
+        if variant == request["variant"]:
+            raise CallerError(
+                f"--ood {variant}: these are the data themselves; choose another variant"
+            )
+        sets[variant] = _test_part(data_from({**request, "variant": variant}))
+    return sets
+
+
+def _test_part(split: Split) -> LabelledData:
+    if split.test is None:
+        raise CallerError(
+            f"{split.train.name}: there are no test data; give them with --test or measure on "
+            "--split train"
+        )
+    return split.test

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from isotropy.cli.inputs import (
     device_from,
     fresh_folder,
     problem_from,
     problem_options,
+    settings_given,
 )
+from isotropy.cli.progress import LiveDisplay, tell
 from isotropy.cli.resume import kept_options
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import LearnConfig
-from isotropy.records import plain
 from isotropy.report.profile import profile_sentences
 from isotropy.workflows.profiling import DEFAULT_CURVATURES, profile
 
@@ -64,40 +62,23 @@ def profile_command(
     the log evidence beside the likelihood of the test data.
     """
     folder = options["out"] = options["out"] or fresh_folder("profile", options, generator)
-    console = Console(stderr=True, highlight=False, quiet=options["quiet"])
+    display = LiveDisplay(quiet=options["quiet"])
     kinds = [name.strip() for name in curvatures.split(",")]
     uses_factors = any("kfac" in each for each in kinds)
     problem = problem_from(options, curvature="kfac" if uses_factors else "")
     split, specification = problem.split, problem.specification
     options["image_size"] = problem.image_size
-    for note in problem.notes:
-        console.print(note, soft_wrap=True, markup=False)
-    console.print(
-        f"{split.train.name}: {len(split.train)} examples, model {specification.text}",
-        soft_wrap=True,
-        markup=False,
-    )
+    display.say(*problem.notes)
+    display.say(f"{split.train.name}: {len(split.train)} examples, model {specification.text}")
 
-    def tell(kind: str, amount: float, row: Mapping[str, Any]) -> None:
+    def on_the_way(kind: str, amount: float, row: Mapping[str, Any]) -> None:
         held_out = row["test_log_likelihood"]
-        console.print(
+        display.say(
             f"{kind}  {generator} {amount:g}  evidence/example "
             f"{row['log_evidence_per_example']:.4f}  held out "
-            + ("–" if held_out is None else f"{held_out:.4f}"),
-            soft_wrap=True,
-            markup=False,
+            + ("–" if held_out is None else f"{held_out:.4f}")
         )
 
-    settings = (
-        "samples",
-        "test_samples",
-        "epochs",
-        "batch_size",
-        "curvature_batch",
-        "prior_structure",
-        "fallback",
-        "seed",
-    )
     result = profile(
         problem.network,
         split,
@@ -105,11 +86,11 @@ def profile_command(
         amounts=amounts,
         curvatures=kinds,
         actions=problem.actions,
-        config=LearnConfig(**{name: options[name] for name in settings}),
+        config=LearnConfig(**settings_given(LearnConfig, options)),
         device=device_from(options["device"]),
         folder=folder,
         truth=TRUE_RANGES[options["variant"]].get(generator),
-        progress=tell,
+        progress=on_the_way,
         network=specification,
         describe={
             **problem.description,
@@ -117,9 +98,4 @@ def profile_command(
             "command": str(context.find_root().obj),
         },
     )
-    if options["as_json"]:
-        click.echo(json.dumps(plain(result.record), allow_nan=False))
-        return
-    for sentence in profile_sentences(result.record):
-        click.echo(sentence)
-    click.echo(f"Report: {Path(folder) / 'report.html'}")
+    tell(result.record, profile_sentences(result.record), as_json=options["as_json"])

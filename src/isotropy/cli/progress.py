@@ -1,29 +1,54 @@
-"""Live progress of a learning run on standard error: a table on a terminal, lines elsewhere."""
+"""What a user sees of a command: progress on standard error, what came out on standard output.
+
+On a terminal progress is live: an epoch's line with a table of what is learned, or a bar.
+Elsewhere it is lines, of a training run one every tenth of it.
+"""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from rich.console import Console, Group
+import click
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
-from isotropy.report.wording import number_text
+from isotropy.records import REPORT, plain
+from isotropy.report.wording import finite, number_text, part_text, percent_text
 from isotropy.workflows.learning import LearnProgress
+from isotropy.workflows.relaxing import RelaxProgress
+
+BAR = 30
+"""Letters of a bar."""
+STYLES = {"conv": "blue", "sconv": "cyan", "fc": "red", "ffc": "yellow", "sfc": "magenta"}
+OTHER_STYLE = "green"
 
 
-def reading(symmetry: Symmetry, amount: float) -> str:
-    """`±175.0°`, `±0.02 log factor` or `p = 0.49`: an amount as it is shown."""
-    if symmetry.kind == "probability":
-        return f"p = {amount:.3f}"
-    if symmetry.unit == "degrees":
-        return f"±{amount:.1f}°"
-    return f"±{amount:.3f} {symmetry.unit}"
+def tell(
+    record: Mapping[str, Any],
+    sentences: Iterable[str],
+    *,
+    as_json: bool,
+    last: str | None = None,
+) -> None:
+    """The outcome of a command on standard output: its record in JSON, or sentences.
+
+    last: the last line; by default where the report is
+    """
+    if as_json:
+        click.echo(json.dumps(plain(record), allow_nan=False))
+        return
+    for sentence in sentences:
+        click.echo(sentence)
+    click.echo(last or f"Report: {Path(record['run_folder']) / REPORT}")
 
 
 class LiveDisplay:
@@ -52,53 +77,96 @@ class LiveDisplay:
     def is_interactive(self) -> bool:
         return self.console.is_terminal and not self.quiet
 
-    def say(self, sentence: str) -> None:
-        """A line of its own."""
-        if not self.quiet:
+    def say(self, *sentences: str) -> None:
+        """Lines of their own."""
+        for sentence in () if self.quiet else sentences:
             self.console.print(sentence, soft_wrap=True, markup=False)
 
 
-class LearnDisplay(LiveDisplay):
-    """Shows each epoch. Use as a context manager and call with every `LearnProgress`."""
+class MeasureDisplay(LiveDisplay):
+    """What is being measured: a bar on a terminal, lines elsewhere."""
+
+    last = ""
+
+    def __call__(self, text: str, done: int, total: int) -> None:
+        if self.is_interactive:
+            self.live.update(_bar_line(Text(text), done, max(total, 1), f"{done}/{total}"))
+        elif text != self.last:
+            self.say(f"measuring {text}")
+        self.last = text
+
+
+class EpochDisplay(LiveDisplay):
+    """Shows the epochs of a run. Scores are not computed in every epoch: the latest are shown."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.started = time.monotonic()
+        self.first_epoch: int | None = None
+        self.log_evidence: float | None = None
+        self.test_accuracy: float | None = None
+
+    def show(
+        self, epoch: int, epochs: int, loss: float, seconds: float, *, details: str, phase: str
+    ) -> None:
+        """One epoch. details: of a line, after the scores; phase: what the run is doing."""
+        if self.is_interactive:
+            self.live.update(self.picture(epoch, epochs, loss, phase))
+        elif epoch % max(1, epochs // 10) == 0 or epoch == epochs:
+            scores = self._scores(loss, "  ")
+            self.say(f"epoch {epoch}/{epochs}  {scores}{details}  {seconds:.0f} s")
+
+    def picture(self, epoch: int, epochs: int, loss: float, phase: str) -> Group:
+        """The epoch's line, the table of what is learned, and the scores."""
+        if self.first_epoch is None:
+            self.first_epoch = epoch - 1
+        elapsed = time.monotonic() - self.started
+        left = elapsed / max(1, epoch - self.first_epoch) * (epochs - epoch)
+        told = f"{elapsed:.0f} s, about {left:.0f} s left"
+        head = _bar_line(Text(f"epoch {epoch}/{epochs}", style="bold"), epoch, epochs, told)
+        scores = Text(f"{phase}   {self._scores(loss, '   ')}")
+        table = self.table()
+        return Group(head, *([] if table is None else [Text(), table]), Text(), scores)
+
+    def table(self) -> RenderableType | None:
+        """What is learned so far."""
+        return None
+
+    def _scores(self, loss: float, gap: str) -> str:
+        return gap.join(
+            (
+                f"loss {loss:.3f}",
+                f"evidence/example {number_text(self.log_evidence, 3)}",
+                f"test accuracy {percent_text(self.test_accuracy)}",
+            )
+        )
+
+
+class LearnDisplay(EpochDisplay):
+    """The ranges of a learning run. Use as a context manager and call with `LearnProgress`."""
 
     def __init__(
         self, augmentation: Augmentation, truth: dict[str, float], *, quiet: bool = False
     ) -> None:
         super().__init__(quiet=quiet)
-        self.augmentation = augmentation
         self.symmetries = augmentation.symmetries()
+        self.generators = {each.name: each for each in augmentation.action.generators}
         self.truth = truth
-        self.started = time.monotonic()
-        self.first_epoch: int | None = None
+        self.ranges: Mapping[str, float] = {}
 
     def __call__(self, progress: LearnProgress) -> None:
-        if self.quiet:
-            return
-        if self.is_interactive:
-            self.live.update(self._table(progress))
-            return
-        epochs = progress.config.epochs or 1
-        if progress.row.epoch % max(1, epochs // 10) == 0 or progress.row.epoch == epochs:
-            self.console.print(self._line(progress), soft_wrap=True, markup=False)
-
-    def _line(self, progress: LearnProgress) -> str:
-        row = progress.row
-        found = max(self.symmetries, key=lambda s: self._share(s, row.ranges), default=None)
-        widest = "" if found is None else f"  {found.name} {reading(found, row.ranges[found.name])}"
-        return (
-            f"epoch {row.epoch}/{progress.config.epochs}  loss {row.train_loss:.3f}  "
-            f"evidence/example {number_text(progress.log_evidence_per_example, 3)}{widest}  "
-            f"test accuracy {_percent(progress.test_accuracy)}  {row.seconds:.0f} s"
+        row, config = progress.row, progress.config
+        self.ranges = row.ranges
+        self.log_evidence = progress.log_evidence_per_example
+        self.test_accuracy = progress.test_accuracy
+        widest = max(self.symmetries, key=self._share, default=None)
+        told = "" if widest is None else f"  {widest.name} {self._reading(widest)}"
+        phase = "burn-in" if row.epoch <= (config.burn_in or 0) else "learning"
+        self.show(
+            row.epoch, config.epochs or 1, row.train_loss, row.seconds, details=told, phase=phase
         )
 
-    def _table(self, progress: LearnProgress) -> Group:
-        row, config = progress.row, progress.config
-        epochs = config.epochs or 1
-        if self.first_epoch is None:
-            self.first_epoch = row.epoch - 1
-        elapsed = time.monotonic() - self.started
-        left = elapsed / max(1, row.epoch - self.first_epoch) * (epochs - row.epoch)
-        head = epoch_line(row.epoch, epochs, elapsed, left)
+    def table(self) -> Table:
         ranges = Table(box=None, pad_edge=False, header_style="dim")
         ranges.add_column("symmetry")
         ranges.add_column("learned range", justify="right")
@@ -109,38 +177,94 @@ class LearnDisplay(LiveDisplay):
             known = self.truth.get(symmetry.name, 0.0)
             ranges.add_row(
                 symmetry.name,
-                reading(symmetry, row.ranges[symmetry.name]),
-                ProgressBar(1.0, self._share(symmetry, row.ranges), width=24),
+                self._reading(symmetry),
+                ProgressBar(1.0, self._share(symmetry), width=24),
                 *([reading(symmetry, known)] if self.truth else []),
             )
-        phase = "burn-in" if row.epoch <= (config.burn_in or 0) else "learning"
-        scores = Text(
-            f"{phase}   loss {row.train_loss:.3f}   evidence/example "
-            f"{number_text(progress.log_evidence_per_example, 3)}   test accuracy "
-            f"{_percent(progress.test_accuracy)}"
-        )
-        return Group(head, Text(), ranges, Text(), scores)
+        return ranges
 
-    def _share(self, symmetry: Symmetry, ranges: dict[str, float]) -> float:
+    def _reading(self, symmetry: Symmetry) -> str:
+        return reading(symmetry, self.ranges[symmetry.name])
+
+    def _share(self, symmetry: Symmetry) -> float:
         """How much of a symmetry there is, of all there can be or of one coordinate."""
-        amount = ranges[symmetry.name]
+        amount = self.ranges[symmetry.name]
         if symmetry.kind == "probability":
             return min(1.0, 2 * amount)
-        generators = {each.name: each for each in self.augmentation.action.generators}
-        generator = generators[symmetry.name]
+        generator = self.generators[symmetry.name]
         return min(1.0, abs(generator.from_units(amount)) / (generator.period or 1.0))
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+class RelaxDisplay(EpochDisplay):
+    """What each layer is becoming; call with `RelaxProgress`.
+
+    kinds: pathways in order; examples: training examples, to tell the evidence of one
+    """
+
+    def __init__(self, kinds: Sequence[str], examples: int, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.kinds, self.examples = kinds, examples
+        self.layers: Sequence[Mapping[str, Any]] = ()
+
+    def __call__(self, progress: RelaxProgress) -> None:
+        row, config = progress.row, progress.config
+        self.layers = row.layers or self.layers
+        if row.log_evidence is not None:
+            self.log_evidence = row.log_evidence / self.examples
+        if row.test_accuracy is not None:
+            self.test_accuracy = row.test_accuracy
+        means = "".join(
+            f"  {kind} {percent_text(self._mean_share(kind), 0)}"
+            for kind in self.kinds
+            if self.layers and len(self.kinds) > 1
+        )
+        learns = config.objective == "laplace"
+        phase = "fixed priors" if not learns else "learning" if self.layers else "burn-in"
+        self.show(
+            row.epoch, config.epochs or 1, row.train_loss, row.seconds, details=means, phase=phase
+        )
+
+    def table(self) -> Table | None:
+        if not self.layers:
+            return None
+        layers = Table(box=None, pad_edge=False, header_style="dim")
+        layers.add_column("layer")
+        for kind in self.kinds:
+            layers.add_column(kind, justify="right")
+        layers.add_column("relative effective parameters")
+        for layer in self.layers:
+            shares = [finite(layer["effective"].get(kind)) for kind in self.kinds]
+            layers.add_row(str(layer["name"]), *map(part_text, shares), self.shares_bar(shares))
+        return layers
+
+    def shares_bar(self, shares: Sequence[float | None]) -> Text:
+        """A bar divided among the pathways; letters go where the running sum of shares ends."""
+        bar, end, total = Text(), 0, 0.0
+        for kind, share in zip(self.kinds, shares, strict=True):
+            total += share or 0.0
+            letters = round(BAR * min(total, 1.0)) - end
+            bar.append("█" * letters, style=STYLES.get(kind, OTHER_STYLE))
+            end += letters
+        return bar
+
+    def _mean_share(self, kind: str) -> float:
+        """A pathway's share, averaged over layers."""
+        shares = [finite(layer["effective"].get(kind)) or 0.0 for layer in self.layers]
+        return sum(shares) / len(shares)
 
 
-def epoch_line(epoch: int, epochs: int, elapsed: float, left: float) -> Table:
-    """`epoch 3/40`, a bar, and the seconds that have gone and are to come."""
+def reading(symmetry: Symmetry, amount: float) -> str:
+    """`±175.0°`, `±0.02 log factor` or `p = 0.49`: an amount as it is shown."""
+    if symmetry.kind == "probability":
+        return f"p = {amount:.3f}"
+    if symmetry.unit == "degrees":
+        return f"±{amount:.1f}°"
+    return f"±{amount:.3f} {symmetry.unit}"
+
+
+def _bar_line(words: Text, done: int, total: int, told: str) -> Table:
+    """Words, a bar, and what there is to say beside it."""
     line = Table.grid(padding=(0, 2))
-    line.add_row(
-        Text(f"epoch {epoch}/{epochs}", style="bold"),
-        ProgressBar(total=epochs, completed=epoch, width=30),
-        Text(f"{elapsed:.0f} s, about {left:.0f} s left", style="dim"),
-    )
+    bar = ProgressBar(total=total, completed=done, width=BAR)
+    line.add_row(words, bar, Text(told, style="dim"))
     return line

@@ -1,36 +1,34 @@
-"""`isotropy relax`: which symmetry each layer needs, learned layer by layer from training data.
-
-Live progress of `isotropy relax`: what each layer is becoming, a table or lines.
-"""
+"""`isotropy relax`: which symmetry each layer needs, learned layer by layer from training data."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 from torch import nn
 
-from isotropy.checks import CallerError, check_at_least
+from isotropy.checks import CallerError
 from isotropy.cli.inputs import (
+    BUDGET,
+    TEST_DATA,
+    VARIANT,
     built_network,
     data_from,
     device_from,
     fitted_network,
     fresh_folder,
     run_options,
+    settings_given,
+    taken,
+    with_options,
 )
-from isotropy.cli.progress import LiveDisplay, epoch_line
+from isotropy.cli.progress import RelaxDisplay, tell
 from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import digits, read
-from isotropy.data.variants import LAWS, TASKS, quadrants, standardised
+from isotropy.data.variants import TASKS, quadrants, standardised
 from isotropy.evidence.layers.settings import (
     AUGMENTATIONS,
     FREE_SHARE,
@@ -44,110 +42,9 @@ from isotropy.networks.pathways.relaxed_layer import (
     check_kinds,
 )
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import check_unused, plain
+from isotropy.records import check_unused
 from isotropy.report.relax import score_sentences
-from isotropy.report.wording import finite, number_text, part_text, percent_text
-from isotropy.workflows.relaxing import RelaxProgress, RelaxResult, relax_and_learn
-
-BAR = 30
-"""Letters of a layer's bar."""
-STYLES = {"conv": "blue", "sconv": "cyan", "fc": "red", "ffc": "yellow", "sfc": "magenta"}
-OTHER_STYLE = "green"
-
-Layers = Sequence[Mapping[str, Any]]
-
-
-class RelaxDisplay(LiveDisplay):
-    """Shows each epoch: a table of layers on a terminal, lines elsewhere.
-
-    Scores and shares are not computed in every epoch: the latest are shown.
-    kinds: pathways in order; examples: training examples, to tell the evidence of one
-    """
-
-    def __init__(self, kinds: Sequence[str], examples: int, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
-        self.kinds, self.examples = kinds, examples
-        self.started = time.monotonic()
-        self.first_epoch: int | None = None
-        self.layers: Layers = ()
-        self.log_evidence: float | None = None
-        self.test_accuracy: float | None = None
-
-    def __call__(self, progress: RelaxProgress) -> None:
-        row = progress.row
-        self.layers = row.layers or self.layers
-        if row.log_evidence is not None:
-            self.log_evidence = row.log_evidence / self.examples
-        if row.test_accuracy is not None:
-            self.test_accuracy = row.test_accuracy
-        if self.quiet:
-            return
-        if self.is_interactive:
-            self.live.update(self._table(progress))
-            return
-        epochs = progress.config.epochs or 1
-        if row.epoch % max(1, epochs // 10) == 0 or row.epoch == epochs:
-            self.console.print(self._line(progress), soft_wrap=True, markup=False)
-
-    def _line(self, progress: RelaxProgress) -> str:
-        row = progress.row
-        means = "".join(
-            f"  {kind} {percent_text(self._mean_share(kind), 0)}"
-            for kind in self.kinds
-            if self.layers and len(self.kinds) > 1
-        )
-        return (
-            f"epoch {row.epoch}/{progress.config.epochs}  {self._scores(row.train_loss)}{means}  "
-            f"{row.seconds:.0f} s"
-        )
-
-    def _scores(self, loss: float, gap: str = "  ") -> str:
-        return gap.join(
-            (
-                f"loss {loss:.3f}",
-                f"evidence/example {number_text(self.log_evidence, 3)}",
-                f"test accuracy {percent_text(self.test_accuracy)}",
-            )
-        )
-
-    def _mean_share(self, kind: str) -> float:
-        """A pathway's share, averaged over layers."""
-        shares = [finite(layer["effective"].get(kind)) or 0.0 for layer in self.layers]
-        return sum(shares) / len(shares)
-
-    def _table(self, progress: RelaxProgress) -> Group:
-        row, config = progress.row, progress.config
-        epochs = config.epochs or 1
-        if self.first_epoch is None:
-            self.first_epoch = row.epoch - 1
-        elapsed = time.monotonic() - self.started
-        left = elapsed / max(1, row.epoch - self.first_epoch) * (epochs - row.epoch)
-        head = epoch_line(row.epoch, epochs, elapsed, left)
-        layers = Table(box=None, pad_edge=False, header_style="dim")
-        layers.add_column("layer")
-        for kind in self.kinds:
-            layers.add_column(kind, justify="right")
-        layers.add_column("relative effective parameters")
-        for layer in self.layers:
-            shares = [finite(layer["effective"].get(kind)) for kind in self.kinds]
-            layers.add_row(str(layer["name"]), *map(part_text, shares), self._bar(shares))
-        learns = config.objective == "laplace"
-        phase = "fixed priors" if not learns else "learning" if self.layers else "burn-in"
-        scores = Text(f"{phase}   {self._scores(row.train_loss, '   ')}")
-        if not self.layers:
-            return Group(head, Text(), scores)
-        return Group(head, Text(), layers, Text(), scores)
-
-    def _bar(self, shares: Sequence[float | None]) -> Text:
-        """A bar divided among the pathways; letters go where the running sum of shares ends."""
-        bar, end, total = Text(), 0, 0.0
-        for kind, share in zip(self.kinds, shares, strict=True):
-            total += share or 0.0
-            letters = round(BAR * min(total, 1.0)) - end
-            bar.append("█" * letters, style=STYLES.get(kind, OTHER_STYLE))
-            end += letters
-        return bar
-
+from isotropy.workflows.relaxing import RelaxResult, relax_and_learn
 
 IMAGE_SIZE = 32
 WIDTH, GROUP_WIDTH = 10, 2
@@ -173,24 +70,14 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     "images: IDX files or their folder, CIFAR-10 binary batches, .npz with x and y, a folder per "
     "class.",
 )
-@click.option(
-    "--test",
-    "test_data",
-    help="Test data, only scored. Default: what comes with the data, else 20 % held out.",
-)
+@TEST_DATA
 @click.option(
     "--task",
     type=click.Choice(TASKS),
     help="What to tell of quadrants: the digit, or the digit and where it is.  [default: digit]",
 )
 @click.option("--digits", "digits_data", help="For quadrants: digits from here, such as all MNIST.")
-@click.option(
-    "--variant",
-    type=click.Choice(tuple(LAWS)),
-    default="original",
-    show_default=True,
-    help="Transform every image once, at random, before anything else.",
-)
+@VARIANT
 @click.option(
     "--image-size",
     type=int,
@@ -227,11 +114,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     show_default=True,
     help="Learn prior precisions by the evidence, or leave them fixed.",
 )
-@click.option("--epochs", type=int, help="Passes over the training data.")
-@click.option("--batch-size", type=int, help="Examples a weight step.")
-@click.option(
-    "--curvature-batch", type=int, help="Examples at once in an evidence pass; sets its memory."
-)
+@partial(with_options, BUDGET)
 @click.option(
     "--curvature", help="Kronecker-factored: kfac-ggn, kfac-mc or kfac-ef.  [default: kfac-ggn]"
 )
@@ -243,6 +126,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 )
 @click.option(
     "--augment",
+    "augmentation",
     type=click.Choice(tuple(AUGMENTATIONS)),
     default="none",
     show_default=True,
@@ -278,12 +162,9 @@ def relax_command(context: click.Context, /, resume: Path | None, **options: Any
     folder = Path(options["out"])
     with continuable("relax", folder):
         result = _relax(options, config, before, command=str(context.find_root().obj))
-    if options["as_json"]:
-        click.echo(json.dumps(plain(result.record), allow_nan=False))
-        return
-    for sentence in [*result.sentences, *score_sentences(result.record), *result.record["notes"]]:
-        click.echo(sentence)
-    click.echo(f"Report: {folder / 'report.html'}")
+    record = result.record
+    sentences = [*result.sentences, *score_sentences(record), *record["notes"]]
+    tell(record, sentences, as_json=options["as_json"])
 
 
 def _relax(
@@ -301,8 +182,7 @@ def _relax(
     split = relax_data(options)
     model = _model(options, split.train, before)
     display = RelaxDisplay(options["pathways"], len(split.train), quiet=options["quiet"])
-    for note in split.notes:
-        display.say(note)
+    display.say(*split.notes)
     what = f"width {options['width']}" if model is None else f"model {model[0].text}"
     display.say(
         f"{split.train.name}: {len(split.train)} examples, pathways "
@@ -361,11 +241,7 @@ def relax_data(options: dict[str, Any]) -> Split:
         source = digits() if options["digits_data"] is None else read(options["digits_data"])
         split = quadrants(source, options["task"], size=options["image_size"])
         split = standardised(split) if split.train.inputs.shape[1] == 1 else split
-        if options["subset"] is None:
-            return split
-        check_at_least(options["subset"], 2, what="--subset")
-        train = split.train.subset(options["subset"], options["seed"])
-        return Split(train, split.test, split.notes)
+        return taken(split, options)
     _refuse(options, "task", f"only --data {QUADRANTS} has tasks")
     _refuse(options, "digits_data", f"only --data {QUADRANTS} takes digits; use --data instead")
     if options["data"] == DIGITS:
@@ -406,11 +282,6 @@ def _completed(options: dict[str, Any]) -> dict[str, Any]:
 
 def _config_from(options: dict[str, Any]) -> RelaxConfig:
     """The settings that these options ask for."""
-    names = (
-        "objective", "epochs", "batch_size", "curvature_batch", "curvature", "free_precision",
-        "seed",
-    )  # fmt: skip
-    given = {name: options[name] for name in names if options[name] is not None}
-    config = RelaxConfig(**given, augmentation=options["augment"])
+    config = RelaxConfig(**settings_given(RelaxConfig, options))
     config.check()
     return config

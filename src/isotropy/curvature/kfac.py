@@ -118,8 +118,8 @@ class KFAC:
             raise CallerError(
                 f"layer {layer or '(the network itself)'!r} of type {kind} has no curvature rule "
                 f"(there are rules for {', '.join(supported_layers())}); register one with "
-                "isotropy.register_rule, choose a fallback (diagonal or fixed), or freeze the "
-                "layer with requires_grad_(False)"
+                "isotropy.curvature.layer_rules.register_rule, choose a fallback (diagonal or "
+                "fixed), or freeze the layer with requires_grad_(False)"
             )
         self.fallen_back[layer] = kind
         if self.fallback == "fixed":

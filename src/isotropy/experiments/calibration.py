@@ -16,7 +16,7 @@ import torch
 
 from isotropy.data.problems import TextureLaw, moved_textures
 from isotropy.evidence.settings import LearnConfig
-from isotropy.experiments.series import Series, SeriesJob
+from isotropy.experiments.runner import Job, Series
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.workflows.learning import learn
@@ -31,7 +31,7 @@ RANGES = ("rotation 45", "rotation 180")
 """Truths whose learned rotation is compared with the true one."""
 
 
-def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
+def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
     """Every truth at every size."""
     own = {**table, **table["quick"]} if quick else table
     names = own["truths"] if quick else list(table["truths"])
@@ -54,7 +54,7 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
                 row += f"/{size['samples']} copies"
             seeds = tuple(range(table["first_seed"], table["first_seed"] + size["sets"]))
             rank = (size["network"] != MLP) + (size["examples"] >= MANY)
-            found.append(SeriesJob(row, seeds, settings, cost=_cost(size), rank=rank))
+            found.append(Job(row, seeds, settings, cost=_cost(size), rank=rank))
     return found
 
 
@@ -67,7 +67,7 @@ def _cost(size: Mapping[str, Any]) -> float:
     return float(size["examples"]) * (5.0 if size["network"] == "compact" else 1.0)
 
 
-def run(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
+def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     """Learn each data set of the row; what was said of it, beside the truth."""
     return [_learned(job.settings, seed, device) for seed in job.seeds]
 

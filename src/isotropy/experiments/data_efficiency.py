@@ -1,22 +1,31 @@
 """Figure 2.5: how many examples an equivariant network needs, and an MLP, and an augmented one.
 
-Rows are PROBLEM/NETWORK/N: `inertia/EMLP-O(3)/1000`, `o5/MLP/30`, `particle/MLP-Aug/300`. The seeds
-of a row are trained together. Settings are in `data_efficiency.toml`.
+Rows are PROBLEM/NETWORK/N: `inertia/EMLP-O(3)/1000`, `o5/MLP/30`, `particle/MLP-Aug/300`. Settings
+are in `data_efficiency.toml`. A run trains on N examples and reports the test error.
+
+    ŷ = mean + scale · f(x / scale of inputs)        loss: mean of (ŷ − y)² over batch and outputs
+
+Adam with a constant rate; min(900,000 / N, 1000) epochs of batches of 500. Validation and test
+errors are taken at the end of epochs, and the test error where the validation error is least is the
+result (Finzi 2023, A.1.9). With augmentation each example of each step is moved by a random element
+of the group, ŷ = ρ_out(g)⁻¹ f(ρ_in(g) x), in training only. The seeds of a row are trained together
+(`seed_stack`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from math import exp, log
-from statistics import mean
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from isotropy.experiments.equivariant_problems import (
+from isotropy.checks import CallerError
+from isotropy.experiments.runner import Job, Series, geometric_means
+from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
+from isotropy.experiments.thesis_problems import (
     LARGEST_TRAINING,
     TEST,
     VALIDATION,
@@ -24,22 +33,19 @@ from isotropy.experiments.equivariant_problems import (
     random_elements,
     regression_problem,
 )
-from isotropy.experiments.regression import (
-    RegressionSettings,
-    augmentation,
-    fit_regression,
-)
-from isotropy.experiments.series import Series, SeriesJob
-from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.group import Group
 
 MLP, AUGMENTED = "MLP", "MLP-Aug"
 COST = {MLP: 1.0, AUGMENTED: 1.3}
 """Seconds of a step in those of an MLP; equivariant ones cost EQUIVARIANT."""
 EQUIVARIANT = 6.0
+EXAMPLES_SEEN, MOST_EPOCHS = 900_000, 1000
+LOOKS = 100
+"""How often at most a run looks at its validation error."""
 
 
-def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
+def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
     """Every problem, network and size of the table."""
     changed = table["quick"] if quick else {}
     settings = {**table["settings"], **changed}
@@ -55,11 +61,11 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
                     own["group"] = about["augmented"] if network == AUGMENTED else None
                 steps = _settings(own).epochs_in_all * -(-size // own["batch_size"])
                 cost = steps * COST.get(network, EQUIVARIANT)
-                found.append(SeriesJob(f"{problem}/{network}/{size}", tuple(seeds), own, cost))
+                found.append(Job(f"{problem}/{network}/{size}", tuple(seeds), own, cost))
     return found
 
 
-def run(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
+def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     """Train the seeds of one row; the numbers of each."""
     own = job.settings
     settings = _settings(own)
@@ -69,29 +75,21 @@ def run(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
     for seed in job.seeds:
         generator = torch.Generator().manual_seed(seed)
         data.append(_on(regression_problem(own["problem"], generator, examples), device))
-        networks.append(_network(own, data[-1], seed).to(device))
+        made = data[-1]
+        group = None if own["network"] in COST else own["group"]
+        sizes = made.inputs.shape[1], made.targets.shape[1]
+        network = seeded_network(made.source, made.target, group, sizes, own, seed)
+        networks.append(network.to(device))
         generators.append(torch.Generator(device).manual_seed(seed))
     moved = None
     if own["network"] == AUGMENTED:
-        group = group_named(own["group"])
-        elements = random_elements(
-            group, own["elements"], torch.Generator().manual_seed(job.seeds[0])
-        )
-        moved = augmentation(data[0], group, elements.to(device))
+        augmenting = group_named(own["group"])
+        drawn = torch.Generator().manual_seed(job.seeds[0])
+        elements = random_elements(augmenting, own["elements"], drawn)
+        moved = augmentation(data[0], augmenting, elements.to(device))
     found = fit_regression(networks, data, settings, generators, moved)
-    parameters = sum(each.numel() for each in networks[0].parameters())
     described = {key: own[key] for key in ("problem", "network", "examples", "channels")}
-    # Seconds are a seed's share of those that the row took.
-    return [
-        {
-            **described,
-            "parameters": parameters,
-            **asdict(each),
-            "seconds": each.seconds / len(found),
-            "seeds_together": len(found),
-        }
-        for each in found
-    ]
+    return seed_records(described, networks, found)
 
 
 def _settings(own: Mapping[str, Any]) -> RegressionSettings:
@@ -105,22 +103,176 @@ def _settings(own: Mapping[str, Any]) -> RegressionSettings:
     )
 
 
-def _network(own: Mapping[str, Any], data: RegressionData, seed: int) -> nn.Module:
-    channels, layers = own["channels"], own["layers"]
-    if own["network"] in COST:
-        torch.manual_seed(seed)
-        sizes = data.inputs.shape[1], data.targets.shape[1]
-        return plain_mlp(*sizes, channels=channels, layers=layers)
-    generator = torch.Generator().manual_seed(seed)
-    group = group_named(own["group"])
-    return EMLP(
-        data.source, data.target, group, channels=channels, layers=layers, generator=generator
-    )
-
-
 def _on(data: RegressionData, device: torch.device) -> RegressionData:
     names = ("inputs", "targets", "input_scale", "target_mean", "target_scale")
     return replace(data, **{name: getattr(data, name).to(device) for name in names})
+
+
+# -- one run -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RegressionSettings:
+    """examples: N, the first of each seed's data; epochs: None for the rule above.
+
+    validation, test: examples at the end of the data, test last
+    """
+
+    examples: int
+    batch_size: int = 500
+    learning_rate: float = 3e-3
+    epochs: int | None = None
+    validation: int = VALIDATION
+    test: int = TEST
+
+    @property
+    def epochs_in_all(self) -> int:
+        """Epochs that a run makes."""
+        if self.epochs is not None:
+            return self.epochs
+        return max(1, min(EXAMPLES_SEEN // self.examples, MOST_EPOCHS))
+
+
+@dataclass(frozen=True)
+class RegressionResult:
+    """Of one seed. Errors are means of squares in the targets' unit; NaN where training failed.
+
+    best_epoch: where the validation error was least; seconds: of all seeds together
+    """
+
+    test_error: float
+    validation_error: float
+    best_epoch: int
+    epochs: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Augmentation:
+    """Elements of a group as they act on inputs and, inverted, on outputs.
+
+    inputs (elements, source size, source size); outputs (elements, target size, target size)
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+
+
+def augmentation(data: RegressionData, group: Group, elements: Tensor) -> Augmentation:
+    """The augmentation of this problem by elements (count, d, d) of the group."""
+    source = data.source(group).element(elements)
+    target = torch.linalg.inv(data.target(group).element(elements))
+    return Augmentation(source.to(data.inputs), target.to(data.inputs))
+
+
+def fit_regression(
+    networks: Sequence[nn.Module],
+    data: Sequence[RegressionData],
+    settings: RegressionSettings,
+    generators: Sequence[torch.Generator],
+    augmented: Augmentation | None = None,
+) -> list[RegressionResult]:
+    """Train one network a seed, each on its own data with its own generator (on their device)."""
+    if not len(networks) == len(data) == len(generators):
+        raise CallerError(
+            f"expected a network, data and a generator for each seed, got {len(networks)}, "
+            f"{len(data)} and {len(generators)}"
+        )
+    started = time.perf_counter()
+    run = _Run(networks, data, settings, augmented)
+    epochs, batch = settings.epochs_in_all, min(settings.batch_size, settings.examples)
+    every = -(-epochs // LOOKS)
+    for epoch in range(1, epochs + 1):
+        orders = torch.stack([_order(settings.examples, each) for each in generators])
+        for chosen in orders.split(batch, 1):
+            if augmented is None:
+                run.step(chosen)
+                continue
+            count = len(augmented.inputs)
+            drawn = [_integers(count, chosen.shape[1], each) for each in generators]
+            run.step(chosen, torch.stack(drawn))
+        if epoch % every == 0 or epoch == epochs:
+            run.epoch.fill_(epoch)
+            run.look()
+    return run.results(epochs, started)
+
+
+class _Run:
+    """Data on the device, the stack of networks, and its two recorded functions."""
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        data: Sequence[RegressionData],
+        settings: RegressionSettings,
+        augmented: Augmentation | None,
+    ) -> None:
+        kept = settings.validation + settings.test
+        available = min(len(each.inputs) for each in data) - kept
+        if not 1 <= settings.examples <= available:
+            raise CallerError(
+                f"expected 1 to {available} training examples, got {settings.examples}; {kept} are "
+                "kept for validation and test"
+            )
+        self.stack = SeedStack(networks, settings.learning_rate)
+        self.augmented = augmented
+        self.validation = settings.validation
+        self.scales = [
+            torch.stack([getattr(each, name) for each in data])[:, None]
+            for name in ("input_scale", "target_mean", "target_scale")
+        ]
+        first, last = settings.examples, -kept
+        self.inputs = torch.stack([each.inputs[:first] for each in data])
+        self.targets = torch.stack([each.targets[:first] for each in data])
+        self.held_out = torch.stack([each.inputs[last:] for each in data])
+        self.held_out_targets = torch.stack([each.targets[last:] for each in data])
+        device, seeds = self.inputs.device, len(data)
+        self.epoch = self.inputs.new_zeros(seeds)
+        nothing = torch.full_like(self.epoch, torch.nan)
+        self.best = Best({"test": nothing, "epoch": self.epoch})
+        self.rows = torch.arange(seeds, device=device)[:, None]
+        self.step = self.stack.captured(self._step)
+        self.look = self.stack.captured(self._look, [self.epoch, *self.best.state()])
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """ŷ (seeds, batch, target size)."""
+        input_scale, mean, scale = self.scales
+        return mean + scale * self.stack(inputs / input_scale)
+
+    def _step(self, chosen: Tensor, drawn: Tensor | None = None) -> None:
+        """One step on examples `chosen` (seeds, batch), moved by elements `drawn`."""
+        inputs, targets = self.inputs[self.rows, chosen], self.targets[self.rows, chosen]
+        if drawn is None:
+            predicted = self.predict(inputs)
+        else:
+            assert self.augmented is not None
+            moved = torch.einsum("sbij,sbj->sbi", self.augmented.inputs[drawn], inputs)
+            back = self.augmented.outputs[drawn]
+            predicted = torch.einsum("sbij,sbj->sbi", back, self.predict(moved))
+        self.stack.step((predicted - targets).square().mean((1, 2)))
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        squares = (self.predict(self.held_out) - self.held_out_targets).square().mean(2)
+        validation, test = squares[:, : self.validation], squares[:, self.validation :]
+        self.best.offer(validation.mean(1), {"test": test.mean(1), "epoch": self.epoch})
+
+    def results(self, epochs: int, started: float) -> list[RegressionResult]:
+        tests, found = self.best.values["test"].tolist(), self.best.validation.tolist()
+        where = self.best.values["epoch"].tolist()
+        seconds = time.perf_counter() - started
+        return [
+            RegressionResult(tests[i], found[i], round(where[i]), epochs, seconds)
+            for i in range(self.stack.seeds)
+        ]
+
+
+def _order(examples: int, generator: torch.Generator) -> Tensor:
+    return torch.randperm(examples, generator=generator, device=generator.device)
+
+
+def _integers(below: int, count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(below, (count,), generator=generator, device=generator.device)
 
 
 # -- what came out -----------------------------------------------------------------------------
@@ -128,20 +280,8 @@ def _on(data: RegressionData, device: torch.device) -> RegressionData:
 
 def mean_errors(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[int, float]]]:
     """{problem: {network: {N: geometric mean of test errors over seeds}}}, failed ones left out."""
-    found: dict[str, dict[str, dict[int, list[float]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(list))
-    )
-    for record in records:
-        if record["test_error"]:
-            by_size = found[record["problem"]][record["network"]]
-            by_size[record["examples"]].append(record["test_error"])
-    return {
-        problem: {
-            network: {size: exp(mean(map(log, values))) for size, values in sorted(sizes.items())}
-            for network, sizes in networks.items()
-        }
-        for problem, networks in found.items()
-    }
+    in_order = sorted(records, key=lambda record: record["examples"])
+    return geometric_means(in_order, "test_error", "problem", "network", "examples")
 
 
 def comparisons(

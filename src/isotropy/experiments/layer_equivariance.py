@@ -20,7 +20,7 @@ from isotropy.data.labelled import Split
 from isotropy.data.readers import digits, read
 from isotropy.data.variants import LAWS, quadrants, standardised, vary
 from isotropy.evidence.layers.settings import RelaxConfig
-from isotropy.experiments.series import Series, SeriesJob
+from isotropy.experiments.runner import Job, Series
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.report.relax import UNKNOWN
 from isotropy.workflows.relaxing import relax_and_learn
@@ -39,7 +39,7 @@ KEPT = (
 """What a row keeps of a run's record."""
 
 
-def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
+def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
     """Every table, problem, sum of pathways and objective.
 
     Rows that are `repeated` have several seeds and come first, the others by the rank of their
@@ -70,7 +70,7 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[SeriesJob]:
                     }
                     first = f"{name}/{problem}/{pathways}" in repeated
                     found.append(
-                        SeriesJob(
+                        Job(
                             f"{name}/{row}",
                             tuple((table["repeated"] if first else table)["seeds"]),
                             settings,
@@ -89,7 +89,7 @@ def _cost(settings: Mapping[str, Any]) -> float:
     return float(cost * (0.9 if settings["data"] == "CIFAR10" else 1.0))
 
 
-def run(job: SeriesJob, device: torch.device) -> list[dict[str, Any]]:
+def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     """Train the seeds of one row; the numbers of each."""
     own = job.settings
     data = _data(own["data"], own.get("places", {}).get(own["data"]), own["problem"])

@@ -1,212 +1,253 @@
-"""Run the rows of an experiment and keep what came out, raw, one JSON file a row and seed.
+"""The rows of an experiment, run one after another or in a few worker processes.
 
-An experiment is a TOML file beside this one: rows of command-line options with seeds and
-published numbers. Each row runs as its own process, exactly the command a user would type, so
-that nothing but its options and seed decides its numbers; its JSON result, its history and
-where it was made go to `results/EXPERIMENT/ROW-seedN.json`.
-
-    options    command-line options by name, without dashes; a list repeats the option
-    settings   fields of `LearnConfig` that have no option of their own; --set FIELD=VALUE
-    first      what runs before: a command with options and settings of its own, on the same data
-               with the same seed; the row's own command then gets that run folder as --model
-    problems, methods    instead of rows: each method on each problem, row PROBLEM-METHOD
-
-Options and settings at the top of the file hold for every row, and so does `first`, but for rows
-that say `first = false`. Data are named by `data`, and the caller says where they are.
+An experiment is a TOML file beside this one: titles, settings, seeds, published numbers. A `Series`
+turns it into jobs, runs one and sums up; `commands` makes jobs of rows that are command lines.
+Workers stay, since runs of seconds would spend their time starting processes: each takes the next
+job, by rank and then longest first. What a job found is kept as soon as it is there, of a series as
+lines of JSON in `results/EXPERIMENT/rows.jsonl`, one a seed. An experiment that is cut off keeps
+its rows, and called again it runs those that are missing. A row and seed has one record: a new one
+takes the place of the old.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
+import math
+import multiprocessing
+import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 from importlib import resources
+from math import exp, log
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, TypeVar
 
-from isotropy.checks import CallerError, check_choice
-from isotropy.records import CONFIG, METRICS, read_json, read_lines, write_json
+import torch
 
-TABLES = ("options", "settings", "first")
-FIRST_RUN = "FIRST_RUN"
-"""Stands in a row's arguments for the run folder of the command that runs first."""
+from isotropy.checks import CallerError
+from isotropy.records import provenance, read_lines, write_lines
+
+ROWS = "rows.jsonl"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One row with one seed: what to run and where its result goes.
+    """One row with all of its seeds.
 
-    first: the arguments of what runs before, if anything does; `FIRST_RUN` in `arguments` stands
-    for its run folder
+    cost: in any unit, to run the longest first
+    rank: rows of a lower one are run before
     """
 
     row: str
-    seed: int
-    arguments: tuple[str, ...]
-    destination: Path
+    seeds: tuple[int, ...]
     settings: Mapping[str, Any]
-    first: tuple[str, ...] = ()
+    cost: float = 0.0
+    rank: int = 0
 
 
-def experiments() -> dict[str, Path]:
-    """The experiments of commands that come with the package, by name (with hyphens).
+AnyJob = TypeVar("AnyJob", bound=Job)
+Record = Mapping[str, Any]
+Run = Callable[[Any, torch.device], list[dict[str, Any]]]
+"""Runs one job on a device; a dictionary for each of its seeds."""
 
-    Tables with `series` in them belong to `isotropy.experiments.series`.
+
+@dataclass(frozen=True)
+class Series:
+    """How a series is made of its table, run, and summed up.
+
+    jobs:    of the table (and whether quick), all of them
+    run:     one job
+    summary: lines of text about records, goals among them
+    apart:   whether the seeds of a row are jobs of their own, and do not gain by being together
     """
-    folder = Path(str(resources.files("isotropy.experiments")))
-    return {
-        path.stem.replace("_", "-"): path
-        for path in sorted(folder.glob("*.toml"))
-        if "series" not in tomllib.loads(path.read_text(encoding="utf-8"))
-    }
+
+    jobs: Callable[[Mapping[str, Any], bool], list[Job]]
+    run: Run
+    summary: Callable[[Sequence[Record]], list[str]]
+    apart: bool = False
 
 
-def read_experiment(name: str) -> dict[str, Any]:
-    """An experiment's rows and settings."""
-    known = experiments()
-    path = known[check_choice(name, known, what="experiment")]
-    return with_rows(tomllib.loads(path.read_text(encoding="utf-8")))
+@dataclass(frozen=True)
+class RunOptions:
+    """How jobs are run, and what is recorded.
 
-
-def with_rows(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """The experiment with every row written out: problems times methods, what holds for all."""
-    common = {table: experiment[table] for table in TABLES if table in experiment}
-    rows = {name: _joined(common, row) for name, row in experiment.get("rows", {}).items()}
-    for problem, on in experiment.get("problems", {}).items():
-        for method, how in experiment.get("methods", {}).items():
-            rows[f"{problem}-{method}"] = _joined(common, on, how)
-    return {**experiment, "rows": rows}
-
-
-def _joined(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of several parts, the later above the earlier; tables are joined key by key.
-
-    A table of which a later part says false is gone.
+    limit: seconds after which no job starts
+    stop:  seconds after which jobs that are still running are given up
     """
-    row: dict[str, Any] = {}
-    for part in parts:
-        for key, value in part.items():
-            tables = key in TABLES and isinstance(value, Mapping)
-            row[key] = _joined(row.get(key) or {}, value) if tables else value
-    return {key: value for key, value in row.items() if key not in TABLES or value is not False}
+
+    device: torch.device
+    workers: int = 1
+    limit: float = math.inf
+    stop: float = math.inf
+    command: str = ""
+    commit: str | None = None
 
 
-def jobs(
-    name: str,
-    results: Path,
-    *,
-    rows: tuple[str, ...] = (),
-    seeds: tuple[int, ...] = (),
-    data: Mapping[str, Path] | None = None,
-) -> Iterator[Job]:
-    """The jobs of an experiment, all rows or some; `data` says where its data sets are."""
-    experiment = read_experiment(name)
-    chosen = rows or tuple(experiment["rows"])
-    for row in chosen:
-        settings = experiment["rows"][check_choice(row, experiment["rows"], what="row")]
-        place: dict[str, str] = {}
-        if "data" in settings:
-            if settings["data"] not in (data or {}):
-                raise CallerError(
-                    f"row {row!r} needs the data set {settings['data']}; say where it is with "
-                    f"--data {settings['data']}=FOLDER"
-                )
-            place = {"data": str((data or {})[settings["data"]])}
-        before = settings.get("first")
-        model: dict[str, str] = {}
-        if before is not None:
-            if "command" not in before:
-                raise CallerError(
-                    f"row {row!r}: expected the command that runs first, such as command = "
-                    f'"learn", got {before}'
-                )
-            if "model" in settings.get("options", {}):
-                raise CallerError(
-                    f"row {row!r}: expected the model of what runs first, got a model of its own "
-                    "too; leave that out, or say first = false"
-                )
-            model = {"model": FIRST_RUN}
-        for seed in seeds or settings.get("seeds", experiment["seeds"]):
-            yield Job(
-                row,
-                seed,
-                _words(experiment["command"], seed, settings, {**place, **model}),
-                results / name / f"{row}-seed{seed}.json",
-                settings,
-                () if before is None else _words(before["command"], seed, before, place),
+def read_table(name: str) -> dict[str, Any]:
+    """The TOML file of an experiment, by its name with hyphens."""
+    file = resources.files("isotropy.experiments") / f"{name.replace('-', '_')}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+# -- records -----------------------------------------------------------------------------------
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The records, in order; none if there is no file.
+
+    Raises CallerError for two records of one row and seed: which of them counts is not to be
+    guessed.
+    """
+    records = read_lines(path)
+    known: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in records:
+        other = known.setdefault((record["row"], record["seed"]), record)
+        if other is not record:
+            commits = " and ".join(str(each.get("commit")) for each in (other, record))
+            raise CallerError(
+                f"{path}: expected one record of row {record['row']} with seed {record['seed']}, "
+                f"got two, of commits {commits}; remove the one that is superseded"
             )
+    return records
 
 
-def _words(
-    command: str, seed: int, settings: Mapping[str, Any], further: Mapping[str, str]
-) -> tuple[str, ...]:
-    """A command line: the command, its seed, options and `further` ones, then settings."""
-    words = [command, "--seed", str(seed), "--json"]
-    for option, value in {**settings.get("options", {}), **further}.items():
-        for each in value if isinstance(value, list) else [value]:
-            words += [f"--{option}", str(each)]
-    for field, value in settings.get("settings", {}).items():
-        written = value if isinstance(value, str) else json.dumps(value)
-        words += ["--set", f"{field}={written}"]
-    return tuple(words)
+def keep(path: Path, new: Sequence[Record], *, fresh: bool = False) -> None:
+    """Write records to the file, in place of those of the same rows and seeds, or of all."""
+    taken = {(record["row"], record["seed"]) for record in new}
+    known = [] if fresh else read_rows(path)
+    old = [each for each in known if (each["row"], each["seed"]) not in taken]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_lines(path, [*old, *new])
 
 
-def run_job(job: Job, *, commit: str | None = None) -> dict[str, Any]:
-    """Run one job as a process of its own and write its record; returns the record.
-
-    commit: recorded in place of what git says of the source, for copies that know better.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        first, own = Path(scratch) / "first", Path(scratch) / "run"
-        before = _run(job, job.first, own=first, first=first, commit=commit) if job.first else None
-        ran = _run(job, job.arguments, own=own, first=first, commit=commit)
-    record: dict[str, Any] = {
-        "row": job.row,
-        "arguments": _without_paths(job, job.arguments),
-        "published": job.settings.get("published"),
-        "truth": job.settings.get("truth", {}),
-        **ran,
-    }
-    if before is not None:
-        record["first"] = {"arguments": _without_paths(job, job.first), **before}
-    job.destination.parent.mkdir(parents=True, exist_ok=True)
-    write_json(job.destination, record)
-    return record
+def missing(jobs: Iterable[AnyJob], records: Iterable[Record]) -> list[AnyJob]:
+    """The jobs, less the seeds that have a record."""
+    known = {(record["row"], record["seed"]) for record in records}
+    left = []
+    for job in jobs:
+        seeds = tuple(seed for seed in job.seeds if (job.row, seed) not in known)
+        if seeds:
+            left.append(replace(job, seeds=seeds))
+    return left
 
 
-def _run(
-    job: Job, arguments: tuple[str, ...], *, own: Path, first: Path, commit: str | None
-) -> dict[str, Any]:
-    """Run one command into the folder `own`; its result, and what the folder tells of the way.
+def one_seed_each(jobs: Iterable[AnyJob]) -> list[AnyJob]:
+    """A job for each seed of each row."""
+    return [replace(job, seeds=(seed,)) for job in jobs for seed in job.seeds]
 
-    first: the run folder that `FIRST_RUN` stands for, in the arguments and again in the result
-    """
-    words = [str(first) if word == FIRST_RUN else word for word in arguments]
-    command = [sys.executable, "-m", "isotropy", *words, "--out", str(own)]
-    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if finished.returncode:
-        raise CallerError(
-            f"row {job.row!r}, seed {job.seed}: `isotropy {' '.join(arguments)}` ended "
-            f"with status {finished.returncode}"
+
+def geometric_means(records: Iterable[Record], number: str, *keys: str) -> dict[Any, Any]:
+    """{first key: {second key: … geometric mean of this number}}; zero, null and NaN left out."""
+    grouped: dict[Any, Any] = {}
+    for record in records:
+        if record[number]:
+            inner = grouped
+            for key in keys[:-1]:
+                inner = inner.setdefault(record[key], {})
+            inner.setdefault(record[keys[-1]], []).append(record[number])
+
+    def means(inner: Any) -> Any:
+        if isinstance(inner, list):
+            return exp(mean(map(log, inner)))
+        return {key: means(each) for key, each in inner.items()}
+
+    found: dict[Any, Any] = means(grouped)
+    return found
+
+
+# -- running -----------------------------------------------------------------------------------
+
+
+def run_series(
+    run: Run, jobs: Sequence[Job], path: Path, options: RunOptions, tell: Callable[[str], None]
+) -> list[str]:
+    """Run the jobs and write a line to `path` for each seed; the rows that failed."""
+    in_common = {"command": options.command, **provenance(options.device)}
+    if options.commit:
+        in_common["commit"] = options.commit
+
+    def keep_rows(job: Job, found: list[dict[str, Any]]) -> None:
+        each = zip(job.seeds, found, strict=True)
+        keep(path, [{"row": job.row, "seed": seed, **own, **in_common} for seed, own in each])
+
+    return run_jobs(run, jobs, keep_rows, options, tell)
+
+
+def run_jobs(
+    run: Run,
+    jobs: Sequence[AnyJob],
+    kept: Callable[[AnyJob, list[dict[str, Any]]], None],
+    options: RunOptions,
+    tell: Callable[[str], None],
+) -> list[str]:
+    """Run the jobs and have what each found kept; the rows that failed, none of which is kept."""
+    waiting = sorted(jobs, key=lambda job: (job.rank, -job.cost))
+    started, done = time.time(), 0
+    failed: list[str] = []
+    for job, found, problem, seconds in _results(run, waiting, options, started):
+        done += 1
+        if problem:
+            failed.append(job.row)
+            tell(f"{job.row} failed: {problem}")
+            continue
+        kept(job, found)
+        seeds = ", ".join(map(str, job.seeds))
+        tell(
+            f"{done}/{len(waiting)} {job.row}, seed {seeds}: {seconds:.1f} s, after "
+            f"{time.time() - started:.0f} s"
         )
-    result = json.loads(finished.stdout.replace(json.dumps(str(first))[1:-1], FIRST_RUN))
-    result["run_folder"] = None
-    result["commit"] = commit or result.get("commit")
-    config = read_json(own / CONFIG) if (own / CONFIG).exists() else {}
-    return {
-        "result": result,
-        "schedule": config.get("schedule"),
-        "history": read_lines(own / METRICS),
-    }
+    if done < len(waiting):
+        tell(f"the time limit left {len(waiting) - done} rows; call again for them")
+    return failed
 
 
-def _without_paths(job: Job, arguments: tuple[str, ...]) -> list[str]:
-    """The command line, with the data set's name in place of where it lies here."""
-    words = ["isotropy", *arguments]
-    if "--data" in words and "data" in job.settings:
-        words[words.index("--data") + 1] = job.settings["data"]
-    return words
+Found = tuple[Any, list[dict[str, Any]], str, float]
+"""A job, what it found, why it found nothing, and the seconds that it took."""
+
+
+def _results(run: Run, jobs: Sequence[Job], options: RunOptions, started: float) -> Iterator[Found]:
+    """Every job that was started and ended in time."""
+    if options.workers < 1:
+        raise CallerError(f"expected at least 1 worker, got {options.workers}")
+    count = min(options.workers, len(jobs))
+    latest = started + min(options.limit, options.stop)
+    if count == 0 or (count == 1 and math.isinf(options.stop)):  # another process can be stopped
+        attempts = (_attempt(run, job, options.device, latest) for job in jobs)
+        yield from (found for found in attempts if found is not None)
+        return
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")  # a fork cannot use CUDA
+    pool = ProcessPoolExecutor(count, context, torch.set_num_threads, (1,))
+    left = None if math.isinf(options.stop) else started + options.stop - time.time()
+    try:
+        running = [pool.submit(_attempt, run, job, options.device, latest) for job in jobs]
+        for attempt in as_completed(running, left):
+            if (found := attempt.result()) is not None:
+                yield found
+    except TimeoutError:
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.kill()
+    except BrokenProcessPool as error:
+        raise CallerError("a worker ended before its row; see what it wrote") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _attempt(run: Run, job: Job, device: torch.device, latest: float) -> Found | None:
+    """Run a job, unless it is too late to start; one that fails must not end the others."""
+    started = time.time()
+    if started >= latest:
+        return None
+    found: list[dict[str, Any]] = []
+    problem = ""
+    try:
+        found = run(job, device)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.lineno}"
+        problem = f"{type(error).__name__}: {error} ({place})"
+    return job, found, problem, time.time() - started

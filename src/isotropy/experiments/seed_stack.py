@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -24,10 +25,53 @@ from torch.func import functional_call, vmap
 
 from isotropy.checks import CallerError
 from isotropy.evidence.weight_steps import CapturedFunction
-from isotropy.networks.equivariant.emlp import EMLP
+from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.networks.equivariant.linear import EquivariantLinear
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.representations import Representation
 
 Parameters = Mapping[str, Tensor]
+
+
+def seeded_network(
+    source: Representation,
+    target: Representation,
+    group: str | None,
+    sizes: tuple[int, int],
+    own: Mapping[str, Any],
+    seed: int,
+) -> nn.Module:
+    """An EMLP of the group, or without one a plain network of the same widths.
+
+    source, target: not yet bound to the group; sizes: of inputs and outputs
+    own:            a row's settings, of which `channels` and `layers` count
+    """
+    widths: dict[str, Any] = {"channels": own["channels"], "layers": own["layers"]}
+    if group:
+        generator = torch.Generator().manual_seed(seed)
+        return EMLP(source, target, group_named(group), **widths, generator=generator)
+    torch.manual_seed(seed)
+    return plain_mlp(*sizes, **widths)
+
+
+def seed_records(
+    own: Mapping[str, Any], networks: Sequence[nn.Module], found: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """The results of a row's seeds, dataclasses with `seconds` of all of them, as dictionaries.
+
+    own: what is recorded of the row. Seconds become a seed's share of those that the row took.
+    """
+    parameters = sum(each.numel() for each in networks[0].parameters())
+    return [
+        {
+            **own,
+            "parameters": parameters,
+            **asdict(each),
+            "seconds": each.seconds / len(found),
+            "seeds_together": len(found),
+        }
+        for each in found
+    ]
 
 
 class SeedStack:

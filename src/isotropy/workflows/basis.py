@@ -10,8 +10,9 @@ equivariant matrices. Sums are solved per pair of products (Finzi 2023, 2.5.1), 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,13 @@ from isotropy.bases.problem import Basis
 from isotropy.bases.solving import rank as solve_rank
 from isotropy.bases.solving import solve
 from isotropy.checks import CallerError
-from isotropy.records import (
-    CONFIG,
-    RESULT,
-    make_folder,
-    plain,
-    record_head,
-    write_bytes,
-    write_json,
-)
+from isotropy.records import record_head, write_bytes
 from isotropy.report.basis_picture import LARGEST, Tile, basis_picture
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.language import parse_representation
 from isotropy.symmetry.groups.representations import Maps, Product, Representation, Term
+from isotropy.workflows.result import Result
 
 PICTURE = "basis.svg"
 
@@ -74,16 +68,15 @@ class Part:
         }
 
 
-@dataclass(frozen=True)
-class BasisResult:
-    """What was found, pair by pair; `record` is what the command line prints."""
+@dataclass(frozen=True, repr=False)
+class BasisResult(Result):
+    """What was found, pair by pair; the record has everything but the vectors."""
+
+    SHOWN = ("group", "representation", "rank")
 
     group: Group
     representation: Representation | Maps
     parts: tuple[Part, ...]
-    config: Mapping[str, Any]
-    run_folder: str | None = None
-    seed: int = 0
 
     @property
     def rank(self) -> int:
@@ -118,16 +111,9 @@ class BasisResult:
         return all(part.basis.columns is not None for part in self.parts)
 
     @property
-    def record(self) -> dict[str, Any]:
+    def totals(self) -> dict[str, Any]:
         """Everything but the vectors, in JSON."""
         return {
-            **record_head(
-                "basis",
-                seed=self.seed,
-                device=torch.device("cpu"),
-                seconds=self.seconds,
-                run_folder=self.run_folder,
-            ),
             "group": str(self.group),
             "representation": str(self.representation),
             "rank": self.rank,
@@ -151,14 +137,9 @@ class BasisResult:
         write_bytes(path, basis_picture(*self._tiles(), title=title, kind=kind))
         return path
 
-    def save(self, folder: str | Path) -> Path:
-        """Write a run folder: config.json, result.json, and basis.svg where there are vectors."""
-        folder = make_folder(Path(folder))
-        write_json(folder / CONFIG, self.config)
-        write_json(folder / RESULT, plain(self.record))
+    def write_own(self, path: Path) -> None:
         if self.has_vectors:
-            self.picture(folder / PICTURE)
-        return folder
+            self.picture(path / PICTURE)
 
     def _tiles(self) -> tuple[tuple[int, int], list[Tile]]:
         """The shape of what is drawn, and the blocks that are seen of it, with their places."""
@@ -221,17 +202,12 @@ def equivariant_basis(
             atoms = map_atoms(target, source, chosen)
         found = solve_rank(chosen, atoms) if rank_only else solve(chosen, atoms)
         parts.append(Part(target, source, copies, found))
-    result = BasisResult(
-        chosen,
-        bound,
-        tuple(parts),
-        {"schema": 1, **(describe or {})},
-        None if folder is None else str(folder),
-        seed,
+    config = {"schema": 1, **(describe or {})}
+    result = BasisResult(chosen, bound, tuple(parts), record={}, config=config)
+    head = record_head(
+        "basis", seed=seed, device=torch.device("cpu"), seconds=result.seconds, run_folder=None
     )
-    if folder is not None:
-        result.save(folder)
-    return result
+    return replace(result, record={**head, **result.totals}).kept_in(folder)
 
 
 def _pairs(wanted: Representation | Maps) -> Iterator[tuple[Product, Product | None, int]]:
@@ -251,7 +227,5 @@ def _pairs(wanted: Representation | Maps) -> Iterator[tuple[Product, Product | N
 
 def _split(basis: Basis, rows: int) -> tuple[int, int]:
     """(height, width) of a tensor drawn as a matrix: this many axes down, the others across."""
-    height = 1
-    for side in basis.shape[:rows]:
-        height *= side
+    height = math.prod(basis.shape[:rows])
     return height, basis.size // height

@@ -44,12 +44,9 @@ from isotropy.records import (
     CHECKPOINT,
     CONFIG,
     RESULT,
-    check_unused,
-    make_folder,
     read_json,
     record_head,
     save_tensors,
-    write_json,
 )
 from isotropy.report.findings import found_names
 from isotropy.report.record import Symmetry, read
@@ -62,6 +59,7 @@ from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.point_groups import ELEMENTS, PointGroup
 from isotropy.symmetry.groups.representations import Representation
 from isotropy.workflows.learning import LearnResult
+from isotropy.workflows.result import Result
 from isotropy.workflows.runs import device_of
 
 KIND = "build"
@@ -86,43 +84,32 @@ class _Made:
     details: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class BuildResult:
-    """What was built. `record` is the JSON object that the command line prints.
+@dataclass(frozen=True, repr=False)
+class BuildResult(Result):
+    """What was built; `config` says how to build it again.
 
     model:    the network, in the mode that the given one was in; its weights are to be trained
     how:      "group convolutions", "equivariant layers" or "average"
     sentence: what was done, and why
     exact:    whether the symmetry that was asked for holds up to rounding
-    config:   what config.json of a run folder holds: how to build it again
     """
+
+    SHOWN = ("how", "exact", "num_parameters")
 
     model: nn.Module
     how: How
     sentence: str
     exact: bool
-    record: dict[str, Any]
-    config: dict[str, Any]
 
     def named(self, network: NetworkSpecification) -> BuildResult:
         """The same with words for the network that was given, so that a folder can rebuild it."""
         own = {"network": network.as_dict()}
         return replace(self, config={**self.config, **own}, record={**self.record, **own})
 
-    def save(self, folder: str | Path) -> Path:
-        """Write a run folder: settings, weights and result.
-
-        Raises CallerError for a folder that holds a run already, or that cannot be written.
-        """
-        path = Path(folder)
-        check_unused(path)
-        make_folder(path)
-        write_json(path / CONFIG, self.config)
-        write_json(path / RESULT, {**self.record, "run_folder": str(path)})
+    def write_own(self, path: Path) -> None:
         state = self.model.state_dict().items()
         tensors = {f"network/{name}": each for name, each in state if isinstance(each, Tensor)}
         save_tensors(path / CHECKPOINT, tensors, {"epoch": 0})
-        return path
 
 
 def build(
@@ -172,7 +159,8 @@ def build(
     sizes = {"num_parameters": _count(made.model), "plain_parameters": _count(network)}
     record = {**head, **own, "exact": made.exact, "sentence": made.sentence, **sizes}
     config = {"schema": 1, **own}
-    return BuildResult(made.model, made.how, made.sentence, made.exact, record, config)
+    told = made.model, made.how, made.sentence, made.exact
+    return BuildResult(*told, record=record, config=config)
 
 
 # --- groups of the grid -----------------------------------------------------------------------
@@ -195,7 +183,8 @@ def _from_asked(
     if isinstance(asked, Action):
         raise CallerError(
             f"symmetry: expected amounts of {', '.join(asked.names)}, got an Action alone; pass "
-            "isotropy.augmentation_over(action, start={name: half-width})"
+            "augmentation_over(action, start={name: half-width}) of "
+            "isotropy.networks.averaging.mixtures"
         )
     asked = group_named(asked) if isinstance(asked, str) else asked
     if not isinstance(asked, Group | PointGroup):

@@ -1,8 +1,12 @@
-"""What estimators in the manner of scikit-learn share: parameters, inputs, fitting, averaging.
+"""scikit-learn estimators: `learn` behind fit and predict.
 
-scikit-learn clones, searches and chains estimators by get_params and set_params; the constructor
-stores its arguments and nothing else, and what fit learns ends in an underscore. The library does
-not need scikit-learn for any of it.
+    classifier = InvariantClassifier("mlp:200", actions=affine(("rotation",))).fit(images, labels)
+    classifier.predict(images)         labels, of the type that fit was given
+    classifier.symmetries_             [Symmetry('rotation', 'range', -175.0, 175.0, 'degrees')]
+
+They need scikit-learn (`isotropy[sklearn]`) and work in its clone, cross_val_score, GridSearchCV
+and Pipeline. A grid can also be searched by the evidence of the training data instead of held-out
+scores, with `scoring=lambda estimator, x, y: estimator.log_evidence_`, for folds of one size.
 
 Predictions are the learned average over copies (LILA, Eq. 1), with one set of copies for every
 example: noise (1, samples, generators), drawn from a stream of the seed that fit used. A prediction
@@ -11,33 +15,21 @@ is therefore a function of its own example, whichever others come with it.
 Inputs (examples, …) are read as `data.arrays` reads them: 8-bit images divided by 255, grey
 images (examples, height, width) with a channel axis put in. Where the actions themselves move
 data of three axes (sequences, point clouds), these are left as they are.
-
-A classifier and a regressor in the manner of scikit-learn: `learn` behind fit and predict.
-
-    classifier = InvariantClassifier("mlp:200", actions=affine(("rotation",))).fit(images, labels)
-    classifier.predict(images)         labels, of the type that fit was given
-    classifier.symmetries_             [Symmetry('rotation', 'range', -175.0, 175.0, 'degrees')]
-
-They work in scikit-learn's clone, cross_val_score, GridSearchCV and Pipeline, and without it. A
-grid can also be searched by the evidence of the training data instead of held-out scores, with
-`scoring=lambda estimator, x, y: estimator.log_evidence_`, for folds of one size.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError, check_choice, check_finite, shape_text
+from isotropy.checks import CallerError, check_finite, shape_text
 from isotropy.data.arrays import standard_inputs, tensor_from
 from isotropy.data.labelled import LabelledData
 from isotropy.evidence.settings import LearnConfig, Objective, stream
@@ -50,11 +42,20 @@ from isotropy.workflows.runs import Actions
 
 Model = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
 
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.validation import check_is_fitted
+except ImportError as error:
+    raise CallerError(
+        "InvariantClassifier and InvariantRegressor need scikit-learn: install isotropy[sklearn]"
+    ) from error
+
+
 ROWS_AT_ONCE = 8192
 """Copies of examples the network is called on at once when predicting."""
 
 
-class InvariantEstimator:
+class InvariantEstimator(BaseEstimator):
     """What classifier and regressor share: parameters, reading inputs, fitting, averaging.
 
     model      a network's name as on the command line (`mlp:200`, `nets.py:make`), an nn.Module, of
@@ -71,8 +72,6 @@ class InvariantEstimator:
     objective has none), `input_shape_` of one example as the network sees it, and
     `n_features_in_`, how many numbers that is.
     """
-
-    _estimator_type: str  # how scikit-learn before 1.6 asks
 
     result_: LearnResult
     symmetries_: list[Symmetry]
@@ -100,39 +99,10 @@ class InvariantEstimator:
         self.device = device
         self.seed = seed
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments by name; `deep` changes nothing, as none is an estimator."""
-        return {name: getattr(self, name) for name in _defaults(type(self))}
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Replace arguments of the constructor; raises CallerError for an unknown name."""
-        for name in parameters:
-            check_choice(name, _defaults(type(self)), what=f"parameter of {type(self).__name__}")
-        for name, value in parameters.items():
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = {name: repr(value) for name, value in _defaults(type(self)).items()}
-        texts = {name: repr(value) for name, value in self.get_params().items()}
-        given = [f"{name}={text}" for name, text in texts.items() if text != defaults[name]]
-        return f"{type(self).__name__}({', '.join(given)})"
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "result_")
-
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn from 1.6 on asks of an estimator; only it calls this."""
-        tags = import_module("sklearn.utils")
-        kind = self._estimator_type
-        return tags.Tags(
-            estimator_type=kind,
-            target_tags=tags.TargetTags(required=True, multi_output=kind == "regressor"),
-            transformer_tags=None,
-            classifier_tags=tags.ClassifierTags() if kind == "classifier" else None,
-            regressor_tags=tags.RegressorTags() if kind == "regressor" else None,
-            input_tags=tags.InputTags(two_d_array=True, three_d_array=True),
-        )
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
 
     # -- fitting ---------------------------------------------------------------------------
 
@@ -168,10 +138,7 @@ class InvariantEstimator:
     @torch.no_grad()
     def _outputs(self, x: Any) -> Tensor:
         """Averaged outputs float64 `(examples, outputs)`, on the CPU."""
-        if not self.__sklearn_is_fitted__():
-            raise CallerError(
-                f"this {type(self).__name__} is not fitted yet; call fit(x, y) before predicting"
-            )
+        check_is_fitted(self, "result_")
         model, like = self.result_.model, self.result_.trainer.inputs
         inputs = _inputs(x, lambda example: example.shape[1:] == self.input_shape_)
         if tuple(inputs.shape[1:]) != self.input_shape_:
@@ -257,22 +224,16 @@ def _own_randomness(seed: int, device: str | torch.device | None) -> Iterator[No
         yield
 
 
-def _defaults(kind: type[InvariantEstimator]) -> dict[str, Any]:
-    """The constructor's arguments in their order, with their default values."""
-    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
-    return {parameter.name: parameter.default for parameter in parameters}
-
-
 Array = np.ndarray[Any, Any]
 
 
-class InvariantClassifier(InvariantEstimator):
+class InvariantClassifier(ClassifierMixin, InvariantEstimator):
     """A classifier that learns its symmetries; arguments and what fit sets: `InvariantEstimator`.
 
     After fit also `classes_`: the labels in sorted order, that of the columns of predict_proba.
+    `score` is the accuracy.
     """
 
-    _estimator_type = "classifier"
     classes_: Array
 
     def fit(self, x: Any, y: Any) -> Self:
@@ -296,22 +257,16 @@ class InvariantClassifier(InvariantEstimator):
         labels: Array = self.classes_[chosen]
         return labels
 
-    def score(self, x: Any, y: Any) -> float:
-        """Accuracy: the share of examples whose label is predicted."""
-        predicted, wanted = self.predict(x), _column(y, "labels")
-        _check_same_length(len(predicted), len(wanted))
-        return float(np.mean(predicted == wanted))
 
-
-class InvariantRegressor(InvariantEstimator):
+class InvariantRegressor(RegressorMixin, InvariantEstimator):
     """A regressor that learns its symmetries; arguments and what fit sets: `InvariantEstimator`.
 
     Gaussian likelihood with learned noise. The network sees targets less their mean and divided by
     their standard deviation, `target_mean_` and `target_scale_` (outputs,); predictions and
-    `log_evidence_` are in the targets' own unit:  log p(y) = log p(z) − N Σ log scale.
+    `log_evidence_` are in the targets' own unit:  log p(y) = log p(z) − N Σ log scale. `score` is
+    R², averaged over outputs.
     """
 
-    _estimator_type = "regressor"
     target_mean_: Tensor
     target_scale_: Tensor
 
@@ -335,18 +290,10 @@ class InvariantRegressor(InvariantEstimator):
         outputs = self._outputs(x) * self.target_scale_ + self.target_mean_
         return (outputs[:, 0] if self._one_axis else outputs).numpy()
 
-    def score(self, x: Any, y: Any) -> float:
-        """R² = 1 − Σ (y − ŷ)² / Σ (y − mean y)², averaged over outputs.
-
-        Where all targets of an output are equal: 1 if they are met exactly, 0 otherwise.
-        """
-        predicted = torch.from_numpy(self.predict(x)).reshape(-1, len(self.target_mean_))
-        wanted, _ = _targets(y)
-        _check_same_length(len(predicted), len(wanted))
-        residual = (wanted - predicted).square().sum(0)
-        total = (wanted - wanted.mean(0)).square().sum(0)
-        share = torch.where(total > 0, residual / total, (residual > 0).double())
-        return float(1 - share.mean())
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
 
 def _column(y: Any, what: str) -> Array:
@@ -398,10 +345,3 @@ def _targets(y: Any) -> tuple[Tensor, bool]:
         )
     check_finite(values, what="targets", advice="leave these examples out")
     return (values[:, None], True) if values.ndim == 1 else (values, False)
-
-
-def _check_same_length(predicted: int, wanted: int) -> None:
-    if predicted != wanted:
-        raise CallerError(
-            f"score: expected one target for each example, got {wanted} for {predicted} examples"
-        )

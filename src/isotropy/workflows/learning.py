@@ -15,12 +15,13 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
@@ -40,10 +41,6 @@ from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
     AUGMENTATION,
-    CONFIG,
-    REPORT,
-    RESULT,
-    check_unused,
     make_folder,
     read_json,
     record_head,
@@ -52,24 +49,23 @@ from isotropy.records import (
     write_json,
 )
 from isotropy.report.learn import SAMPLES_FILE, LearnRecord, learn_page, save_samples
-from isotropy.workflows.illustration import Illustration, illustrate
+from isotropy.symmetry.actions.images import AffineAction
+from isotropy.symmetry.actions.warp import half_extent, pixel_centres
+from isotropy.workflows.result import Result
 from isotropy.workflows.runs import (
     SEARCH,
     Actions,
     PreparedRun,
-    default_actions,
+    begin,
     in_folder,
     prepare_run,
-    read_split,
-    write_page,
 )
 from isotropy.workflows.searching import confirmed, find_amounts, halved, settings_from
 
 CALIBRATION_EXAMPLES = 500
 """Test examples whose calibration is scored: each needs its own Jacobian."""
-
-CHECKPOINT_SECONDS = 5.0
-"""A run folder's checkpoint is never older than this and one epoch."""
+IMAGES, COPIES, FLOWS, ARROWS = 6, 8, 3, 9
+"""Of pictures in the report: images, copies of each, flow fields, and their arrows a side."""
 
 
 @dataclass(frozen=True)
@@ -83,34 +79,64 @@ class LearnProgress:
 
 
 @dataclass(frozen=True)
-class LearnResult:
-    """What was learned. `record` is the JSON object that the command line prints.
+class Illustration:
+    """examples (images, 1 + copies, channels, height, width) in [0, 1], the original first;
+    flows (samples, 2, rows, columns, 2): where content is and where it goes, in pixels (x, y)."""
+
+    examples: numpy.ndarray | None
+    flows: numpy.ndarray | None
+    image_shape: tuple[int, int] | None
+
+
+@dataclass(frozen=True, repr=False)
+class LearnResult(Result):
+    """What was learned.
 
     model averages over the number of copies used for scoring, and is in evaluation mode.
     """
+
+    SHOWN = ("data", "network", "objective", "log_evidence", "test_accuracy")
 
     model: InvariantModel
     symmetries: list[Symmetry]
     log_evidence: float | None
     test_accuracy: float | None
     history: list[dict[str, Any]]
-    config: dict[str, Any]
-    record: dict[str, Any]
-    illustration: Illustration = field(repr=False)
-    trainer: Trainer = field(repr=False)
+    illustration: Illustration
+    trainer: Trainer
 
-    def save(self, folder: str | Path) -> Path:
-        """Write a complete run folder, report included."""
-        path = make_folder(Path(folder))
-        saved = replace(self, record={**self.record, "run_folder": str(path)})
-        write_json(path / CONFIG, saved.config)
-        save_trainer(path, saved.trainer, saved.history)
-        _write_outcome(path, saved)
-        return path
+    def page(self) -> str:
+        return learn_page(
+            LearnRecord(
+                result=self.record,
+                config=self.config,
+                history=self.history,
+                truth=self.config.get("truth", {}),
+                examples=self.illustration.examples,
+                flows=self.illustration.flows,
+                image_shape=self.illustration.image_shape,
+            )
+        )
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report alone: one self-contained HTML file."""
-        return write_page(path, learn_page(self._learn_record()))
+    def write_own(self, path: Path) -> None:
+        """Weights, ranges, and pictures of transformed inputs."""
+        save_trainer(path, self.trainer, self.history)
+        law = self.model.augmentation.law()
+        write_json(
+            path / AUGMENTATION, {"schema": 1, **law, "symmetries": self.record["symmetries"]}
+        )
+        shown = self.illustration
+        try:
+            with tempfile.TemporaryDirectory(dir=path, prefix=".samples-") as beside:
+                made = save_samples(
+                    Path(beside),
+                    examples=shown.examples,
+                    flows=shown.flows,
+                    image_shape=shown.image_shape,
+                )
+                os.replace(made, path / made.name)
+        except OSError as error:
+            raise unwritable(path / SAMPLES_FILE, error) from error
 
     def predictive(self) -> Predictive:
         """Predictions with their uncertainty: the linearised posterior of the trained network."""
@@ -122,17 +148,6 @@ class LearnResult:
             )
         evidence = self.trainer.evidence
         return Predictive(evidence, evidence.fit(self.trainer.orbit_batches("final")), self.model)
-
-    def _learn_record(self) -> LearnRecord:
-        return LearnRecord(
-            result=self.record,
-            config=self.config,
-            history=self.history,
-            truth=self.config.get("truth", {}),
-            examples=self.illustration.examples,
-            flows=self.illustration.flows,
-            image_shape=self.illustration.image_shape,
-        )
 
 
 def learn(
@@ -181,21 +196,16 @@ def learn(
     settings = config or LearnConfig()
     if objective is not None:
         settings = replace(settings, objective=objective)
-    if folder is not None and not resume:
-        check_unused(Path(folder))
-    split = read_split(train, test, settings.seed)
-    if actions is None:
-        actions, notes = default_actions(split.train)
-        split = replace(split, notes=(*split.notes, *notes))
-    options: dict[str, Any] = {
-        "actions": actions, "device": device, "network": network, "describe": describe
-    }  # fmt: skip
-    run = prepare_run(model, split, settings, **options)
+    begun, actions = begin(
+        model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
+        network=network,
+    ).acting(actions)  # fmt: skip
+    run = prepare_run(begun, settings, actions=actions, describe=describe)
     augmentation = run.trainer.model.augmentation
     if isinstance(augmentation, Mixture) and augmentation.wrapped_parameters:
         # More is learned than amounts, and trials could not follow it.
         settings = replace(settings, search=False)
-        run = prepare_run(model, split, settings, **options)
+        run = prepare_run(begun, settings, actions=actions, describe=describe)
     asked, found, is_told = settings, None, False
     if run.trainer.config.search:
         found = _kept_search(folder) if resume else None
@@ -207,29 +217,27 @@ def learn(
                 is_told = True
             found = find_amounts(run, actions, replicates=verdicts, remark=remark)
         settings = settings_from(settings, found)
-        run = prepare_run(model, split, settings, **options)
+        run = prepare_run(begun, settings, actions=actions, describe=describe)
     run = in_folder(run, folder, resume=resume, screening=screening, search=found)
     trainer = run.trainer
     if started is not None and not is_told:
         started(trainer.config, trainer.epoch)
     # A whole period is trained a second time, by half, to see whether all of it is needed.
     run.tell_estimate(remark, runs=2 if found is not None and halved(found) else 1)
-    begun, seconds_before = time.monotonic(), trainer.seconds
+    began, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
     run.save()  # before the verdicts, so that they can be interrupted
     run = confirmed(
         run,
         asked,
-        lambda other: prepare_run(model, split, other, **options),
+        lambda other: prepare_run(begun, other, actions=actions, describe=describe),
         lambda other: _run(other, progress),
         remark,
     )
     result = _outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
     searched = 0.0 if run.search is None else float(run.search["seconds"])
-    result.record["seconds"] = searched + seconds_before + time.monotonic() - begun
-    if run.folder is not None:
-        _write_outcome(run.folder, result)
-    return result
+    result.record["seconds"] = searched + seconds_before + time.monotonic() - began
+    return result.kept_in(run.folder)
 
 
 def _kept_search(folder: str | Path | None) -> dict[str, Any] | None:
@@ -240,7 +248,7 @@ def _kept_search(folder: str | Path | None) -> dict[str, Any] | None:
 
 def _run(run: PreparedRun, progress: Callable[[LearnProgress], None] | None) -> None:
     """Epochs until the schedule ends; appends to the history, saves and tells as it goes."""
-    for row in run.epochs(CHECKPOINT_SECONDS):
+    for row in run.epochs():
         if progress is not None:
             progress(_progress_of(run, row))
 
@@ -381,31 +389,48 @@ def calibration_of(result: LearnResult, test: LabelledData) -> dict[str, Any] | 
     return found
 
 
-def _write_outcome(path: Path, result: LearnResult) -> None:
-    """Result, ranges, pictures and report into a run folder."""
-    write_json(path / RESULT, result.record)
-    write_json(
-        path / AUGMENTATION,
-        {
-            "schema": 1,
-            **result.model.augmentation.law(),
-            "symmetries": result.record["symmetries"],
-        },
-    )
-    shown = result.illustration
-    try:
-        with tempfile.TemporaryDirectory(dir=path, prefix=".samples-") as beside:
-            made = save_samples(
-                Path(beside),
-                examples=shown.examples,
-                flows=shown.flows,
-                image_shape=shown.image_shape,
-            )
-            os.replace(made, path / made.name)
-    except OSError as error:
-        raise unwritable(path / SAMPLES_FILE, error) from error
-    result.report(path / REPORT)
-
-
 def _latest(history: list[dict[str, Any]], key: str) -> float | None:
     return next((row[key] for row in reversed(history) if row[key] is not None), None)
+
+
+# --- pictures of what was learned ---------------------------------------------------------------
+
+
+@torch.no_grad()
+def illustrate(augmentation: Augmentation, inputs: Tensor, seed: int) -> Illustration:
+    """Sample the learned augmentation on the first images; nothing for data without pixels."""
+    if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
+        return Illustration(None, None, None)
+    generator = stream(seed, "illustration", 0, inputs.device)
+    chosen = inputs[:IMAGES]
+    noise = augmentation.noise(len(chosen), COPIES, generator=generator)
+    copies = augmentation(chosen, noise)
+    examples = torch.cat([chosen[:, None], copies], 1)
+    # One grey scale for all, that of the originals, so that standardised images show too.
+    low, high = chosen.min(), chosen.max()
+    examples = ((examples - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+    height, width = inputs.shape[2:]
+    flows = None
+    if isinstance(augmentation.action, AffineAction):
+        flows = _flows(augmentation, augmentation.action, height, width, generator)
+    return Illustration(examples.float().cpu().numpy(), flows, (height, width))
+
+
+def _flows(
+    augmentation: Augmentation,
+    action: AffineAction,
+    height: int,
+    width: int,
+    generator: torch.Generator,
+) -> numpy.ndarray:
+    noise = augmentation.noise(1, FLOWS, generator=generator)[0]
+    linear, shift = action.element(augmentation.coordinates(noise).double())
+    unit = half_extent(width, action.align_corners)
+    x = pixel_centres(ARROWS, ARROWS / width * unit, linear)
+    y = pixel_centres(ARROWS, ARROWS / height * unit, linear)
+    start = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)  # (rows, columns, 2)
+    end = torch.einsum("sij,rcj->srci", linear, start) + shift[:, None, None]
+    both = torch.stack([start.expand_as(end), end], 1)
+    centre = torch.tensor([(width - 1) / 2, (height - 1) / 2], dtype=both.dtype)
+    flows: numpy.ndarray = (both.cpu() * unit + centre).numpy()
+    return flows

@@ -221,50 +221,46 @@ def _finite(
         action, number, half_width, FINITE_SAMPLES, count, generator=generator
     )
     found = finite_errors(subject, inputs, action, layout, coordinates)
-    error, standard_error = mean_and_error(found.errors)
-    floor, _ = mean_and_error(found.floors)
-    changed = (None, None) if found.inconsistency is None else mean_and_error(found.inconsistency)
+    changed = _told(found.inconsistency)
     return {
         "amounts": amounts_text(which, half_width),
         "samples": FINITE_SAMPLES,
-        "error": error,
-        "standard_error": standard_error,
-        "resampling_floor": floor,
-        "inconsistency": changed[0],
-        "inconsistency_standard_error": changed[1],
+        **_told(found.errors),
+        "resampling_floor": mean_and_error(found.floors)[0],
+        "inconsistency": changed["error"],
+        "inconsistency_standard_error": changed["standard_error"],
     }
 
 
+def _told(errors: Tensor | None) -> dict[str, float | None]:
+    """Mean and standard error of errors (examples), as a record has them."""
+    error, spread = (None, None) if errors is None else mean_and_error(errors)
+    return {"error": error, "standard_error": spread}
+
+
 def _exact(subject: Subject, inputs: Inputs, layout: Layout) -> list[dict[str, Any]]:
-    found = []
-    for each in exact_errors(subject, inputs, layout):
-        error, spread = (None, None) if each.errors is None else mean_and_error(each.errors)
-        changed = None if each.inconsistency is None else mean_and_error(each.inconsistency)[0]
-        found.append(
-            {
-                "name": each.name,
-                "what": each.what,
-                "error": error,
-                "standard_error": spread,
-                "inconsistency": changed,
-                "remark": each.remark,
-            }
-        )
-    return found
+    return [
+        {
+            "name": each.name,
+            "what": each.what,
+            **_told(each.errors),
+            "inconsistency": _told(each.inconsistency)["error"],
+            "remark": each.remark,
+        }
+        for each in exact_errors(subject, inputs, layout)
+    ]
 
 
 def _element(
     subject: Subject, inputs: Inputs, finite: FiniteAction, layout: Layout | FiniteAction
 ) -> dict[str, Any]:
     found = element_errors(subject, inputs, finite, layout)
-    error, spread = mean_and_error(found.errors.mean(0)) if found.names else (None, None)
     changed = None if found.inconsistency is None else float(found.inconsistency.mean())
     skipped = f"left out: {', '.join(found.skipped)}" if found.skipped else None
     return {
         "name": finite.name,
         "what": ", ".join(found.names),
-        "error": error,
-        "standard_error": spread,
+        **_told(found.errors.mean(0) if found.names else None),
         "inconsistency": changed,
         "remark": skipped,
     }
@@ -280,10 +276,8 @@ def _translations(
         )
         if found is None:
             return None
-        error, spread = mean_and_error(found.errors)
         record[name] = {
-            "error": error,
-            "standard_error": spread,
+            **_told(found.errors),
             "resampling_floor": mean_and_error(found.floors)[0],
             "decibel": found.decibel,
         }

@@ -2,13 +2,18 @@
 
 One network or several, on one data set or several: for every generator of every Action the local
 equivariance error with its standard error and resampling floor, layer by layer where layers are
-known to transform, errors of finite transformations beside it, and exact ones apart. Several data
-sets give the equivariance gap between them, networks called "before" and "after" their drift.
+known to transform, errors of finite transformations beside it, and exact ones apart.
+
+Several data sets give the equivariance gap: how much larger a network's error is on one than on
+another. Networks called "before" and "after" give the drift of the error on the same data. Two data
+sets have different examples, so that standard errors add up as independent ones do; a drift is a
+difference for each example, whose own standard error counts.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,17 +30,18 @@ from isotropy.data.readers import read
 from isotropy.equivariance.attribution import LayerSettings
 from isotropy.equivariance.bridge import Acting, Acts, Own, Symmetry, hidden_layout, symmetries
 from isotropy.equivariance.layouts import Layout
+from isotropy.equivariance.measurement import mean_and_error
 from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
-from isotropy.records import check_unused, record_head, write_bytes
+from isotropy.records import check_unused, record_head
 from isotropy.report.measure import measure_page
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import GENERATORS, AffineAction, affine
 from isotropy.symmetry.actions.warp import Interpolation, Padding
-from isotropy.workflows.comparing import drifts_between, gaps_between
 from isotropy.workflows.measured_entry import MeasuredData, Progress, measured_entry
-from isotropy.workflows.runs import device_of, write_run
+from isotropy.workflows.result import Result
+from isotropy.workflows.runs import device_of
 
 THESIS_TRANSFORMATIONS = (
     "translation_x",
@@ -51,12 +57,11 @@ THESIS_TRANSFORMATIONS = (
 """The transformations of the Lie derivative paper: stretch is scale_x, brighten is amplitude."""
 
 
-@dataclass(frozen=True)
-class MeasureResult:
-    """The record that the command line prints, its page, and its numbers by name."""
+@dataclass(frozen=True, repr=False)
+class MeasureResult(Result):
+    """What was measured: the numbers by name, all of them in `record`."""
 
-    record: dict[str, Any]
-    config: dict[str, Any]
+    SHOWN = ("on",)
 
     @property
     def actions(self) -> list[dict[str, Any]]:
@@ -70,15 +75,8 @@ class MeasureResult:
         found: list[dict[str, Any]] = self.record["entries"]
         return found
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report: one self-contained HTML file."""
-        write_bytes(Path(path), measure_page(self.record, self.config).encode())
-        return Path(path)
-
-    def save(self, folder: str | Path) -> Path:
-        """Write a run folder: settings, result and report."""
-        write_run(folder, self.config, self.record, measure_page(self.record, self.config))
-        return Path(folder)
+    def page(self) -> str:
+        return measure_page(self.record, self.config)
 
 
 def measured_actions(
@@ -212,7 +210,7 @@ def measure(
             seed=seed,
             device=place,
             seconds=time.monotonic() - started,
-            run_folder=folder,
+            run_folder=None,
         ),
         "on": entries[0]["on"],
         "interpolation": None if spatial is None else spatial.interpolation,
@@ -223,10 +221,7 @@ def measure(
         "drifts": drifts,
     }
     config = {"schema": 1, **(describe or {})}
-    result = MeasureResult(record, config)
-    if folder is not None:
-        result.save(folder)
-    return result
+    return MeasureResult(record=record, config=config).kept_in(folder)
 
 
 def _symmetries(actions: Any, outputs: Any) -> list[Acting]:
@@ -310,3 +305,52 @@ def _gathered(loader: Iterable[Any]) -> Any:
         return torch.cat([batch[0] for batch in batches])
     inputs, targets = zip(*((batch[0], batch[1]) for batch in batches), strict=True)
     return torch.cat(inputs), torch.cat(targets)
+
+
+# --- differences between measurements -----------------------------------------------------------
+
+Entry = Mapping[str, Any]
+
+
+def gaps_between(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Every network's errors on later data sets against those on the first."""
+    found = []
+    for model in dict.fromkeys(entry["model"] for entry in entries):
+        first, *others = [entry for entry in entries if entry["model"] == model]
+        for other in others:
+            found += _compared(first, other, "data", {"model": model}, paired=False)
+    return found
+
+
+def drifts_between(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """From the network called "before" to the one called "after", on each data set."""
+    found = []
+    for data in dict.fromkeys(entry["data"] for entry in entries):
+        named = {entry["model"]: entry for entry in entries if entry["data"] == data}
+        if "before" in named and "after" in named:
+            pair = named["before"], named["after"]
+            found += _compared(*pair, "model", {"data": data}, paired=True)
+    return found
+
+
+def _compared(
+    first: Entry, other: Entry, along: str, same: Mapping[str, str], *, paired: bool
+) -> list[dict[str, Any]]:
+    rows = []
+    for before, after in zip(first["actions"], other["actions"], strict=True):
+        spread = [each["standard_error"] for each in (before, after)]
+        error = None if None in spread else math.hypot(*spread)
+        if paired:
+            differences = torch.tensor(after["errors"]) - torch.tensor(before["errors"])
+            error = mean_and_error(differences)[1]
+        rows.append(
+            {
+                **same,
+                "action": after["name"],
+                "from": first[along],
+                "to": other[along],
+                "difference": after["error"] - before["error"],
+                "standard_error": error,
+            }
+        )
+    return rows

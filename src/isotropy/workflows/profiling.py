@@ -8,9 +8,7 @@ maximises can be trusted for this problem; where they are not, it is seen.
 
 from __future__ import annotations
 
-import copy
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,42 +19,26 @@ from torch import nn
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.kinds import kind_named
-from isotropy.data.labelled import Split
-from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.search.amounts import default_amounts, peak_of, rank_correlation
 from isotropy.evidence.settings import LearnConfig
-from isotropy.evidence.training import Trainer
 from isotropy.networks.averaging.mixtures import augmentation_over
-from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
-from isotropy.records import (
-    check_unused,
-    record_head,
-    write_bytes,
-)
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.records import record_head
 from isotropy.report.profile import profile_page
-from isotropy.workflows.runs import (
-    Actions,
-    default_actions,
-    device_of,
-    make_trainer,
-    read_split,
-    write_run,
-)
+from isotropy.workflows.result import Result
+from isotropy.workflows.runs import Actions, Beginning, begin, make_trainer
 
 DEFAULT_CURVATURES = ("kfac-ggn", "kfac-ef", "diagonal-ggn", "last-layer-ggn")
 
 
-@dataclass(frozen=True)
-class ProfileResult:
-    """The record that the command line prints, and its page."""
+@dataclass(frozen=True, repr=False)
+class ProfileResult(Result):
+    """The log evidence at each amount, by curvature kind, in `record["profiles"]`."""
 
-    record: dict[str, Any]
-    config: dict[str, Any]
+    SHOWN = ("data", "network", "generator")
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report: one self-contained HTML file."""
-        write_bytes(Path(path), profile_page(self.record, self.config).encode())
-        return Path(path)
+    def page(self) -> str:
+        return profile_page(self.record, self.config)
 
 
 def profile(
@@ -88,20 +70,20 @@ def profile(
     kinds = list(dict.fromkeys(kind_named(name).name for name in curvatures))
     if not kinds:
         raise CallerError("curvatures: expected one or more kinds, got none")
-    if folder is not None:
-        check_unused(Path(folder))
-    split = read_split(train, test, settings.seed)
-    place = torch.device(device) if device is not None else device_of(model)
-    actions = default_actions(split.train)[0] if actions is None else actions
+    begun, actions = begin(
+        model, train, test, seed=settings.seed, device=device, folder=folder, network=network
+    ).acting(actions)
+    split = begun.split
     unit, chosen = _amounts(actions, generator, amounts)
-    started = time.monotonic()
     profiles = []
     for kind in kinds:
         try:
-            rows = [
-                _refit(model, split, actions, settings, kind, generator, amount, place, progress)
-                for amount in chosen
-            ]
+            rows = []
+            for amount in chosen:
+                own = replace(settings, curvature=kind, ranges={generator: amount})
+                rows.append(_refit(begun, actions, own))
+                if progress is not None:
+                    progress(kind, amount, rows[-1])
         except CallerError as error:
             profiles.append({"curvature": kind, "error": str(error)})
             continue
@@ -112,12 +94,12 @@ def profile(
         **record_head(
             "profile",
             seed=settings.seed,
-            device=place,
-            seconds=time.monotonic() - started,
-            run_folder=folder,
+            device=begun.place,
+            seconds=begun.seconds,
+            run_folder=None,
         ),
         "data": split.train.name,
-        "network": (network or specification_of(model)).name,
+        "network": begun.network.name,
         "train_examples": len(split.train),
         "test_examples": None if split.test is None else len(split.test),
         "generator": generator,
@@ -126,16 +108,7 @@ def profile(
         "others": "all other symmetries at zero",
         "profiles": profiles,
     }
-    run_config = {
-        "schema": 1,
-        "schedule": settings.as_dict(),
-        "network": (network or specification_of(model)).as_dict(),
-        **(describe or {}),
-    }
-    result = ProfileResult(record, run_config)
-    if folder is not None:
-        write_run(folder, run_config, record, profile_page(record, run_config))
-    return result
+    return ProfileResult(record=record, config=begun.config(settings, describe)).kept_in(folder)
 
 
 def _amounts(
@@ -159,22 +132,10 @@ def _amounts(
     return units[generator], chosen
 
 
-def _refit(
-    model: nn.Module,
-    split: Split,
-    actions: Actions,
-    settings: LearnConfig,
-    kind: str,
-    generator: str,
-    amount: float,
-    place: torch.device,
-    progress: Callable[[str, float, Mapping[str, Any]], None] | None,
-) -> dict[str, Any]:
-    config = replace(settings, curvature=kind, ranges={generator: amount})
-    resolved = config.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
-    if settings.curvature_batch is None:
-        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
-    trainer: Trainer = make_trainer(copy.deepcopy(model), split.train, actions, resolved, place)
+def _refit(begun: Beginning, actions: Actions, settings: LearnConfig) -> dict[str, Any]:
+    """Train anew with the amounts of these settings; evidence and held-out scores."""
+    split, resolved = begun.split, begun.resolved(settings)
+    trainer = make_trainer(begun.model, split.train, actions, resolved, begun.place)
     for _ in range(resolved.epochs):
         last = trainer.run_epoch()
     evidence = trainer.evidence_value("profile")
@@ -192,8 +153,6 @@ def _refit(
             split.test.inputs.to(trainer.inputs), split.test.targets.to(like.device, like.dtype)
         )
         row |= {"test_log_likelihood": scores.log_likelihood, "test_accuracy": scores.accuracy}
-    if progress is not None:
-        progress(kind, amount, row)
     return row
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,17 @@ from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
-from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
-from isotropy.records import check_unused, make_folder, record_head, save_trainer
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.records import record_head, save_trainer
 from isotropy.report.relax import relax_page, relax_sentences
-from isotropy.workflows.learning import CHECKPOINT_SECONDS
+from isotropy.workflows.result import Result
 from isotropy.workflows.runs import (
+    Beginning,
     KeptRun,
-    device_of,
+    begin,
     fingerprint,
     kept_in,
-    read_split,
     tensors_for,
-    write_page,
-    write_run,
 )
 
 KIND = "relax"
@@ -65,19 +63,15 @@ class RelaxProgress:
     row: LayerEpoch
 
 
-@dataclass(frozen=True)
-class RelaxResult:
-    """What was learned. `record` is the JSON object that the command line prints.
+@dataclass(frozen=True, repr=False)
+class RelaxResult(Result):
+    """What was learned; `model` is the trained network, in evaluation mode."""
 
-    model:  the trained network, in evaluation mode
-    config: what config.json of a run folder holds: data, network and settings
-    """
+    SHOWN = ("network", "pathways", "objective", "log_evidence", "test_accuracy")
 
     model: nn.Module
-    record: dict[str, Any]
-    config: dict[str, Any]
-    split: Split = field(repr=False)
-    trainer: Trainer[RelaxSchedule] = field(repr=False)
+    split: Split
+    trainer: Trainer[RelaxSchedule]
 
     @property
     def layers(self) -> list[dict[str, Any]]:
@@ -102,25 +96,11 @@ class RelaxResult:
         """The network with plain layers, without pathways that hold less than `below`."""
         return harden(self.model, below=below)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write a run folder: settings, weights, result and report.
+    def page(self) -> str:
+        return relax_page(self.record)
 
-        Raises CallerError for a folder that holds a run already, or that cannot be written.
-        """
-        path = Path(folder)
-        check_unused(path)
-        return self.write(path)
-
-    def write(self, path: Path) -> Path:
-        """The same into the run's own folder."""
-        save_trainer(make_folder(path), self.trainer, self.record["epochs"])
-        record = {**self.record, "run_folder": str(path)}
-        write_run(path, self.config, record, relax_page(record))
-        return path
-
-    def report(self, path: str | Path) -> Path:
-        """Write the report alone: one self-contained HTML file."""
-        return write_page(path, relax_page(self.record))
+    def write_own(self, path: Path) -> None:
+        save_trainer(path, self.trainer, self.record["epochs"])
 
 
 def learn_layers(
@@ -164,11 +144,11 @@ def learn_layers(
             "expected a model with relaxed layers, got none; isotropy.relax(model) makes them"
         )
     settings = config or RelaxConfig()
-    if folder is not None and not resume:
-        check_unused(Path(folder))
-    split = read_split(train, test, settings.seed)
-    specification = network or specification_of(model)
-    run = _prepared(model, split, settings, device, specification)
+    begun = begin(
+        model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
+        network=network,
+    )  # fmt: skip
+    split, run = begun.split, _prepared(begun, settings)
     if request is not None:
         run.config["request"] = dict(request)
     if folder is not None:
@@ -177,19 +157,17 @@ def learn_layers(
     if started is not None:
         started(trainer.config, trainer.epoch)
     run.tell_estimate(remark)
-    begun, seconds_before = time.monotonic(), trainer.seconds
-    for row in run.epochs(CHECKPOINT_SECONDS):
+    began, seconds_before = time.monotonic(), trainer.seconds
+    for row in run.epochs():
         if progress is not None:
             progress(RelaxProgress(trainer.config, row))
     run.save()
     record = _record(run, hardened=hardened)
-    record["seconds"] = seconds_before + time.monotonic() - begun
+    record["seconds"] = seconds_before + time.monotonic() - began
     result = RelaxResult(
-        trainer.network, {**record, **(describe or {})}, run.config, split, trainer
+        trainer.network, split, trainer, record={**record, **(describe or {})}, config=run.config
     )
-    if run.folder is not None:
-        result.write(run.folder)
-    return result
+    return result.kept_in(run.folder)
 
 
 def relax_and_learn(
@@ -245,17 +223,11 @@ def relax_and_learn(
     )
 
 
-def _prepared(
-    model: nn.Module,
-    split: Split,
-    settings: RelaxConfig,
-    device: str | torch.device | None,
-    network: NetworkSpecification,
-) -> KeptRun[Trainer[RelaxSchedule]]:
+def _prepared(begun: Beginning, settings: RelaxConfig) -> KeptRun[Trainer[RelaxSchedule]]:
     """A run that keeps nothing yet."""
-    place = device_of(model) if device is None else torch.device(device)
+    split, place = begun.split, begun.place
     schedule = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
-    trained = copy.deepcopy(model).to(place)
+    trained = copy.deepcopy(begun.model).to(place)
     likelihood = likelihood_named(
         "categorical" if split.train.is_classification else "gaussian"
     ).to(place)
@@ -274,7 +246,7 @@ def _prepared(
             "outputs": split.train.num_outputs,
             "fingerprint": fingerprint(split.train),
         },
-        "network": network.as_dict(),
+        "network": begun.network.as_dict(),
         "schedule": schedule.as_dict(),
     }
     return KeptRun(trainer, split, config)

@@ -1,8 +1,9 @@
-"""How a run begins: data read, settings resolved, trainer built, run folder begun or continued.
+"""A run from its beginning to its last epoch.
 
-A `KeptRun` is all that a run needs to go on; every verb that trains has one. A folder is continued
-only if it holds the run that is asked for: the same model, data, objective and schedule
-(`check_same_run`).
+Every workflow that trains begins in the same way (`begin`): data are read, the device and words for
+the network found. Then settings are resolved, a trainer is built (`prepare_run`), and the run goes
+into its folder (`in_folder`), which must be unused or hold this very run: model, data, objective
+and schedule are compared. `KeptRun.epochs` trains, and saves as it goes.
 """
 
 from __future__ import annotations
@@ -36,15 +37,12 @@ from isotropy.networks.zoo.specification import NetworkSpecification, specificat
 from isotropy.records import (
     CHECKPOINT,
     CONFIG,
-    REPORT,
-    RESULT,
+    check_unused,
     load_trainer,
     make_folder,
     plain,
     read_json,
     save_trainer,
-    unwritable,
-    write_bytes,
     write_json,
 )
 from isotropy.symmetry.actions.action import Action, Composition
@@ -53,11 +51,6 @@ from isotropy.symmetry.actions.images import AffineAction, affine
 
 Actions = Action | FiniteAction | Sequence[Action | FiniteAction]
 """What may be a symmetry: one Action or several, continuous or finite."""
-
-
-def read_split(train: Any, test: Any, seed: int) -> Split:
-    in_memory = not isinstance(train, str | Path)
-    return read(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
 
 
 def border_of(actions: Actions) -> dict[str, Any]:
@@ -84,25 +77,71 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def write_run(
-    folder: str | Path, config: Mapping[str, Any], record: Mapping[str, Any], page: str
-) -> None:
-    """A run folder of a command that keeps no checkpoint: settings, result and report."""
-    path = make_folder(Path(folder))
-    write_json(path / CONFIG, config)
-    write_json(path / RESULT, record)
-    write_bytes(path / REPORT, page.encode())
+@dataclass(frozen=True)
+class Beginning:
+    """What a workflow that trains starts from.
+
+    split:    the data, with notes on what was decided about them
+    place:    where it runs
+    network:  words for the model, from which a run folder builds it again
+    started:  by `time.monotonic`
+    """
+
+    model: nn.Module
+    split: Split
+    place: torch.device
+    network: NetworkSpecification
+    started: float
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self.started
+
+    def acting(self, actions: Actions | None) -> tuple[Beginning, Actions]:
+        """With the Actions that were given, or the default ones and notes on these."""
+        if actions is not None:
+            return self, actions
+        chosen, notes = default_actions(self.split.train)
+        split = replace(self.split, notes=(*self.split.notes, *notes))
+        return replace(self, split=split), chosen
+
+    def resolved(self, settings: LearnConfig) -> LearnSchedule:
+        """The settings with nothing left open: sizes fit the data and the memory of the place."""
+        train, place = self.split.train, self.place
+        found = settings.resolved(examples=len(train), on_gpu=place.type == "cuda")
+        if settings.curvature_batch is None:
+            found = fit_curvature_batch(found, self.model, train.inputs[:1], place)
+        return found
+
+    def config(self, settings: LearnConfig, describe: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What config.json holds of a run that keeps no checkpoint."""
+        words = {"schedule": settings.as_dict(), "network": self.network.as_dict()}
+        return {"schema": 1, **words, **(describe or {})}
 
 
-def write_page(path: str | Path, page: str) -> Path:
-    """A report alone, in a folder that is made if it is not there."""
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    write_bytes(path, page.encode())
-    return path
+def begin(
+    model: nn.Module,
+    train: Any,
+    test: Any,
+    *,
+    seed: int,
+    device: str | torch.device | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    network: NetworkSpecification | None = None,
+) -> Beginning:
+    """Read the data and choose what callers may leave out; arguments as in `isotropy.learn`.
+
+    Raises CallerError for a folder that holds a run, unless it is resumed, and for what cannot be
+    read.
+    """
+    if folder is not None and not resume:
+        check_unused(Path(folder))
+    in_memory = not isinstance(train, str | Path)
+    split = read(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
+    place = torch.device(device) if device is not None else device_of(model)
+    return Beginning(model, split, place, network or specification_of(model), time.monotonic())
 
 
 def make_trainer(
@@ -212,6 +251,8 @@ SCREENING = "screening.json"
 """The file of a run folder that keeps the screening the run started from."""
 SEARCH = "search.json"
 """The same of its search."""
+CHECKPOINT_SECONDS = 5.0
+"""A run folder's checkpoint is never older than this and one epoch."""
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Trainer[Any])
 
@@ -253,16 +294,13 @@ class KeptRun(Generic[AnyTrainer]):
             return None
         return test.inputs.to(self.trainer.inputs), test.targets.to(like.device, like.dtype)
 
-    def epochs(self, seconds: float) -> Iterator[Any]:
-        """Rows of the epochs that are left, each run when asked for and then in the history.
-
-        seconds: a checkpoint that is older is written anew after the epoch
-        """
+    def epochs(self) -> Iterator[Any]:
+        """Rows of the epochs that are left, each run when asked for and then in the history."""
         trainer, scored, saved = self.trainer, self.scored(), time.monotonic()
         while trainer.epoch < trainer.config.epochs:
             row = trainer.run_epoch(scored)
             self.history.append(row.as_dict())
-            if time.monotonic() - saved > seconds:
+            if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self.save()
                 saved = time.monotonic()
             yield row
@@ -277,28 +315,24 @@ class PreparedRun(KeptRun[Trainer[LearnSchedule]]):
 
 
 def prepare_run(
-    model: nn.Module,
-    split: Split,
+    begun: Beginning,
     settings: LearnConfig,
     *,
     actions: Actions,
-    device: str | torch.device | None = None,
-    network: NetworkSpecification | None = None,
     describe: Mapping[str, Any] | None = None,
 ) -> PreparedRun:
     """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
-    place = torch.device(device) if device is not None else device_of(model)
-    resolved = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
+    model, split, place = begun.model, begun.split, begun.place
+    settings.check()
     if settings.recipe.evidence:
         check_factor_memory(model, settings.curvature, place)
-    if settings.curvature_batch is None:
-        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
+    resolved = begun.resolved(settings)
     trainer = make_trainer(model, split.train, actions, resolved, place)
     config: dict[str, Any] = {
         "schema": 1,
         "objective": resolved.objective,
         "schedule": resolved.as_dict(),
-        "network": (network or specification_of(model)).as_dict(),
+        "network": begun.network.as_dict(),
         "generators": [symmetry.name for symmetry in trainer.model.symmetries()],
         "data": {
             "name": split.train.name,

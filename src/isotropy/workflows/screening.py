@@ -10,7 +10,6 @@ Trains a copy of the network without any symmetry, a fraction of a full run, and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,29 +18,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.screening import Screening
 from isotropy.evidence.screening import screen as climb
 from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.augmentations import START
 from isotropy.networks.averaging.mixtures import augmentation_over
-from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
-from isotropy.records import (
-    check_unused,
-    make_folder,
-    record_head,
-    write_bytes,
-)
+from isotropy.networks.zoo.specification import NetworkSpecification
+from isotropy.records import make_folder, record_head
 from isotropy.report.screen import screen_page
-from isotropy.workflows.runs import (
-    Actions,
-    check_actions,
-    default_actions,
-    device_of,
-    make_trainer,
-    read_split,
-    write_run,
-)
+from isotropy.workflows.result import Result
+from isotropy.workflows.runs import Actions, begin, check_actions, make_trainer
 
 EPOCHS = 30
 """Epochs of the plain network: enough to fit the training data."""
@@ -49,19 +35,17 @@ FAINT = 0.02
 """Probability from which a finite element that was not wanted starts all the same."""
 
 
-@dataclass(frozen=True)
-class ScreenResult:
-    """What was found, the record that the command line prints, and its page."""
+@dataclass(frozen=True, repr=False)
+class ScreenResult(Result):
+    """What was found, and half-widths to start a run from."""
+
+    SHOWN = ("data", "network")
 
     screening: Screening
     start: dict[str, float]
-    record: dict[str, Any]
-    config: dict[str, Any]
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report: one self-contained HTML file."""
-        write_bytes(Path(path), screen_page(self.record, self.config).encode())
-        return Path(path)
+    def page(self) -> str:
+        return screen_page(self.record, self.config)
 
 
 def screen(
@@ -84,15 +68,10 @@ def screen(
     """
     settings = config or LearnConfig()
     settings = replace(settings, objective="none", epochs=settings.epochs or EPOCHS, start=None)
-    if folder is not None:
-        check_unused(Path(folder))
-    split = read_split(train, test, settings.seed)
-    place = torch.device(device) if device is not None else device_of(model)
-    actions = default_actions(split.train)[0] if actions is None else actions
-    resolved = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
-    if settings.curvature_batch is None:
-        resolved = fit_curvature_batch(resolved, model, split.train.inputs[:1], place)
-    started = time.monotonic()
+    begun, actions = begin(
+        model, train, test, seed=settings.seed, device=device, folder=folder, network=network
+    ).acting(actions)
+    split, place, resolved = begun.split, begun.place, begun.resolved(settings)
     trainer = make_trainer(model, split.train, actions, resolved, place)
     augmentation = augmentation_over(
         actions,
@@ -117,17 +96,16 @@ def screen(
         batch_size=resolved.curvature_batch,
         progress=tell,
     )
-    specification = network or specification_of(model)
     record = {
         **record_head(
             "screen",
             seed=settings.seed,
             device=place,
-            seconds=time.monotonic() - started,
-            run_folder=folder,
+            seconds=begun.seconds,
+            run_folder=None,
         ),
         "data": split.train.name,
-        "network": specification.name,
+        "network": begun.network.name,
         "curvature": trainer.evidence.curvature_name,
         "train_examples": len(split.train),
         "training": {
@@ -139,12 +117,6 @@ def screen(
         "units": {symmetry.name: symmetry.unit for symmetry in augmentation.symmetries()},
         "screening": screening.as_dict(),
     }
-    run_config = {
-        "schema": 1,
-        "schedule": resolved.as_dict(),
-        "network": specification.as_dict(),
-        **(describe or {}),
-    }
     faint = {
         symmetry.name: FAINT
         if symmetry.kind == "probability"
@@ -152,10 +124,8 @@ def screen(
         for symmetry in augmentation.symmetries()
     }
     start = {name: max(amount, screening.start.get(name, 0.0)) for name, amount in faint.items()}
-    result = ScreenResult(screening, start, record, run_config)
-    if folder is not None:
-        write_run(folder, run_config, record, screen_page(record, run_config))
-    return result
+    kept = begun.config(resolved, describe)
+    return ScreenResult(screening, start, record=record, config=kept).kept_in(folder)
 
 
 def _distribution(actions: Actions) -> str:

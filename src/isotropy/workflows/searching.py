@@ -1,17 +1,14 @@
-"""The search before a run: which amounts it starts from, and what is kept of the search.
+"""The search before a run, and its confirmation after it: which amounts a run of `learn` has.
 
 Trials (`evidence.search.trials`) train nothing: they say how well the network linearised in its
 weights where it starts predicts training examples that are left out. They take at most
-`search_examples` of the training data. The run trains with the amounts found, and then confirms
-them; with `refine` it moves them further along the gradient of the Laplace evidence of all data.
-What the search says of each symmetry goes into the run's folder as JSON, from which a resumed run
-takes it.
+`search_examples` of the training data. The run trains with the amounts found; with `refine` it
+moves them further along the gradient of the Laplace evidence of all data. What the search says of
+each symmetry goes into the run's folder as JSON, from which a resumed run takes it.
 
-What the search found, confirmed by training.
-
-The search predicts with a linearised network, which learns no features: averages help it where a
-trained network needs less, or none. Once the run has been trained with what was found, rivals are
-trained like it, and the Laplace evidence log Z of the trained networks decides:
+A linearised network learns no features: averages help it where a trained network needs less, or
+none. So once the run has been trained with what was found, rivals are trained like it, and the
+Laplace evidence log Z of the trained networks decides:
 
     half of every whole period   stays unless the whole leads by log 20: of equally good amounts
                                  the least. A whole period that leads is confirmed, and nothing

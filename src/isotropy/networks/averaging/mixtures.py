@@ -305,7 +305,8 @@ def augmentation_over(
         odd = next(a for a in given if not isinstance(a, Action | FiniteAction))
         raise CallerError(
             f"actions: expected Actions or finite actions, got {type(odd).__name__}; wrap a "
-            "random transform of another library in isotropy.RandomTransform"
+            "random transform of another library in RandomTransform of "
+            "isotropy.symmetry.actions.finite"
         )
     action = compose(*continuous) if continuous else NoRanges()
     element_names = [name for each in finite for name in each.names]
