@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    ablation,
     basis,
     bound,
+    deep_networks,
     equivariant_networks,
     evidence,
     lie_derivative,
@@ -19,8 +21,10 @@ from benchmarks import (
 )
 
 BENCHMARKS = {
+    "ablation": ablation.main,
     "basis": basis.main,
     "bound": bound.main,
+    "deep_networks": deep_networks.main,
     "equivariant_networks": equivariant_networks.main,
     "evidence": evidence.main,
     "lie_derivative": lie_derivative.main,

@@ -8,6 +8,7 @@ import math
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the benchmarks stand beside the package, not within it
 
 from benchmarks import (  # noqa: E402
+    ablation,
     basis,
     bound,
+    deep_networks,
     equivariant_networks,
     evidence,
     orbit_training,
@@ -74,7 +77,25 @@ def small_pathways(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return pathways.run(0, CPU, width=1)
 
 
+def small_ablation(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    small = {"samples": 2, "batch": 8, "examples": 8}
+    cases = {
+        "mlp": replace(ablation.CASES["mlp"], shape=(1, 8, 8), **small),
+            ablation.CASES["mlp"], shape=(1, 8, 8), **{**small, "arguments": {"hidden": 8}}
+        ),
+        "resnet": replace(ablation.CASES["resnet"], shape=(3, 8, 8), **small),
+    }
+    patch.setattr(ablation, "CASES", cases)
+    return ablation.run(list(cases), CPU, 0)
+
+
+def small_networks(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return deep_networks.run(CPU, 0)
+
+
 SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any, str]] = {
+    "ablation": (small_ablation, ablation._table, "constant convolutions"),
+    "deep_networks": (small_networks, deep_networks._table, "bfloat16"),
     "orbit_training": (small_orbits, orbit_training._table, "full"),
     "evidence": (small_evidence, evidence._table, "recipe, kfac-mc"),
     "bound": (small_bound, bound._table, "half conditioned"),
@@ -116,6 +137,15 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
         assert list(row["times_faster"]) == ["epoch", "factors", "gradient", "full"]
         assert row["epochs"]["fast"]["epoch"] == 1.0
         assert "seconds" not in row  # absolute times are for GPUs
+    elif name == "ablation":
+        for network, rows in report["times_as_long"].items():
+            seconds = report["seconds"][network]
+            assert seconds["run"] == pytest.approx(seconds["epoch"] + seconds["evidence"])
+            assert {"CUDA graphs", "warp kernel"} <= rows.keys()
+    elif name == "deep_networks":
+        assert report["step"]["times_as_long"]["tf32"] == 1.0
+        assert "milliseconds" not in report["step"]  # absolute times are for GPUs
+        assert report["told"]["resnet"]["seconds"] > 0
     elif name == "evidence":
         row = report["evidence_over_epoch"][SMALL]
         assert row["full"] == pytest.approx(row["factors"] + row["gradient"])

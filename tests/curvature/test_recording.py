@@ -83,8 +83,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "unknown layer": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()),
-        r"layer '1' of type PReLU .*Conv2d.*Linear.*isotropy.register_rule.*diagonal or fixed.*"
-        r"requires_grad_\(False\)",
+        r"layer '1' of type PReLU .*Conv2d.*Linear.*isotropy.curvature.layer_rules.register_rule"
+        r".*diagonal or fixed.*requires_grad_\(False\)",
     ),
     "nested": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.PReLU())),

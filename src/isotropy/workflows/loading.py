@@ -15,10 +15,10 @@ from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.building import rebuilt
-from isotropy.networks.pathways.relax import relax, relaxed_cnn
+from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import CHECKPOINT, CONFIG, load_module, load_tensors, read_json
+from isotropy.records import CHECKPOINT, CONFIG, RESULT, load_module, load_tensors, read_json
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.workflows import building
 from isotropy.workflows.relaxing import KIND
@@ -31,7 +31,7 @@ def load(
     """What a run of any kind trained or built, in evaluation mode.
 
     learn   the network averaged over what was learned, an `InvariantModel`
-    relax   the network with its relaxed layers; `isotropy.harden` makes plain ones of them
+    relax   the network with its relaxed layers, or after `--harden` that of plain ones
     build   the network with the symmetry built in
 
     network  needed when the run was given a module in Python: one of the same shapes (relaxed with
@@ -109,7 +109,9 @@ def _relaxed(path: Path, network: nn.Module | None) -> nn.Module:
     tensors, _ = load_tensors(path / CHECKPOINT)
     model = _relaxed_network(path, config) if network is None else copy.deepcopy(network)
     load_module(path, model, tensors, "network")
-    return model.eval()
+    result = path / RESULT
+    was_hardened = result.exists() and read_json(result).get("hardened") is not None
+    return (harden(model) if was_hardened else model).eval()
 
 
 def _built(path: Path, network: nn.Module | None) -> nn.Module:
