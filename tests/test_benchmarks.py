@@ -81,8 +81,6 @@ def small_ablation(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     small = {"samples": 2, "batch": 8, "examples": 8}
     cases = {
         "mlp": replace(ablation.CASES["mlp"], shape=(1, 8, 8), **small),
-            ablation.CASES["mlp"], shape=(1, 8, 8), **{**small, "arguments": {"hidden": 8}}
-        ),
         "resnet": replace(ablation.CASES["resnet"], shape=(3, 8, 8), **small),
     }
     patch.setattr(ablation, "CASES", cases)
