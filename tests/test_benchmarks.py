@@ -25,6 +25,7 @@ from benchmarks import (  # noqa: E402
     ablation,
     basis,
     bound,
+    built_networks,
     deep_networks,
     equivariant_networks,
     evidence,
@@ -91,8 +92,13 @@ def small_networks(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return deep_networks.run(CPU, 0)
 
 
+def small_built(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return built_networks.run([0], 1, examples=50)
+
+
 SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any, str]] = {
     "ablation": (small_ablation, ablation._table, "constant convolutions"),
+    "built_networks": (small_built, built_networks._table, "parameters"),
     "deep_networks": (small_networks, deep_networks._table, "bfloat16"),
     "orbit_training": (small_orbits, orbit_training._table, "full"),
     "evidence": (small_evidence, evidence._table, "recipe, kfac-mc"),
@@ -140,6 +146,10 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
             seconds = report["seconds"][network]
             assert seconds["run"] == pytest.approx(seconds["epoch"] + seconds["evidence"])
             assert {"CUDA graphs", "warp kernel"} <= rows.keys()
+    elif name == "built_networks":
+        assert all(row["change"] < 1e-5 for row in report["exact"].values())
+        sizes = [row["parameters"] for row in report["accuracy"].values()]
+        assert max(sizes) < 1.1 * min(sizes)
     elif name == "deep_networks":
         assert report["step"]["times_as_long"]["tf32"] == 1.0
         assert "milliseconds" not in report["step"]  # absolute times are for GPUs
