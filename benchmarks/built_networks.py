@@ -58,6 +58,9 @@ def exactness() -> dict[str, dict[str, Any]]:
     found = {}
     for name in ("convnet", "resnet"):
         network = backbone(name, shape, 10)
+        with torch.no_grad():  # layers that start at zero would say nothing
+            for parameter in network.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
         for group in GROUPS:
             built = isotropy.build(network, group, example=shape)
             change = largest_change(built.model, torch.randn(4, *shape), group)
