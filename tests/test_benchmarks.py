@@ -149,7 +149,7 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
     elif name == "built_networks":
         assert all(row["change"] < 1e-5 for row in report["exact"].values())
         sizes = [row["parameters"] for row in report["accuracy"].values()]
-        assert max(sizes) < 1.1 * min(sizes)
+        assert max(sizes) < 1.2 * min(sizes)
     elif name == "deep_networks":
         assert report["step"]["times_as_long"]["tf32"] == 1.0
         assert "milliseconds" not in report["step"]  # absolute times are for GPUs
