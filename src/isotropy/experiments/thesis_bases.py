@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from isotropy.bases.krylov import convergence
+from isotropy.bases.null_spaces import convergence
 from isotropy.bases.problem import Problem
 from isotropy.experiments.runner import Job, Series
 from isotropy.records import record_head
