@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "unknown layer": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()),
-        r"layer '1' of type PReLU .*Conv2d.*Linear.*isotropy.register_rule.*diagonal or fixed.*"
+        r"layer '1' of type PReLU .*Conv2d.*Linear.*layer_rules.register_rule.*diagonal or fixed.*"
         r"requires_grad_\(False\)",
     ),
     "nested": (
