@@ -5,15 +5,12 @@ import tempfile
 from contextlib import suppress
 
 import torch
-from isotropy.networks.export.transforms import (
-    as_torchvision,
-    augmentation_from_law,
-    export_model,
-)
 
 import isotropy
 from isotropy.data.readers import digits
 from isotropy.data.variants import vary
+from isotropy.networks.export.laws import as_torchvision, augmentation_from_law
+from isotropy.networks.export.program import export_model
 from isotropy.networks.zoo.backbones import mlp
 
 
