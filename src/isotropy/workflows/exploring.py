@@ -279,13 +279,7 @@ def _read(kind: str, amounts: list[float], rows: list[dict[str, Any]]) -> dict[s
 def _record_head(command: str, begun: Beginning, settings: LearnConfig) -> dict[str, Any]:
     """What the records of both commands begin with."""
     return {
-        **record_head(
-            command,
-            seed=settings.seed,
-            device=begun.place,
-            seconds=begun.seconds,
-            run_folder=None,
-        ),
+        **record_head(command, seed=settings.seed, device=begun.place, seconds=begun.seconds),
         "data": begun.split.train.name,
         "network": begun.network.name,
         "train_examples": len(begun.split.train),
