@@ -48,8 +48,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from isotropy.checks import CallerError, check_at_least, check_axes, check_choice, shape_text
-from isotropy.data.arrays import normalised
-from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.labelled import LabelledData, Split, normalised
 from isotropy.symmetry.actions.images import affine
 
 CHUNK_SIZE = 1000
