@@ -97,10 +97,10 @@ PATHS: dict[str, FastPath] = {
         lambda: patch.object(compiled, "is_convolutional", lambda _: False), _CONVOLUTIONAL
     ),
     "constant convolutions": FastPath(
-        _without_stand_ins(operations.LEAN, *_CONVOLVE), _CONVOLUTIONAL
+        _without_stand_ins(operations.RECORDED, *_CONVOLVE), _CONVOLUTIONAL
     ),
-    "activations that keep slopes": FastPath(_without_stand_ins(operations.LEAN, *_BEND)),
-    "maxima as selections": FastPath(_without_stand_ins(operations.LEAN, *_POOL), ("relax",)),
+    "activations that keep slopes": FastPath(_without_stand_ins(operations.RECORDED, *_BEND)),
+    "maxima as selections": FastPath(_without_stand_ins(operations.RECORDED, *_POOL), ("relax",)),
 }
 
 

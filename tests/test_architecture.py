@@ -46,6 +46,7 @@ MOST_PARAMETERS = 8
 
 USER_OPTIONS = {"learn", "learn_layers", "measure", "profile", "screen"}
 """Verbs whose parameters are the options that a user chooses from, each by its name."""
+
 MAY_PRINT = ("cli", "experiments/runner")
 MAY_SEED_AND_READ_THE_ENVIRONMENT = ("cli", "experiments")
 SEEDS_OR_READS_THE_ENVIRONMENT = {
@@ -244,10 +245,9 @@ def test_package(rule: Callable[[Path], list[str]]) -> None:
 
 
 def test_functions_take_few_parameters() -> None:
-    exempt = USER_OPTIONS
-    assert many_parameters(PACKAGE, exempt) == []
+    assert many_parameters(PACKAGE, USER_OPTIONS) == []
     every = " ".join(many_parameters(PACKAGE))
-    assert {name for name in exempt if f": {name} takes" not in every} == set(), "not needed"
+    assert {name for name in USER_OPTIONS if f": {name} takes" not in every} == set(), "not needed"
 
 
 def test_oracles_do_not_know_the_library() -> None:

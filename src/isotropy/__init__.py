@@ -28,8 +28,7 @@ _ROOMS = {
     "symmetry.actions.action": "Action Generator compose",
     "symmetry.actions.catalogue": "actions_named",
     "symmetry.actions.finite": "FiniteAction flip quarter_turns",
-    "symmetry.actions.images": "affine",
-    "symmetry.actions.intensity": "intensity",
+    "symmetry.actions.images": "affine intensity",
     "symmetry.actions.points": "points",
     "symmetry.actions.sequences": "sequences",
     "symmetry.groups.catalogue": "group_named",
@@ -38,13 +37,12 @@ _ROOMS = {
     "workflows.basis": "equivariant_basis",
     "workflows.building": "BuildResult build",
     "workflows.estimators": "InvariantClassifier InvariantRegressor",
+    "workflows.exploring": "profile screen",
     "workflows.learning": "LearnResult learn",
     "workflows.loading": "load",
     "workflows.measuring": "MeasureResult measure",
-    "workflows.profiling": "profile",
     "workflows.relaxing": "RelaxResult learn_layers",
     "workflows.result": "Result",
-    "workflows.screening": "screen",
 }
 """Where public names are, by module."""
 _MODULES = {name: module for module, names in _ROOMS.items() for name in names.split()}

@@ -15,8 +15,7 @@ from isotropy.networks.pathways.relax import harden, relax
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction, flip, quarter_turns
-from isotropy.symmetry.actions.images import affine
-from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.images import affine, intensity
 from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences
 from isotropy.symmetry.groups.catalogue import group_named
@@ -25,13 +24,12 @@ from isotropy.symmetry.groups.representations import Representation, Scalar, T, 
 from isotropy.workflows.basis import equivariant_basis
 from isotropy.workflows.building import BuildResult, build
 from isotropy.workflows.estimators import InvariantClassifier, InvariantRegressor
+from isotropy.workflows.exploring import profile, screen
 from isotropy.workflows.learning import LearnResult, learn
 from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import MeasureResult, measure
-from isotropy.workflows.profiling import profile
 from isotropy.workflows.relaxing import RelaxResult, learn_layers
 from isotropy.workflows.result import Result
-from isotropy.workflows.screening import screen
 
 __all__ = [
     "__version__",

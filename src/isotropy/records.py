@@ -270,7 +270,7 @@ def record_head(
     seed: int,
     device: torch.device,
     seconds: float,
-    run_folder: str | Path | None,
+    run_folder: str | Path | None = None,
 ) -> dict[str, Any]:
     """The first entries of a command's record, in their order; `seconds` are those of its work."""
     return {

@@ -21,9 +21,9 @@ from basis_cases import (
     turn,
 )
 
-from isotropy.bases import krylov
+from isotropy.bases import null_spaces
 from isotropy.bases import problem as problems
-from isotropy.bases.krylov import convergence, krylov_basis, krylov_null_space, sparse_operator
+from isotropy.bases.null_spaces import convergence, krylov_basis, krylov_null_space, sparse_operator
 from isotropy.bases.residual import residual
 from isotropy.checks import CallerError
 from isotropy.symmetry.groups.group import Group
@@ -42,7 +42,7 @@ def test_rank_and_span_are_the_oracles(case):
     "case", [(SO3, "VVVV", 3), (O3, "VVVV", 3), (SU2, "VVdd", 2)], ids=case_name
 )
 def test_without_a_matrix_it_is_the_same(case, monkeypatch):
-    monkeypatch.setattr(krylov, "WRITTEN_OUT", 0)
+    monkeypatch.setattr(null_spaces, "WRITTEN_OUT", 0)
     group, word, rank = case
     assert_basis(krylov_basis(problem_of(group, word)), group, word, rank)
 
@@ -93,7 +93,7 @@ def test_a_tiny_turn_is_refused_and_named():
 
 
 def test_it_gives_up_in_the_end(monkeypatch):
-    monkeypatch.setattr(krylov, "MOST_PRODUCTS", 10)
+    monkeypatch.setattr(null_spaces, "MOST_PRODUCTS", 10)
     with pytest.raises(CallerError, match=r"V\*V\*V\*V of SO\(3\) did not converge"):
         krylov_basis(problem_of(SO3, "VVVV"))
 

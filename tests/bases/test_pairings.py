@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracles import invariant_oracle as oracle
 
-from isotropy.bases.diagrams import (
+from isotropy.bases.invariants import (
     count_linear,
     count_orthogonal,
     count_symplectic,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from learn_runs import FAST, assert_one_sentence, bars_file, run_here
 
-from isotropy.workflows.profiling import DEFAULT_CURVATURES
+from isotropy.workflows.exploring import DEFAULT_CURVATURES
 
 Capture = pytest.CaptureFixture[str]
 QUICK = FAST[: FAST.index("--verdicts")]

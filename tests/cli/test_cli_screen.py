@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def short_screening(monkeypatch: pytest.MonkeyPatch) -> None:
     """A screening before a run has a length of its own."""
-    monkeypatch.setattr("isotropy.workflows.screening.EPOCHS", 3)
+    monkeypatch.setattr("isotropy.workflows.exploring.EPOCHS", 3)
 
 
 START = ("learn", "--data", "bars.npz", *FAST, "--out", "run")

@@ -21,7 +21,7 @@ from isotropy.curvature.attention import visible_projections
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
 from isotropy.curvature.recording import record
-from isotropy.kernels.operations import plain_operations
+from isotropy.kernels.operations import twice_differentiable
 from isotropy.likelihoods import Categorical
 
 BATCH, COUNT, HEADS = 3, 4, 2
@@ -159,7 +159,7 @@ def test_forward_passes_and_kernels_are_put_back(fused: bool, fails: bool):
             KFAC(network).batch(rows, Copies(2), Categorical())
         assert flags() == before
         assert "forward" not in network.attention.__dict__
-        with plain_operations():
+        with twice_differentiable():
             assert flags() == (False, False, False, True)
         assert flags() == before
     finally:

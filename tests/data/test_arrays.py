@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.data.arrays import labelled_from_arrays, standard_inputs, standard_targets
-from isotropy.data.labelled import LabelledData
+from isotropy.data.labelled import (
+    LabelledData,
+    labelled_from_arrays,
+    standard_inputs,
+    standard_targets,
+)
 
 BYTES = np.arange(2 * 4 * 5 * 3, dtype=np.uint8)
 

@@ -145,7 +145,7 @@ def test_quadrants_differ_by_a_translation_of_the_torus():
 def test_no_test_set_stays_none():
     only = Split(train=pictures(), test=None)
     assert quadrants(only, "digit").test is None
-    assert standardised(only, mean=(0, 0), deviation=(1, 1)).test is None
+    assert standardised(Split(train=pictures(channels=1), test=None)).test is None
 
 
 WIDE = LabelledData(torch.rand(4, 1, 6, 8), torch.tensor([0, 1, 0, 1]), None, "wide")
@@ -198,14 +198,13 @@ def test_sizes_that_are_none_are_refused():
         resized(Split(train=FEATURES, test=None), 8)
 
 
-def test_standardised_by_channel():
-    split = both()
-    result = standardised(split, mean=(0.5, 0.25), deviation=(2.0, 0.1))
+def test_standardised_by_the_statistics_of_the_digits():
+    split = both(channels=1)
+    result = standardised(split)
     for before, after in ((split.train, result.train), (split.test, result.test)):
-        torch.testing.assert_close(after.inputs[:, 0], (before.inputs[:, 0] - 0.5) / 2)
-        torch.testing.assert_close(after.inputs[:, 1], (before.inputs[:, 1] - 0.25) / 0.1)
+        torch.testing.assert_close(after.inputs, (before.inputs - 0.1307) / 0.3081)
         assert torch.equal(after.targets, before.targets) and after.name == before.name
-    sentence = "images standardised: mean 0.5, 0.25, standard deviation 2, 0.1"
+    sentence = "images standardised: mean 0.1307, standard deviation 0.3081"
     assert result.notes == ("before", sentence)
 
 
@@ -231,20 +230,8 @@ def test_turning_comes_before_standardising():
     assert float(wrong.min()) > 0.9 * black
 
 
-@pytest.mark.parametrize(
-    ("mean", "deviation", "sentence"),
-    [
-        ((0.5,), (0.5,), r"24 pictures: expected images \(examples, 1, .* got \(24, 2, 6, 6\)"),
-        ((0.5, 0.5), (0.5,), "a mean and a deviation above 0 for every channel"),
-        ((0.5, 0.5), (0.5, 0.0), "a mean and a deviation above 0 for every channel"),
-        ((0.5, 0.5), (0.5, float("nan")), "a mean and a deviation above 0 for every channel"),
-    ],
-)
-def test_statistics_that_do_not_fit_are_refused(mean, deviation, sentence):
-    with pytest.raises(CallerError, match=sentence):
-        standardised(both(), mean=mean, deviation=deviation)
-
-
-def test_features_are_not_standardised():
+def test_only_grey_images_are_standardised():
+    with pytest.raises(CallerError, match=r"24 pictures: .*\(examples, 1, .* got \(24, 2, 6, 6\)"):
+        standardised(both())
     with pytest.raises(CallerError, match=r"features: expected images .* got \(4, 6\)"):
         standardised(Split(train=FEATURES, test=None))

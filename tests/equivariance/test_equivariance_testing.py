@@ -26,8 +26,7 @@ from isotropy.symmetry.actions.finite import (
     reversal,
     sign_change,
 )
-from isotropy.symmetry.actions.images import affine
-from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.images import affine, intensity
 from isotropy.symmetry.actions.linear import linear_action, matrix_elements
 from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences

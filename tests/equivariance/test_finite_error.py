@@ -31,8 +31,7 @@ from isotropy.symmetry.actions.finite import (
     quarter_turns,
     sign_change,
 )
-from isotropy.symmetry.actions.images import GENERATORS, affine
-from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS
+from isotropy.symmetry.actions.images import GENERATORS, INTENSITY_GENERATORS, affine
 from isotropy.symmetry.actions.linear import linear_action
 from isotropy.symmetry.actions.points import POINT_GENERATORS, points
 from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS

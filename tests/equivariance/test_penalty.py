@@ -14,8 +14,7 @@ from isotropy.checks import CallerError
 from isotropy.equivariance.layouts import Follows, Grid
 from isotropy.equivariance.lie_derivative import lie_derivative_penalty
 from isotropy.symmetry.actions.action import compose
-from isotropy.symmetry.actions.images import affine
-from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.images import affine, intensity
 from isotropy.symmetry.actions.points import points
 
 

@@ -27,10 +27,10 @@ from oracles.function_space import (
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature import tangent_kernel
+from isotropy.curvature import jacobians
+from isotropy.curvature.jacobians import gram
 from isotropy.curvature.kfac import make_curvature
 from isotropy.curvature.kinds import KINDS, Copies
-from isotropy.curvature.tangent_kernel import gram
 from isotropy.evidence.bound import FunctionSpaceBound, log_determinant_above_one
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence, NotFiniteError
 from isotropy.likelihoods import Categorical, Gaussian
@@ -233,7 +233,7 @@ def test_one_hidden_layer_needs_no_gradient_of_any_example(monkeypatch: pytest.M
     def refused(*_: object) -> None:
         raise AssertionError("a gradient of every example was asked for")
 
-    monkeypatch.setattr(tangent_kernel, "example_gradients", refused)
+    monkeypatch.setattr(jacobians, "example_gradients", refused)
     assert_equal(setting.bound().value(batches), expected, "shortcut")
     with pytest.raises(AssertionError, match="was asked for"):
         Setting("cnn").bound().value(Setting("cnn").batches(PARTITIONS["all"]))
@@ -331,7 +331,7 @@ def test_by_ranges(network: str, likelihood: str) -> None:
 def test_a_few_units_at_a_time_give_the_same(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = image_problem("mlp", "categorical")  # four hidden units on 36 numbers
     batches = list(problem.batches())
-    monkeypatch.setattr(tangent_kernel, "CACHE_BYTES", units * 36 * len(problem.inputs) * 8)
+    monkeypatch.setattr(jacobians, "CACHE_BYTES", units * 36 * len(problem.inputs) * 8)
     bound = bound_of(problem)
     expected = written_out(problem, [[0, 1, 2, 3]])
     value = bound.estimate(batches[0], len(problem.inputs))

@@ -11,7 +11,7 @@ from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
-from isotropy.evidence.layers.steps import MovingMode, ProximalAdam
+from isotropy.evidence.layers.pruning import MovingMode, ProximalAdam
 from isotropy.likelihoods import Categorical, likelihood_named
 
 

@@ -18,7 +18,7 @@ from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
-from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.images import intensity
 
 COUNT, SAMPLES = 5, 3
 

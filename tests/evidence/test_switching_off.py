@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence, LaplaceFit
+from isotropy.evidence.layers import pruning
 from isotropy.evidence.layers import structure as layer_structure
-from isotropy.evidence.layers import switching_off
 from isotropy.evidence.layers import training as layer_training
+from isotropy.evidence.layers.pruning import switch_off, volumes
 from isotropy.evidence.layers.settings import RelaxConfig
-from isotropy.evidence.layers.switching_off import switch_off, volumes
 from isotropy.evidence.layers.training import structures
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical, Likelihood
@@ -234,7 +234,7 @@ def test_the_decision_is_the_sign_of_the_difference_of_evidences(
     likelihood: str, few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The more examples there are the more a pathway may cost: one more, and it stays."""
-    monkeypatch.setattr(switching_off, "LOST", math.inf)
+    monkeypatch.setattr(pruning, "LOST", math.inf)
     problem = random_problem(likelihood)
     evidence = problem.evidence
     fewest = most_examples_without_ffc(problem)
@@ -349,9 +349,9 @@ def test_what_takes_away_much_at_once_stays_however_large_its_charge(
     assert more - less > 0.5
     before = weights_of(network)
     assert problem.switched_off() == {} and not changed(network, before)
-    monkeypatch.setattr(switching_off, "LOST", more - less - 1e-9)
+    monkeypatch.setattr(pruning, "LOST", more - less - 1e-9)
     assert problem.switched_off() == {} and not changed(network, before)
-    monkeypatch.setattr(switching_off, "LOST", more - less + 1e-9)
+    monkeypatch.setattr(pruning, "LOST", more - less + 1e-9)
     assert problem.switched_off() == {FFC: OF_FFC}
 
 
@@ -360,7 +360,7 @@ def test_each_is_weighed_against_what_is_left_after_those_before(
 ) -> None:
     """Two pathways that each cost a little more than they explain, but less than both together; a
     third, the largest, writes to a channel that nothing reads, and stays."""
-    monkeypatch.setattr(switching_off, "LOST", math.inf)
+    monkeypatch.setattr(pruning, "LOST", math.inf)
     layer = RelaxedLayer.new(("ffc", "conv", "sconv"), SHAPE, generator=seeded())
     problem = written("axes", "halves", layer=layer)
     evidence, network = problem.evidence, problem.network

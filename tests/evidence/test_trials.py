@@ -18,8 +18,8 @@ from torch.func import functional_call, jacrev
 from torch.nn import functional
 
 from isotropy.checks import CallerError
+from isotropy.curvature.jacobians import tangent_kernels
 from isotropy.curvature.kinds import Copies
-from isotropy.curvature.tangent_kernel import tangent_kernels
 from isotropy.evidence.search import trials as room
 from isotropy.evidence.search.kernel_evidence import fit_kernel
 from isotropy.evidence.search.trials import (

@@ -29,8 +29,7 @@ from isotropy.symmetry.actions.finite import (
     quarter_turns,
     sign_change,
 )
-from isotropy.symmetry.actions.images import AffineAction, affine
-from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.images import AffineAction, affine, intensity
 from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences
 

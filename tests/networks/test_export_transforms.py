@@ -33,8 +33,7 @@ from isotropy.symmetry.actions.finite import (
     quarter_turns,
     sign_change,
 )
-from isotropy.symmetry.actions.images import affine
-from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.images import affine, intensity
 
 CHANNELS, HEIGHT, WIDTH = SHAPE = (3, 9, 12)
 SQUARE = (3, 9, 9)

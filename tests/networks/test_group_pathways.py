@@ -21,13 +21,13 @@ from user_networks import numbers
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
+from isotropy.networks.equivariant.point_group_layers import PolyphaseDownsampling
 from isotropy.networks.pathways.group_convolution import (
     FORMS,
     GroupConvolution,
     GroupConvolutionPathway,
 )
 from isotropy.networks.pathways.pathway import LayerShape
-from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
 from isotropy.symmetry.groups.point_groups import PointGroup
 
 GROUPS = ("Trivial(2)", "C(2)", "C(4)", "D(1)", "D(2)", "D(4)", "Z(2)")

@@ -25,8 +25,8 @@ from isotropy.networks.equivariant.point_group_layers import (
     GroupPooling,
     PerChannel,
     PointGroupConv2d,
+    PolyphaseDownsampling,
 )
-from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.symmetry.groups.point_groups import PointGroup
 

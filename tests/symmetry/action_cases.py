@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from isotropy.symmetry.actions.action import Action, compose
-from isotropy.symmetry.actions.images import GENERATORS, affine
-from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, intensity
+from isotropy.symmetry.actions.images import GENERATORS, INTENSITY_GENERATORS, affine, intensity
 from isotropy.symmetry.actions.linear import linear_action
 from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences

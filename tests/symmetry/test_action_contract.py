@@ -15,8 +15,7 @@ from torch import Tensor
 
 from isotropy.checks import CallerError
 from isotropy.symmetry.actions.action import Action, Generator
-from isotropy.symmetry.actions.images import GENERATORS, affine
-from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, intensity
+from isotropy.symmetry.actions.images import GENERATORS, INTENSITY_GENERATORS, affine, intensity
 from isotropy.symmetry.actions.points import POINT_GENERATORS, points
 from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS, sequences
 

@@ -20,8 +20,12 @@ from isotropy.symmetry.actions.finite import (
     reversal,
     sign_change,
 )
-from isotropy.symmetry.actions.images import GENERATORS, AffineAction
-from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, IntensityAction
+from isotropy.symmetry.actions.images import (
+    GENERATORS,
+    INTENSITY_GENERATORS,
+    AffineAction,
+    IntensityAction,
+)
 from isotropy.symmetry.actions.points import POINT_GENERATORS, PointAction
 from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS, SequenceAction
 

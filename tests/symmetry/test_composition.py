@@ -9,8 +9,7 @@ from torch import Tensor
 
 from isotropy.checks import CallerError
 from isotropy.symmetry.actions.action import Action, Composition, Generator, compose
-from isotropy.symmetry.actions.images import affine
-from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.images import affine, intensity
 from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences
 

@@ -12,7 +12,7 @@ from action_cases import coordinates, draw
 
 from isotropy.checks import CallerError
 from isotropy.symmetry.actions.action import Generator
-from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, IntensityAction, intensity
+from isotropy.symmetry.actions.images import INTENSITY_GENERATORS, IntensityAction, intensity
 
 EVERY = ("brightness", "contrast", "amplitude")
 

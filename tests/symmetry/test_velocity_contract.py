@@ -10,8 +10,7 @@ from torch import Tensor
 
 from isotropy.checks import CallerError
 from isotropy.symmetry.actions.action import Action, Generator, compose
-from isotropy.symmetry.actions.images import affine
-from isotropy.symmetry.actions.intensity import intensity
+from isotropy.symmetry.actions.images import affine, intensity
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 ON_GRIDS = {label: case for label, case in CASES.items() if case.action.grid_axes}

@@ -19,7 +19,7 @@ import isotropy
 from isotropy.checks import CallerError
 from isotropy.evidence.search.amounts import peak_of
 from isotropy.symmetry.actions.finite import flip
-from isotropy.workflows.profiling import ProfileResult
+from isotropy.workflows.exploring import ProfileResult
 
 QUICK = replace(CONFIG, epochs=2)
 TURN = isotropy.affine(("rotation", "scale_x"))

@@ -19,8 +19,8 @@ from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
 from isotropy.symmetry.actions.finite import flip
 from isotropy.symmetry.actions.points import points
-from isotropy.workflows import screening as room
-from isotropy.workflows.screening import ScreenResult
+from isotropy.workflows import exploring as room
+from isotropy.workflows.exploring import ScreenResult
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]
 

@@ -25,8 +25,7 @@ from functools import partial
 from typing import NamedTuple
 
 from isotropy.bases.invariants import invariant_basis, invariant_rank
-from isotropy.bases.krylov import krylov_basis
-from isotropy.bases.null_spaces import LARGEST, dense_null_space
+from isotropy.bases.null_spaces import LARGEST, dense_null_space, krylov_basis
 from isotropy.bases.orbits import orbit_basis, orbit_rank
 from isotropy.bases.problem import Basis, Columns, Problem
 from isotropy.bases.residual import residual

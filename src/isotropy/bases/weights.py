@@ -27,8 +27,12 @@ from math import prod
 import numpy as np
 import scipy.sparse as sparse
 
-from isotropy.bases.krylov import krylov_null_space, sparse_operator
-from isotropy.bases.null_spaces import kept_by_discrete, tall_null_space
+from isotropy.bases.null_spaces import (
+    kept_by_discrete,
+    krylov_null_space,
+    sparse_operator,
+    tall_null_space,
+)
 from isotropy.bases.problem import Problem, check_memory, kronecker, kronecker_sum
 from isotropy.symmetry.groups.atoms import BASE, Atom
 

@@ -1,16 +1,26 @@
-"""What several commands take: data, network, Actions, device; and what follows from the data."""
+"""What several commands take: options for data, network, Actions and device, and what they ask for.
+
+Options are declared once (`problem_options`, `data_options`, `run_options`); `problem_from` makes
+data, network and Actions of them, with defaults that follow from the data. A run folder keeps the
+options that its run was started with (`kept_options`), and a run that is continued has them again
+(`resumed_run`).
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import click
 import torch
+from click.core import ParameterSource
 
 from isotropy.checks import CallerError, check_at_least
 from isotropy.curvature.kfac import FALLBACKS
@@ -29,6 +39,7 @@ from isotropy.networks.zoo.specification import (
     fitted,
     parse_network,
 )
+from isotropy.records import CHECKPOINT, CONFIG, plain, read_json
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction
@@ -341,3 +352,110 @@ def device_from(text: str) -> torch.device:
             "--device cpu"
         )
     return torch.device(text)
+
+
+# -- options that a run folder keeps -----------------------------------------------------------
+
+MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet")
+
+
+class Settings(Protocol):
+    """A run's settings, which its folder holds."""
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self: ...
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+@dataclass(frozen=True)
+class ResumedRun(Generic[AnySettings]):
+    """A run folder's options, resolved settings and network."""
+
+    options: dict[str, Any]
+    config: AnySettings
+    network: NetworkSpecification
+
+
+@contextmanager
+def continuable(command: str, folder: Path) -> Iterator[None]:
+    """An interruption says how `isotropy command` goes on from what `folder` holds by then."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        advice = "nothing was saved yet"
+        if (folder / CHECKPOINT).exists():
+            advice = f"continue with: isotropy {command} --resume {shlex.quote(str(folder))}"
+        click.echo(f"isotropy: interrupted; {advice}", err=True)
+        raise
+
+
+def kept_options(options: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
+    """Options as a run folder keeps them; data is found again from any folder.
+
+    names: data that are called so, and are no path
+    """
+    kept: dict[str, Any] = plain(options)
+    for name in ("data", "test_data", "digits_data"):
+        if kept.get(name) and kept[name] not in names:
+            kept[name] = os.path.abspath(Path(kept[name]).expanduser())
+    return {**kept, "as_json": False, "quiet": False}
+
+
+def resumed_run(
+    context: click.Context,
+    folder: Path,
+    options: dict[str, Any],
+    settings: type[AnySettings],
+    names: Collection[str] = (),
+) -> ResumedRun[AnySettings]:
+    """The run that `folder` holds.
+
+    options: as the command line gave them. What was typed beside --resume must say what the run
+    was started with; only the device and what is shown may be another.
+    names: as in `kept_options`
+    Raises CallerError for a folder that this command did not write, and for a contradiction.
+    """
+    record = read_json(folder / CONFIG)
+    kept, schedule = record.get("request"), record.get("schedule")
+    if not isinstance(kept, dict) or not isinstance(schedule, dict) or set(kept) != set(options):
+        raise CallerError(
+            f"{str(folder)!r} was not written by this version of `isotropy {context.command.name}`"
+        )
+    if not (folder / CHECKPOINT).exists():
+        raise CallerError(f"{str(folder)!r} holds no checkpoint ({CHECKPOINT}); start the run anew")
+    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    typed = {
+        name: value
+        for name, value in kept_options(options, names).items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    for name, value in typed.items():
+        if name not in MAY_DIFFER and value != kept[name]:
+            what, flag = "model" if name == "model_text" else "run", flags[name]
+            raise CallerError(
+                f"run folder {str(folder)!r} is of another {what}: it was started with {flag} "
+                f"{_words(kept[name])}, not {_words(value)}; leave {flag} out to resume"
+            )
+    if "out" in typed and Path(typed["out"]).resolve() != folder.resolve():
+        raise CallerError(
+            f"--out {typed['out']}: a resumed run stays in its folder {str(folder)!r}; leave --out "
+            "out to resume"
+        )
+    shown = {name: options[name] for name in ("as_json", "quiet")}
+    device = {"device": typed["device"]} if "device" in typed else {}
+    return ResumedRun(
+        {**kept, **device, **shown, "out": folder},
+        settings.from_dict(schedule),
+        NetworkSpecification.from_dict(record.get("network"), where=str(folder / CONFIG)),
+    )
+
+
+def _words(value: Any) -> str:
+    """An option's value as it is typed."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={amount:g}" for name, amount in value.items()) or "nothing"
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "nothing"
+    return "nothing" if value is None else str(value)

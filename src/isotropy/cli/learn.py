@@ -13,14 +13,16 @@ from isotropy.cli.inputs import (
     Problem,
     action_names,
     amounts_from,
+    continuable,
     device_from,
     fresh_folder,
+    kept_options,
     problem_from,
     problem_options,
+    resumed_run,
     settings_given,
 )
 from isotropy.cli.progress import LearnDisplay, tell
-from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import (
@@ -38,8 +40,8 @@ from isotropy.records import check_unused
 from isotropy.report.findings import finding_sentences
 from isotropy.report.screen import screen_sentences
 from isotropy.report.wording import number_text
+from isotropy.workflows.exploring import ScreenResult, screen
 from isotropy.workflows.learning import LearnResult, learn
-from isotropy.workflows.screening import ScreenResult, screen
 
 
 @click.command("learn")

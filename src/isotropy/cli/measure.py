@@ -23,12 +23,12 @@ from isotropy.cli.inputs import (
     data_options,
     device_from,
     fresh_folder,
+    kept_options,
     network_from,
     run_options,
 )
 from isotropy.cli.progress import MeasureDisplay, tell
 from isotropy.cli.relax import relax_data
-from isotropy.cli.resume import kept_options
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.variants import LAWS

@@ -10,16 +10,16 @@ import click
 from isotropy.cli.inputs import (
     device_from,
     fresh_folder,
+    kept_options,
     problem_from,
     problem_options,
     settings_given,
 )
 from isotropy.cli.progress import LiveDisplay, tell
-from isotropy.cli.resume import kept_options
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import LearnConfig
 from isotropy.report.profile import profile_sentences
-from isotropy.workflows.profiling import DEFAULT_CURVATURES, profile
+from isotropy.workflows.exploring import DEFAULT_CURVATURES, profile
 
 
 def _numbers(

@@ -15,17 +15,19 @@ from isotropy.cli.inputs import (
     TEST_DATA,
     VARIANT,
     built_network,
+    continuable,
     data_from,
     device_from,
     fitted_network,
     fresh_folder,
+    kept_options,
+    resumed_run,
     run_options,
     settings_given,
     taken,
     with_options,
 )
 from isotropy.cli.progress import RelaxDisplay, tell
-from isotropy.cli.resume import continuable, kept_options, resumed_run
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import digits, read
 from isotropy.data.variants import TASKS, quadrants, standardised

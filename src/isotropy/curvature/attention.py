@@ -10,7 +10,7 @@ handed to the recorder and the out-projection is a call of `out_proj`; both then
 Linear layers (Immer et al. 2022, Eq. 7 and 15, with tokens as positions).
 
 Rows are (batch·copies, tokens, embedding). Attention made of nn.Linear and
-`scaled_dot_product_attention` needs nothing of this but `plain_operations`.
+`scaled_dot_product_attention` needs nothing of this but `twice_differentiable`.
 Oracle: tests/oracles/dense_kfac.py, on a network of Linear layers.
 """
 

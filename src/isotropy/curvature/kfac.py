@@ -33,8 +33,8 @@ from isotropy.curvature.layer_rules import (
     supported_layers,
 )
 from isotropy.curvature.recording import Call, Recording, full_name, record
-from isotropy.kernels.activations import mean_slopes, slopes_of
 from isotropy.kernels.fused import is_plain
+from isotropy.kernels.kept_slopes import elementwise_slopes, mean_slopes
 from isotropy.likelihoods import Likelihood
 
 
@@ -277,17 +277,6 @@ def _averaged(
         return means
     slopes = elementwise_slopes(head.inputs, before.output, create_graph)
     return copies.mean(head.inputs), copies.mean(slopes)
-
-
-def elementwise_slopes(values: Tensor, arguments: Tensor, create_graph: bool) -> Tensor:
-    """φ′(z) where values = φ(arguments) elementwise."""
-    kept = slopes_of(values)
-    if kept is not None:
-        return kept
-    (slopes,) = torch.autograd.grad(
-        values, arguments, torch.ones_like(values), retain_graph=True, create_graph=create_graph
-    )
-    return slopes
 
 
 Curvature = KFAC | JacobianCurvature

@@ -19,15 +19,15 @@ from torch.func import functional_call
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.attention import visible_projections
 from isotropy.kernels.fused import is_plain
-from isotropy.kernels.max_pooling import shifted
-from isotropy.kernels.operations import LEAN, plain_operations
+from isotropy.kernels.kept_slopes import shifted
+from isotropy.kernels.operations import RECORDED, twice_differentiable
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
     """One call of a layer: its input, and its output before anything else used it.
 
-    shift: what the gradient is asked by to have it summed over copies (`max_pooling`), if anything.
+    shift: what the gradient is asked by to have it summed over copies (`kept_slopes`), if anything.
     """
 
     layer: str
@@ -165,8 +165,8 @@ def _recorder(
         if type(module) is not nn.MultiheadAttention
     ]
     try:
-        stands = {} if is_plain() else LEAN
-        with plain_operations(stands), visible_projections(network, layers, keep):
+        stands = {} if is_plain() else RECORDED
+        with twice_differentiable(stands), visible_projections(network, layers, keep):
             yield
     finally:
         for handle in handles:

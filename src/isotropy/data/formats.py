@@ -28,8 +28,7 @@ import numpy as np
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.data.arrays import Notes, labelled_from_arrays, normalised
-from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.labelled import LabelledData, Notes, Split, labelled_from_arrays, normalised
 
 ZIP_START = b"PK"
 
@@ -60,8 +59,8 @@ def with_test(split: Split, test: LabelledData, notes: Notes) -> Split:
 def read_npz(path: Path, *, reference: LabelledData | None = None) -> Split:
     """Training data from `x`, `y`; test data from `x_test`, `y_test` where they are there.
 
-    x: `(examples, features...)`; images as `arrays.standard_inputs` understands them.
-    y: labels or outputs as `arrays.standard_targets` understands them.
+    x: `(examples, features...)`; images as `labelled.standard_inputs` understands them.
+    y: labels or outputs as `labelled.standard_targets` understands them.
     reference: the training data that this is a test set for.
     Raises `CallerError` where an array is missing, pickled or damaged.
     """

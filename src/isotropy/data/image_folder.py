@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from isotropy.checks import CallerError, check_at_least, shape_text
-from isotropy.data.arrays import Notes
 from isotropy.data.formats import entries, split_of
-from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.labelled import LabelledData, Notes, Split
 
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
 UNREAD_MODES = ("I", "F")

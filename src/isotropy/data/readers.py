@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
-from isotropy.data.arrays import Notes, labelled_from_arrays, tensor_from
 from isotropy.data.formats import (
     GZIP_START,
     ZIP_START,
@@ -53,7 +52,15 @@ from isotropy.data.image_folder import (
     resized,
     working_size,
 )
-from isotropy.data.labelled import LabelledData, Split, check_two_labels, hold_out
+from isotropy.data.labelled import (
+    LabelledData,
+    Notes,
+    Split,
+    check_two_labels,
+    hold_out,
+    labelled_from_arrays,
+    tensor_from,
+)
 
 KNOWN_KINDS = (
     "IDX files (train-images-idx3-ubyte), CIFAR-10 binary batches (data_batch_1.bin), an .npz "
@@ -248,7 +255,7 @@ def read_dataset(
     """All items of `dataset` in memory, and notes on what was changed.
 
     dataset: items (input, target); an input is a tensor, an array or a PIL picture, all of one
-        shape; targets as `arrays.standard_targets` understands them. Class names are taken from
+        shape; targets as `labelled.standard_targets` understands them. Class names are taken from
         an attribute `classes`, which torchvision's data sets have.
     reference: the training data that this is a test set for.
 

@@ -48,8 +48,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from isotropy.checks import CallerError, check_at_least, check_axes, check_choice, shape_text
-from isotropy.data.arrays import normalised
-from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.labelled import LabelledData, Split, normalised
 from isotropy.symmetry.actions.images import affine
 
 CHUNK_SIZE = 1000
@@ -168,8 +167,8 @@ TASKS = ("digit", "digit-quadrant")
 QUADRANTS = ("upper left", "upper right", "lower left", "lower right")
 QUADRANT_SEED = 1000
 
-DIGIT_MEAN = (0.1307,)
-DIGIT_DEVIATION = (0.3081,)
+DIGIT_MEAN = 0.1307
+DIGIT_DEVIATION = 0.3081
 """Of the pixels of MNIST's training images in [0, 1], as the field rounds them."""
 
 
@@ -241,37 +240,23 @@ def _canvas(images: Tensor, places: Tensor, size: int) -> Tensor:
     return interpolate(whole, size=(size, size), mode="bilinear", align_corners=False)
 
 
-def standardised(
-    split: Split,
-    *,
-    mean: tuple[float, ...] = DIGIT_MEAN,
-    deviation: tuple[float, ...] = DIGIT_DEVIATION,
-) -> Split:
-    """`split` with images (image − mean) / deviation, by default with the statistics of MNIST.
-
-    mean, deviation: one number a channel.
+def standardised(split: Split) -> Split:
+    """`split` with grey images (image − mean) / deviation, by the statistics of MNIST.
 
     Make variants and quadrants first: they fill in zeros, which is black only before. Resizing is
     an average of pixels, so it may come before or after. Raises CallerError for data that are not
-    images of so many channels, and for a deviation that is not above 0.
+    images of one channel.
     """
-    if not (len(mean) == len(deviation) and all(each > 0 for each in deviation)):
-        raise CallerError(
-            f"expected a mean and a deviation above 0 for every channel, got mean {mean} and "
-            f"deviation {deviation}; give one number a channel"
-        )
 
     def change(data: LabelledData, seed: int) -> LabelledData:
-        if not data.is_images or data.inputs.shape[1] != len(mean):
+        if not data.is_images or data.inputs.shape[1] != 1:
             raise CallerError(
-                f"{data.name}: expected images (examples, {len(mean)}, height, width) to "
-                f"standardise with {len(mean)} means, got {shape_text(data.inputs)}; give one "
-                "number a channel"
+                f"{data.name}: expected images (examples, 1, height, width) to standardise with "
+                f"the statistics of MNIST, got {shape_text(data.inputs)}"
             )
-        return replace(data, inputs=normalised(data.inputs, mean, deviation))
+        return replace(data, inputs=normalised(data.inputs, (DIGIT_MEAN,), (DIGIT_DEVIATION,)))
 
-    texts = (", ".join(f"{number:g}" for number in each) for each in (mean, deviation))
-    note = "images standardised: mean {}, standard deviation {}".format(*texts)
+    note = f"images standardised: mean {DIGIT_MEAN:g}, standard deviation {DIGIT_DEVIATION:g}"
     return _changed(split, change, note)
 
 

@@ -2,7 +2,7 @@
 
 The determinant of the Laplace evidence (`laplace`, whole Gauss–Newton matrix) can be taken over
 outputs instead of parameters. With one row j for every example and direction of the output
-curvature (see `curvature.tangent_kernel`) and P = diag(δ),
+curvature (see `curvature.jacobians`) and P = diag(δ),
 
     log|H + P| − log|P| = log|I + K| ,      K = Σ_l K_l / δ_l ,      K_l = j_l · j_lᵀ
 
@@ -53,7 +53,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.tangent_kernel import tangent_kernels
+from isotropy.curvature.jacobians import tangent_kernels
 from isotropy.evidence.hyper_steps import EvidenceSteps
 from isotropy.evidence.laplace import Batch, GaussianPrior, NotFiniteError
 from isotropy.evidence.settings import LearnSchedule, stream

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from isotropy.bases.krylov import convergence
+from isotropy.bases.null_spaces import convergence
 from isotropy.bases.problem import Problem
 from isotropy.experiments.runner import Job, Series
 from isotropy.records import record_head
@@ -191,9 +191,7 @@ def rank_tables(
                         f"Table {name}, {group} {text}: {entry.rank}, published {published}"
                     )
     seconds = sum(row["seconds"] for row in rows)
-    head = record_head(
-        "basis", seed=seed, device=torch.device("cpu"), seconds=seconds, run_folder=None
-    )
+    head = record_head("basis", seed=seed, device=torch.device("cpu"), seconds=seconds)
     record = {**head, "tables": rows, "mismatches": mismatches}
     config = {"schema": 1, **(describe or {})}
     return RankTables(tables, record=record, config=config).kept_in(folder)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from isotropy.kernels.activations import needs_own_derivative
+from isotropy.kernels.kept_slopes import needs_own_derivative
 
 _CONVOLUTIONS: tuple[Callable[..., Tensor], ...] = (
     functional.conv1d,

@@ -1,6 +1,6 @@
-"""Networks by plain operations, which can be differentiated twice and for many directions at once.
+"""Stand-ins for operations of torch while curvature is computed: the same values, other means.
 
-Gradients of curvature are second derivatives, batched over directions or over examples. Some of
+Derivatives of curvature are second derivatives, batched over directions or over examples. Some of
 torch's fused operations are not made for that:
 
     scaled_dot_product_attention   the kernels that save memory have no second derivative
@@ -9,21 +9,19 @@ torch's fused operations are not made for that:
                                    gain, was batched: no error, other numbers
     group_norm                     no batched second derivative
 
-Inside `plain_operations` these are made of what they are made of: products, means, a softmax. The
-values are the same. It acts on functions, so that modules of one's own are covered, too.
-Oracle: torch's own values, and finite differences for the gradients.
+Inside `twice_differentiable` these are made of products, means and a softmax. It acts on functions,
+so that modules of one's own are covered, too.
 
-What stands in for torch's operations while layers are recorded: the same values, less work.
+While layers are recorded there is more to gain. The curvature of a recorded pass takes every
+derivative by the inputs of an operation, many times and never by a weight; the stand-ins of
+`RECORDED` keep what all of those have in common:
 
-The curvature of a recorded pass takes every derivative by the inputs of an operation, many times
-and never by a weight. These operations keep what all of those have in common:
+    convolutions, transposed too                 constant weights   `constant_convolutions`
+    tanh, sigmoid, ReLU, SiLU, GELU, max_pool2d  slopes             `kept_slopes`
 
-    convolutions, transposed too     constant weights           `constant_convolutions`
-    tanh, sigmoid, ReLU, SiLU, GELU  slopes, kept                `activations`
-    max_pool2d                       selections, before φ        `max_pooling`
-
-One that is not differentiated, whose weight is differentiated, or that is part of a transform of
-torch.func stays torch's own.
+An operation that is not differentiated, whose weight is differentiated, or that is part of a
+transform of torch.func stays torch's own.
+Oracle: torch's own values and derivatives, and finite differences.
 """
 
 from __future__ import annotations
@@ -38,24 +36,23 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from isotropy.kernels.activations import gelu, relu, sigmoid, silu, tanh
 from isotropy.kernels.constant_convolutions import convolution, transposed_convolution
-from isotropy.kernels.max_pooling import max_pool2d
+from isotropy.kernels.kept_slopes import gelu, max_pool2d, relu, sigmoid, silu, tanh
 
 Stands = Mapping[Callable[..., Any], Callable[..., Any]]
 """Functions of torch, and what stands in for them."""
 
 
 @contextmanager
-def plain_operations(others: Stands | None = None) -> Iterator[None]:
-    """Attention and normalisations by plain operations inside, torch's choice after.
+def twice_differentiable(others: Stands | None = None) -> Iterator[None]:
+    """Attention and normalisations by operations with second derivatives inside, torch's after.
 
     others: what stands in for more functions of torch meanwhile.
     """
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), StandIns({**_PLAIN, **(others or {})}):
+        with sdpa_kernel(SDPBackend.MATH), StandIns({**_TWICE_DIFFERENTIABLE, **(others or {})}):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
@@ -131,14 +128,14 @@ def _by_channel(plain: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
     return plain if bias is None else plain + bias.reshape(channels)
 
 
-_PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
+_TWICE_DIFFERENTIABLE: Stands = {
     functional.layer_norm: _layer_norm,
     functional.group_norm: _group_norm,
     functional.instance_norm: _instance_norm,
 }
 
 
-LEAN: Stands = {
+RECORDED: Stands = {
     functional.conv1d: convolution(1),
     functional.conv2d: convolution(2),
     functional.conv3d: convolution(3),
@@ -159,3 +156,4 @@ LEAN: Stands = {
     torch.sigmoid: sigmoid,
     Tensor.sigmoid: sigmoid,
 }
+"""For a pass whose layers are recorded: `twice_differentiable(RECORDED)`."""

@@ -204,9 +204,7 @@ def equivariant_basis(
         parts.append(Part(target, source, copies, found))
     config = {"schema": 1, **(describe or {})}
     result = BasisResult(chosen, bound, tuple(parts), record={}, config=config)
-    head = record_head(
-        "basis", seed=seed, device=torch.device("cpu"), seconds=result.seconds, run_folder=None
-    )
+    head = record_head("basis", seed=seed, device=torch.device("cpu"), seconds=result.seconds)
     return replace(result, record={**head, **result.totals}).kept_in(folder)
 
 

@@ -155,7 +155,7 @@ def build(
     own |= made.details
     seed = torch.initial_seed() if generator is None else generator.initial_seed()
     seconds, place = time.monotonic() - started, device_of(network)
-    head = record_head(KIND, seed=seed, device=place, seconds=seconds, run_folder=None)
+    head = record_head(KIND, seed=seed, device=place, seconds=seconds)
     sizes = {"num_parameters": _count(made.model), "plain_parameters": _count(network)}
     record = {**head, **own, "exact": made.exact, "sentence": made.sentence, **sizes}
     config = {"schema": 1, **own}

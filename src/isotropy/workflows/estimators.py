@@ -12,7 +12,7 @@ Predictions are the learned average over copies (LILA, Eq. 1), with one set of c
 example: noise (1, samples, generators), drawn from a stream of the seed that fit used. A prediction
 is therefore a function of its own example, whichever others come with it.
 
-Inputs (examples, …) are read as `data.arrays` reads them: 8-bit images divided by 255, grey
+Inputs (examples, …) are read as `data.labelled` reads them: 8-bit images divided by 255, grey
 images (examples, height, width) with a channel axis put in. Where the actions themselves move
 data of three axes (sequences, point clouds), these are left as they are.
 """
@@ -30,8 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_finite, shape_text
-from isotropy.data.arrays import standard_inputs, tensor_from
-from isotropy.data.labelled import LabelledData
+from isotropy.data.labelled import LabelledData, standard_inputs, tensor_from
 from isotropy.evidence.settings import LearnConfig, Objective, stream
 from isotropy.networks.averaging.augmentations import Symmetry
 from isotropy.networks.zoo.specification import NetworkSpecification, parse_network

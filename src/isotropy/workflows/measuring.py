@@ -205,13 +205,7 @@ def measure(
     spatial = next((each for each in continuous if isinstance(each, AffineAction)), None)
     padded = spatial is not None and spatial.interpolation != "fourier"
     record = {
-        **record_head(
-            "measure",
-            seed=seed,
-            device=place,
-            seconds=time.monotonic() - started,
-            run_folder=None,
-        ),
+        **record_head("measure", seed=seed, device=place, seconds=time.monotonic() - started),
         "on": entries[0]["on"],
         "interpolation": None if spatial is None else spatial.interpolation,
         "padding": spatial.padding if spatial is not None and padded else None,

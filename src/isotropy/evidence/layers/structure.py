@@ -27,9 +27,8 @@ from torch import Tensor, nn
 
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit
-from isotropy.networks.pathways.pathway import Pathway
+from isotropy.networks.pathways.pathway import Pathway, varying_part
 from isotropy.networks.pathways.relaxed_layer import FREE, RelaxedLayer
-from isotropy.networks.pathways.small_layers import varying_part
 
 COUNTS_FROM = 0.1
 """Relative effective number of parameters, or part of the outputs, from which a pathway counts."""

@@ -2,12 +2,12 @@
 
 What a run of relaxed layers has of its own in the training loop (`evidence.training`). Weight steps
 are on  mean loss + (1/2N) Σ_l δ_l ‖θ_l‖², one precision δ_l a parameter tensor, which a proximal
-step of Adam takes in (`steps`). With the objective `laplace`, once the network has begun to learn,
-every few epochs one pass over the data gives the curvature, and some steps of Adam on log δ follow
-the Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing how the
-weights will follow (`steps`). A pathway that the data does not need shrinks; in the second half of
-a run those that the evidence is better without are set to zero (`switching_off`). With `map`
-precisions stay as they are. Only weight steps see augmented images, never the evidence.
+step of Adam takes in. With the objective `laplace`, once the network has begun to learn, every few
+epochs one pass over the data gives the curvature, and some steps of Adam on log δ follow the
+Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing how the weights
+will follow. A pathway that the data does not need shrinks; in the second half of a run those that
+the evidence is better without are set to zero. (All three are in `pruning`.) With `map` precisions
+stay as they are. Only weight steps see augmented images, never the evidence.
 """
 
 from __future__ import annotations
@@ -21,20 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.evidence.hyper_steps import HyperSteps
-from isotropy.evidence.laplace import (
-    Batch,
-    GaussianPrior,
-    LaplaceFit,
-)
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceFit
+from isotropy.evidence.layers.pruning import OFF_PRECISION, MovingMode, ProximalAdam, switch_off
 from isotropy.evidence.layers.settings import AUGMENTATIONS, RelaxSchedule
-from isotropy.evidence.layers.steps import MovingMode, ProximalAdam
 from isotropy.evidence.layers.structure import (
     LayerStructure,
     free_parameters,
     layer_structures,
     note_contributions,
 )
-from isotropy.evidence.layers.switching_off import OFF_PRECISION, switch_off
 from isotropy.evidence.predictive import Scores
 from isotropy.evidence.settings import cosine, multiplying_in, stream
 from isotropy.evidence.weight_steps import WeightSteps, set_rate

@@ -8,7 +8,7 @@ know of the group. Every layer here takes the place of a plain one and is made l
     PointGroupConv2d   y(c', h) = Σ_c (h·θ)(c', c) ⋆ f(c) + b(c')               if it lifts images
                        y(c', h) = Σ_k Σ_c (h·θ_k)(c', c) ⋆ f(c, h k) + b(c')    otherwise
     PerChannel         a norm: statistics and scales over elements and pixels together
-    Downsampled        a layer at every pixel, of which one polyphase component stays
+    Downsampled        a layer at every pixel, of which one polyphase component stays (below)
     GroupPooling       z(c, x) = 1/|H| Σ_h f(c, h, h x)
     GroupHead          W z + b, of flattened maps
 
@@ -16,8 +16,22 @@ with (h·θ)(v) = θ(h⁻¹v) (Cohen and Welling 2016, Eq. 10 and 11). Under g t
 change places: z is invariant pixel by pixel, and a head may tell positions apart.
 `pathways.group_convolution` has the circular convolutions of relaxed layers, elements slow.
 
-Curvature. A filter is shared by |H| elements and T positions. At h and x its inputs are the patch
-at x with its pixels and elements moved by h⁻¹, a(h, x) = [f(c, h k, x + h u)]_{k,c,u}, and
+**Polyphase down-sampling** has fewer pixels without losing equivariance to single-pixel shifts. A
+map splits into f² components, one for each place in a cell of f × f pixels; of these the one with
+the largest value stays,
+
+    v_r(x, y) = v(f x + r₁, f y + r₂)        kept: r = argmax_r max_{c,x,y} |v_r(c, x, y)|
+
+A circular shift of the map permutes the components and shifts them, and so do turns and reflections
+of maps whose size is a multiple of f, so that the same content is kept wherever it lies (Chaman and
+Dokmanić 2021; van der Ouderaa, Immer and van der Wilk 2023, F.2, with the l∞ norm). The choice is
+made for each example alone, over all of its channels; the published code makes one choice for a
+whole batch, by the largest signed value. With the l2 norm, Σ v_r² in place of max |v_r| (Chaman and
+Dokmanić's own choice), components do not tie where values repeat, as they do after an overlapping
+maximum or a saturated activation. The strides of relaxed layers are made so, too.
+
+**Curvature.** A filter is shared by |H| elements and T positions. At h and x its inputs are the
+patch at x with its pixels and elements moved by h⁻¹, a(h, x) = [f(c, h k, x + h u)]_{k,c,u}, and
 
     A = Σ_n Σ_{h,x} a aᵀ       G = 1/(|H|T) Σ_n Σ_d Σ_{h,x} ĝ ĝᵀ       block (1/N) G ⊗ A
 
@@ -30,16 +44,15 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, check_axes, check_choice
 from isotropy.curvature.blocks import KroneckerRoots, Roots
 from isotropy.curvature.layer_rules import LayerRule, Use, bias_roots, register_rule
-from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
 from isotropy.symmetry.groups.point_groups import PointGroup
 
 
@@ -152,6 +165,74 @@ class PerChannel(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         rows: Tensor = self.layer(maps.unflatten(1, (-1, self.order)).flatten(2, 3))
         return rows.unflatten(2, (self.order, -1)).flatten(1, 2)
+
+
+Norm = Literal["max", "l2"]
+
+
+class PolyphaseDownsampling(nn.Module):
+    """Keeps the polyphase component with the largest norm; of equal ones the first.
+
+    (batch, channels, X, Y) → (batch, channels, X/factor, Y/factor). Differentiable in the values
+    that are kept; the choice is a constant of the derivative.
+
+    factor: f, the pixels a side that one is kept of
+    size:   (X, Y), if known, so that sizes that are not multiples of f are refused at once
+    norm:   max takes the largest |value|, l2 the largest sum of squares
+    """
+
+    def __init__(
+        self, factor: int, size: tuple[int, int] | None = None, *, norm: Norm = "max"
+    ) -> None:
+        super().__init__()
+        if factor < 1:
+            raise CallerError(f"polyphase factor: expected at least 1, got {factor}")
+        self.factor = factor
+        self.norm = check_choice(norm, ("max", "l2"), what="norm")
+        if size is not None:
+            self._check(*size)
+
+    def _check(self, height: int, width: int) -> None:
+        if height % self.factor or width % self.factor:
+            parity = "even sizes" if self.factor == 2 else f"multiples of {self.factor}"
+            raise CallerError(
+                f"polyphase down-sampling by {self.factor}: expected maps of {parity}, got "
+                f"{height}×{width}; pad or resize the images, so that every size that is divided "
+                f"can be, or use stride 1 here"
+            )
+
+    def forward(self, maps: Tensor, by: Tensor | None = None) -> Tensor:
+        """by: maps of the same height and width that choose; `maps` themselves if None."""
+        check_axes(maps, ("batch", "channels", "height", "width"), what="maps")
+        height, width = maps.shape[-2:]
+        self._check(height, width)
+        if self.factor == 1:
+            return maps
+        places = self._places((maps if by is None else by).detach())
+        return (
+            maps.flatten(2)
+            .gather(2, places.expand(-1, maps.shape[1], -1))
+            .unflatten(2, (height // self.factor, width // self.factor))
+        )
+
+    def _places(self, maps: Tensor) -> Tensor:
+        """Which pixels are kept, (batch, 1, pixels), as places in the flattened map."""
+        factor, (height, width) = self.factor, maps.shape[-2:]
+        if self.norm == "max":
+            cells = maps.abs().amax(1).unflatten(2, (-1, factor)).unflatten(1, (-1, factor))
+            norms = cells.amax((1, 3))
+        else:  # in double precision: the order of summation must not decide
+            cells = maps.double().square().sum(1)
+            norms = cells.unflatten(2, (-1, factor)).unflatten(1, (-1, factor)).sum((1, 3))
+        chosen = norms.flatten(1).argmax(1)  # (batch,), r₁ slow
+        first = torch.div(chosen, factor, rounding_mode="floor") * width + chosen % factor
+        rows = torch.arange(0, height, factor, device=maps.device) * width
+        columns = torch.arange(0, width, factor, device=maps.device)
+        corners = (rows[:, None] + columns).flatten()
+        return first[:, None, None] + corners
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor}"
 
 
 class Downsampled(nn.Module):

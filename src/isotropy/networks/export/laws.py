@@ -52,8 +52,7 @@ from isotropy.networks.averaging.mixtures import Mixture, NoRanges
 from isotropy.symmetry.actions.action import Action, Composition, MatrixGenerator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction, channel_permutations
-from isotropy.symmetry.actions.images import GENERATORS, AffineAction
-from isotropy.symmetry.actions.intensity import IntensityAction
+from isotropy.symmetry.actions.images import GENERATORS, AffineAction, IntensityAction
 from isotropy.symmetry.actions.sequences import sequences
 from isotropy.symmetry.actions.warp import half_extent
 

@@ -37,7 +37,13 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
 from isotropy.curvature.recording import evaluation_mode
-from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape, MapSize, Pathway
+from isotropy.networks.pathways.pathway import (
+    BiasMap,
+    ConvolutionPathway,
+    LayerShape,
+    MapSize,
+    Pathway,
+)
 from isotropy.networks.pathways.relaxed_layer import (
     PathwayOptions,
     RelaxedLayer,
@@ -46,7 +52,6 @@ from isotropy.networks.pathways.relaxed_layer import (
     options_for,
     pathway_named,
 )
-from isotropy.networks.pathways.small_layers import BiasMap
 from isotropy.networks.zoo.image_networks import image_shape
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.point_groups import PointGroup

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice, shape_text
+from isotropy.networks.equivariant.point_group_layers import PolyphaseDownsampling
 from isotropy.networks.pathways.filter_basis import BasisOptions
 from isotropy.networks.pathways.fully_connected import FactoredPathway, FullyConnectedPathway
 from isotropy.networks.pathways.group_convolution import GroupConvolutionPathway
 from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape, Pathway
-from isotropy.networks.pathways.small_layers import PolyphaseDownsampling
 from isotropy.networks.pathways.sparse import SparseConvolutionPathway, SparseFactoredPathway
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.point_groups import PointGroup

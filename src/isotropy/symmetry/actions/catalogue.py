@@ -28,8 +28,7 @@ from isotropy.symmetry.actions.finite import (
     reversal,
     sign_change,
 )
-from isotropy.symmetry.actions.images import GENERATORS, affine
-from isotropy.symmetry.actions.intensity import INTENSITY_GENERATORS, intensity
+from isotropy.symmetry.actions.images import GENERATORS, INTENSITY_GENERATORS, affine, intensity
 from isotropy.symmetry.actions.points import POINT_GENERATORS, points
 from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS, sequences
 from isotropy.symmetry.actions.warp import Padding

@@ -1,9 +1,20 @@
-"""`isotropy.profile`: the log evidence over the amount of one symmetry, beside held-out data.
+"""What can be asked before a run of `isotropy.learn`: which symmetries, and how much of one.
 
-For each curvature kind and each amount the same network, from the same initial weights, is trained
-with that amount held fixed, with the same budget and noise; then its evidence and the likelihood of
-the test data are computed. Where the two are largest together, the objective that `learn`
-maximises can be trusted for this problem; where they are not, it is seen.
+    found = isotropy.screen(network, (images, labels))
+    found.screening.ranking        ['rotation', 'hyperbolic_rotation', …]
+    found.start                    half-widths to start `isotropy.learn` from
+
+`isotropy.screen` trains a copy of the network without any symmetry, a fraction of a full run, and
+asks its evidence which symmetries are worth one (`evidence.screening`).
+
+    found = isotropy.profile(network, (images, labels), test, generator="rotation")
+    found.record["profiles"]       the log evidence over amounts, by curvature kind
+
+`isotropy.profile` puts the log evidence beside held-out data. For each curvature kind and each
+amount of one symmetry the same network, from the same initial weights, is trained with that amount
+held fixed, with the same budget and noise; then its evidence and the likelihood of the test data
+are computed. Where the two are largest together, the objective that `learn` maximises can be
+trusted for this problem; where they are not, it is seen.
 """
 
 from __future__ import annotations
@@ -19,14 +30,114 @@ from torch import nn
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.kinds import kind_named
+from isotropy.evidence.screening import Screening
+from isotropy.evidence.screening import screen as climb
 from isotropy.evidence.search.amounts import default_amounts, peak_of, rank_correlation
 from isotropy.evidence.settings import LearnConfig
+from isotropy.networks.averaging.augmentations import START
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import record_head
+from isotropy.records import make_folder, record_head
 from isotropy.report.profile import profile_page
+from isotropy.report.screen import screen_page
 from isotropy.workflows.result import Result
-from isotropy.workflows.runs import Actions, Beginning, begin, make_trainer
+from isotropy.workflows.runs import Actions, Beginning, begin, check_actions, make_trainer
+
+EPOCHS = 30
+"""Epochs of the plain network: enough to fit the training data."""
+FAINT = 0.02
+"""Probability from which a finite element that was not wanted starts all the same."""
+
+
+@dataclass(frozen=True, repr=False)
+class ScreenResult(Result):
+    """What was found, and half-widths to start a run from."""
+
+    SHOWN = ("data", "network")
+
+    screening: Screening
+    start: dict[str, float]
+
+    def page(self) -> str:
+        return screen_page(self.record, self.config)
+
+
+def screen(
+    model: nn.Module,
+    train: Any,
+    test: Any = None,
+    *,
+    actions: Actions | None = None,
+    config: LearnConfig | None = None,
+    device: str | torch.device | None = None,
+    folder: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+    describe: Mapping[str, Any] | None = None,
+    network: NetworkSpecification | None = None,
+) -> ScreenResult:
+    """Rank what may be a symmetry by what a plain network's evidence gains from a little of it.
+
+    Arguments as for `learn`; progress is told sentences. `epochs` of the config are those of the
+    plain network (30 by default).
+    """
+    settings = config or LearnConfig()
+    settings = replace(settings, objective="none", epochs=settings.epochs or EPOCHS, start=None)
+    begun, actions = begin(
+        model, train, test, seed=settings.seed, device=device, folder=folder, network=network
+    ).acting(actions)
+    split, place, resolved = begun.split, begun.place, begun.resolved(settings)
+    trainer = make_trainer(model, split.train, actions, resolved, place)
+    augmentation = augmentation_over(
+        actions,
+        distribution=_distribution(actions),
+        caps=settings.caps,
+        dtype=trainer.inputs.dtype,
+    ).to(place)
+    check_actions(augmentation, split.train)
+    if folder is not None:
+        make_folder(Path(folder))
+    tell = progress or (lambda _: None)
+    for epoch in range(resolved.epochs):
+        last = trainer.run_epoch()
+        if (epoch + 1) % 10 == 0:
+            tell(f"plain network: epoch {epoch + 1} of {resolved.epochs}")
+    screening = climb(
+        trainer.evidence,
+        augmentation,
+        trainer.inputs,
+        trainer.targets,
+        seed=settings.seed,
+        batch_size=resolved.curvature_batch,
+        progress=tell,
+    )
+    record = {
+        **_record_head("screen", begun, settings),
+        "curvature": trainer.evidence.curvature_name,
+        "training": {
+            "epochs": resolved.epochs,
+            "train_loss": last.train_loss,
+            "train_accuracy": last.train_accuracy,
+            "log_evidence_per_example": screening.log_evidence / len(split.train),
+        },
+        "units": {symmetry.name: symmetry.unit for symmetry in augmentation.symmetries()},
+        "screening": screening.as_dict(),
+    }
+    faint = {
+        symmetry.name: FAINT
+        if symmetry.kind == "probability"
+        else {g.name: g for g in augmentation.action.generators}[symmetry.name].in_units(START)
+        for symmetry in augmentation.symmetries()
+    }
+    start = {name: max(amount, screening.start.get(name, 0.0)) for name, amount in faint.items()}
+    kept = begun.config(resolved, describe)
+    return ScreenResult(screening, start, record=record, config=kept).kept_in(folder)
+
+
+def _distribution(actions: Actions) -> str:
+    """Correlated where generators can be, so that pairs wanted together are seen."""
+    generators = augmentation_over(actions).action.generators
+    return "independent" if any(g.multiplicity > 1 for g in generators) else "correlated"
+
 
 DEFAULT_CURVATURES = ("kfac-ggn", "kfac-ef", "diagonal-ggn", "last-layer-ggn")
 
@@ -91,16 +202,7 @@ def profile(
     if all(each["error"] is not None for each in profiles):
         raise CallerError(profiles[0]["error"])
     record = {
-        **record_head(
-            "profile",
-            seed=settings.seed,
-            device=begun.place,
-            seconds=begun.seconds,
-            run_folder=None,
-        ),
-        "data": split.train.name,
-        "network": begun.network.name,
-        "train_examples": len(split.train),
+        **_record_head("profile", begun, settings),
         "test_examples": None if split.test is None else len(split.test),
         "generator": generator,
         "unit": unit,
@@ -171,4 +273,14 @@ def _read(kind: str, amounts: list[float], rows: list[dict[str, Any]]) -> dict[s
         "held_out_maximum": peak_of(amounts, held_out).maximum if known else None,
         "rank_correlation": rank_correlation(columns["log_evidence"], held_out) if known else None,
         "error": None,
+    }
+
+
+def _record_head(command: str, begun: Beginning, settings: LearnConfig) -> dict[str, Any]:
+    """What the records of both commands begin with."""
+    return {
+        **record_head(command, seed=settings.seed, device=begun.place, seconds=begun.seconds),
+        "data": begun.split.train.name,
+        "network": begun.network.name,
+        "train_examples": len(begun.split.train),
     }

@@ -13,12 +13,8 @@ from user_networks import numbers
 
 from isotropy.checks import CallerError
 from isotropy.likelihoods import Gaussian
-from isotropy.networks.pathways.small_layers import (
-    NOTHING,
-    BiasMap,
-    PolyphaseDownsampling,
-    varying_part,
-)
+from isotropy.networks.equivariant.point_group_layers import PolyphaseDownsampling
+from isotropy.networks.pathways.pathway import NOTHING, BiasMap, varying_part
 from isotropy.symmetry.groups.point_groups import PointGroup
 
 CHANNELS, HEIGHT, WIDTH = 3, 4, 5

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from isotropy.kernels.max_pooling import shifted
-from isotropy.kernels.operations import LEAN, plain_operations
+from isotropy.kernels.kept_slopes import shifted
+from isotropy.kernels.operations import RECORDED, twice_differentiable
 
 EXACTLY = 1e-12
 
@@ -92,9 +92,9 @@ THEIRS = {"conv2d, same, even", "transposed 2d, dilated rim", "gelu, approximate
 """Cases that are left to torch."""
 
 
-def lean(function: Function) -> Function:
+def recorded(function: Function) -> Function:
     def call(inputs: Tensor) -> Tensor:
-        with plain_operations(LEAN):
+        with twice_differentiable(RECORDED):
             return function(inputs)
 
     return call
@@ -115,7 +115,7 @@ def gradient(function: Function, inputs: Tensor, cotangent: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_but_the_named_ones_is_ours(name: str) -> None:
     shape, function = CASES[name]
-    node = lean(function)(drawn(*shape).requires_grad_()).grad_fn
+    node = recorded(function)(drawn(*shape).requires_grad_()).grad_fn
     assert (type(node).__name__.startswith(OWN)) == (name not in THEIRS)
     assert not type(function(drawn(*shape).requires_grad_()).grad_fn).__name__.startswith(OWN)
 
@@ -124,9 +124,9 @@ def test_values_and_gradients_are_those_of_torch(case: tuple[Tensor, Function]) 
     inputs, function = case
     inputs = inputs.requires_grad_()
     expected = function(inputs)
-    assert_equal(lean(function)(inputs), expected, "values", EXACTLY)
+    assert_equal(recorded(function)(inputs), expected, "values", EXACTLY)
     along = drawn(*expected.shape, seed=3)
-    found = gradient(lean(function), inputs, along)
+    found = gradient(recorded(function), inputs, along)
     assert_equal(found, gradient(function, inputs, along), "gradient", EXACTLY)
 
 
@@ -153,7 +153,7 @@ def test_second_derivatives_are_those_of_torch(case: tuple[Tensor, Function]) ->
 
     expected = twice(function, batched=False)
     for batched in (False, True):
-        for ours, theirs in zip(twice(lean(function), batched), expected, strict=True):
+        for ours, theirs in zip(twice(recorded(function), batched), expected, strict=True):
             assert_equal(ours, theirs, "second derivative", EXACTLY)
 
 
@@ -161,8 +161,8 @@ def test_second_derivatives_are_those_of_torch(case: tuple[Tensor, Function]) ->
 def test_second_derivatives_by_differences(name: str) -> None:
     shape, function = CASES[name]
     inputs = drawn(*shape).requires_grad_()
-    assert gradcheck(lean(function), inputs, fast_mode=True)
-    assert gradgradcheck(lean(function), inputs, fast_mode=True)
+    assert gradcheck(recorded(function), inputs, fast_mode=True)
+    assert gradgradcheck(recorded(function), inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("name", ["tanh", "silu", "gelu", "sigmoid"])
@@ -171,7 +171,7 @@ def test_a_slope_alone_can_be_differentiated(name: str) -> None:
     inputs = drawn(3, 4).requires_grad_()
     function = CASES[name][1]
     ones = torch.ones(3, 4, dtype=torch.float64)
-    (found,) = torch.autograd.grad(gradient(lean(function), inputs, ones).sum(), inputs)
+    (found,) = torch.autograd.grad(gradient(recorded(function), inputs, ones).sum(), inputs)
     (expected,) = torch.autograd.grad(gradient(function, inputs, ones).sum(), inputs)
     assert_equal(found, expected, "φ″", EXACTLY)
 
@@ -179,7 +179,7 @@ def test_a_slope_alone_can_be_differentiated(name: str) -> None:
 def test_a_kernel_that_is_differentiated_is_left_to_torch() -> None:
     images, kernel = drawn(2, 2, 4, 4).requires_grad_(), drawn(3, 2, 2, 2).requires_grad_()
     for function in (functional.conv2d, lambda x, w: functional.conv_transpose2d(x, w.mT[:2])):
-        with plain_operations(LEAN):
+        with twice_differentiable(RECORDED):
             found = torch.autograd.grad(function(images, kernel).square().sum(), kernel)
         expected = torch.autograd.grad(function(images, kernel).square().sum(), kernel)
         assert_equal(found[0], expected[0], "gradient by the kernel", EXACTLY)
@@ -189,9 +189,9 @@ def test_a_kernel_that_is_differentiated_is_left_to_torch() -> None:
 def test_nothing_to_differentiate_is_left_to_torch(name: str) -> None:
     shape, function = CASES[name]
     inputs = drawn(*shape)
-    assert torch.equal(lean(function)(inputs), function(inputs))
+    assert torch.equal(recorded(function)(inputs), function(inputs))
     with torch.no_grad():
-        assert lean(function)(inputs.requires_grad_()).grad_fn is None
+        assert recorded(function)(inputs.requires_grad_()).grad_fn is None
 
 
 @pytest.mark.parametrize("name", ["conv2d", "tanh", "pooled relu"])
@@ -203,12 +203,12 @@ def test_a_transform_of_functions_is_left_to_torch(name: str) -> None:
         one = torch.func.grad(lambda x: function(x).square().sum())
         return torch.func.vmap(one)(inputs)
 
-    assert_equal(slopes(lean(function)), slopes(function), "vmap of grad", EXACTLY)
+    assert_equal(slopes(recorded(function)), slopes(function), "vmap of grad", EXACTLY)
 
 
 def test_half_precision_by_autocast_is_left_to_torch() -> None:
     images, kernel = drawn(2, 2, 4, 4).float().requires_grad_(), drawn(3, 2, 2, 2).float()
-    with plain_operations(LEAN), torch.autocast("cpu", torch.bfloat16):
+    with twice_differentiable(RECORDED), torch.autocast("cpu", torch.bfloat16):
         assert functional.conv2d(images, kernel).dtype == torch.bfloat16
 
 
@@ -216,11 +216,11 @@ def test_indices_of_a_maximum_are_those_of_torch() -> None:
     """Ties go to the first; NaN goes through."""
     images = torch.tensor([[0.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, float("nan")]])[None, None]
     images = images.double().requires_grad_()
-    found = lean(lambda x: functional.max_pool2d(x, 2))(images)
+    found = recorded(lambda x: functional.max_pool2d(x, 2))(images)
     assert found[0, 0, 0, 0] == 1 and bool(found[0, 0, 0, 1].isnan())
     (where,) = torch.autograd.grad(found[..., 0].sum(), images)
     assert where.flatten().nonzero().flatten().tolist() == [1]
-    with plain_operations(LEAN):
+    with twice_differentiable(RECORDED):
         values, indices = functional.max_pool2d(images, 2, return_indices=True)
     assert indices.flatten()[0] == 1 and values.shape == (1, 1, 1, 2)
 
@@ -237,7 +237,7 @@ def test_a_maximum_sees_what_was_written_in_place(written: str) -> None:
             (source if written == "source" else values).add_(drawn(1, 1, 4, 4, seed=1))
         return functional.max_pool2d(values, 2)
 
-    assert_equal(lean(function)(leaf), function(leaf), "values", EXACTLY)
+    assert_equal(recorded(function)(leaf), function(leaf), "values", EXACTLY)
 
 
 @pytest.mark.parametrize("activation", [nn.Identity(), nn.Tanh(), nn.ReLU()])
@@ -261,7 +261,7 @@ def test_a_shift_has_the_gradient_summed_over_copies(activation: nn.Module, batc
 
         return torch.func.vmap(one)(directions) if batched else torch.stack([*map(one, directions)])
 
-    with plain_operations(LEAN):
+    with twice_differentiable(RECORDED):
         maps, shift = shifted(functional.conv2d(rows, kernel), copies)
         found = pulled(follows(maps), shift, summed=False)
     plain = functional.conv2d(rows, kernel)

@@ -1,4 +1,4 @@
-"""Plain operations: torch's own values, and second derivatives that finite differences confirm."""
+"""Operations that can be differentiated twice: torch's values, and finite differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
-from isotropy.kernels.operations import plain_operations
+from isotropy.kernels.operations import twice_differentiable
 from isotropy.likelihoods import Categorical
 
 EXACTLY = 1e-12
@@ -53,7 +53,7 @@ def test_norms_have_the_values_of_torch(name: str, affine: tuple[str, ...]):
     inputs = 2 * drawn(*shape) + 1
     gain = drawn(*own, seed=1) if "gain" in affine else None
     shift = drawn(*own, seed=2) if "shift" in affine else None
-    with plain_operations():
+    with twice_differentiable():
         found = norm(inputs, gain, shift)
     assert_equal(found, norm(inputs, gain, shift), name, EXACTLY)
 
@@ -62,7 +62,7 @@ def test_norms_have_the_values_of_torch(name: str, affine: tuple[str, ...]):
 def test_attention_has_the_values_of_torch(masked: bool):
     q, k, v = (drawn(2, 2, 4, 3, seed=seed) for seed in range(3))
     mask = torch.ones(4, 4, dtype=torch.bool).tril() if masked else None
-    with plain_operations():
+    with twice_differentiable():
         found = functional.scaled_dot_product_attention(q, k, v, mask)
     assert_equal(
         found, functional.scaled_dot_product_attention(q, k, v, mask), "attention", EXACTLY
@@ -71,11 +71,11 @@ def test_attention_has_the_values_of_torch(masked: bool):
 
 def test_other_functions_are_left_alone_and_everything_is_put_back():
     inputs = drawn(3, 4)
-    with plain_operations():
+    with twice_differentiable():
         assert torch.equal(functional.relu(inputs), inputs.clamp_min(0))
         assert "Native" not in name_of_gradient(inputs)
     assert "NativeLayerNorm" in name_of_gradient(inputs)
-    with pytest.raises(ZeroDivisionError), plain_operations():
+    with pytest.raises(ZeroDivisionError), twice_differentiable():
         raise ZeroDivisionError
     assert "NativeLayerNorm" in name_of_gradient(inputs)
 
@@ -105,7 +105,7 @@ def test_gradients_by_gain_of_every_example_can_be_differentiated(name: str):
         return norm(row[None], gain, shift).tanh().flatten().cumsum(0).square().sum()
 
     def size(rows: Tensor) -> Tensor:
-        with plain_operations():
+        with twice_differentiable():
             return vmap(grad(loss), in_dims=(None, 0))(gain, rows).square().sum()
 
     found = (torch.autograd.grad(size(inputs), inputs)[0] * along).sum()
