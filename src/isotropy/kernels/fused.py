@@ -1,8 +1,7 @@
 """When a computation runs as one Triton kernel, and how such a kernel is launched.
 
-The warp and some operations of networks each have a reference in plain torch operations and a
-fused kernel for GPUs. The kernel is taken by itself for plain tensors of one type on one CUDA
-device where Triton can be imported, but not
+The warp has a reference in plain torch operations and a fused kernel for GPUs. The kernel is taken
+by itself for plain tensors of one type on one CUDA device where Triton can be imported, but not
 
     while a program is compiled or exported: it is to run without this library
     within `reference_path()`, for tests and benchmarks
