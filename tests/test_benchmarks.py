@@ -79,13 +79,12 @@ def small_pathways(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def small_ablation(patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    small = {"samples": 2, "batch": 8, "examples": 8}
-    cases = {
-        "mlp": replace(ablation.CASES["mlp"], shape=(1, 8, 8), **small),
-        "resnet": replace(ablation.CASES["resnet"], shape=(3, 8, 8), **small),
-    }
-    patch.setattr(ablation, "CASES", cases)
-    return ablation.run(list(cases), CPU, 0)
+    small = {"samples": 2, "batch": 4, "examples": 4, "arguments": {"width": 2}}
+    case = replace(ablation.CASES["resnet"], shape=(3, 8, 8), **small)
+    patch.setattr(ablation, "CASES", {"resnet": case})
+    kept = ("warp kernel", "CUDA graphs", "constant convolutions")
+    patch.setattr(ablation, "PATHS", {name: ablation.PATHS[name] for name in kept})
+    return ablation.run(["resnet"], CPU, 0)
 
 
 def small_networks(patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -93,7 +92,8 @@ def small_networks(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def small_built(patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return built_networks.run([0], 1, examples=50)
+    patch.setattr(built_networks, "BATCH", 20)
+    return built_networks.run([0], 1, examples=20)
 
 
 SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any, str]] = {
