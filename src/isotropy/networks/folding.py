@@ -26,6 +26,8 @@ from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.zoo.backbones import RandomFeatures
 
+BANK_FILTERS, BANK_ELEMENTS, BANK_INPUTS = 6, 7, 4096
+"""Filters and elements of a bank, and how many inputs may be moved for it."""
 BASIS_BATCH = 256
 """Basis vectors of the inputs that are moved at once."""
 SAME = 1e-3
@@ -122,10 +124,28 @@ def moved_filters(
 
     offsets = products(weight.new_zeros(1, size))
     filters = weight.new_empty(size, noise.shape[1], features)
-    for part in torch.eye(size, dtype=weight.dtype, device=weight.device).split(BASIS_BATCH):
-        start = int(part[0].argmax())
-        filters[start : start + len(part)] = products(part) - offsets
+    for part in torch.arange(size, device=weight.device).split(BASIS_BATCH):
+        basis = weight.new_zeros(len(part), size).scatter_(1, part[:, None], 1)
+        filters[part] = products(basis) - offsets
     return filters.permute(1, 2, 0), offsets[0]
+
+
+@torch.no_grad()
+def filter_bank(model: InvariantModel, shape: Sequence[int]) -> Tensor | None:
+    """The first filters as the average uses them, (filters, elements, *shape), to look at.
+
+    None where the network cannot be folded, or has more than `BANK_INPUTS` inputs. Where finite
+    elements are averaged too there may be more elements than `BANK_ELEMENTS`.
+    """
+    try:
+        first, _ = _layers(model.network)
+    except CallerError:
+        return None
+    if first.weight.shape[1] != math.prod(shape) or math.prod(shape) > BANK_INPUTS:
+        return None
+    noise = model.fixed_noise(1, samples=BANK_ELEMENTS)
+    filters, _ = moved_filters(model.augmentation, first.weight[:BANK_FILTERS], noise, shape)
+    return filters.movedim(1, 0).unflatten(2, tuple(shape))
 
 
 def _layers(network: nn.Module) -> tuple[nn.Linear | RandomFeatures, list[nn.Module]]:

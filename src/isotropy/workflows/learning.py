@@ -81,11 +81,14 @@ class LearnProgress:
 @dataclass(frozen=True)
 class Illustration:
     """examples (images, 1 + copies, channels, height, width) in [0, 1], the original first;
-    flows (samples, 2, rows, columns, 2): where content is and where it goes, in pixels (x, y)."""
+    flows (samples, 2, rows, columns, 2): where content is and where it goes, in pixels (x, y);
+    filters (stages, filters, elements, channels, height, width): the feature bank, before and after
+    a run by the evidence bound."""
 
     examples: numpy.ndarray | None
     flows: numpy.ndarray | None
     image_shape: tuple[int, int] | None
+    filters: numpy.ndarray | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,9 +115,7 @@ class LearnResult(Result):
                 config=self.config,
                 history=self.history,
                 truth=self.config.get("truth", {}),
-                examples=self.illustration.examples,
-                flows=self.illustration.flows,
-                image_shape=self.illustration.image_shape,
+                **vars(self.illustration),
             )
         )
 
@@ -125,15 +126,9 @@ class LearnResult(Result):
         write_json(
             path / AUGMENTATION, {"schema": 1, **law, "symmetries": self.record["symmetries"]}
         )
-        shown = self.illustration
         try:
             with tempfile.TemporaryDirectory(dir=path, prefix=".samples-") as beside:
-                made = save_samples(
-                    Path(beside),
-                    examples=shown.examples,
-                    flows=shown.flows,
-                    image_shape=shown.image_shape,
-                )
+                made = save_samples(Path(beside), **vars(self.illustration))
                 os.replace(made, path / made.name)
         except OSError as error:
             raise unwritable(path / SAMPLES_FILE, error) from error
