@@ -21,6 +21,7 @@ from isotropy.data.readers import digits, read
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.laplace import STRUCTURES
 from isotropy.evidence.machine import check_factor_memory, factor_memory
+from isotropy.evidence.settings import EVIDENCES
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.specification import (
     AUTO,
@@ -94,6 +95,13 @@ VARIANT = click.option(
     default="original",
     show_default=True,
     help="Transform every image once, at random, before anything else.",
+)
+EVIDENCE = click.option(
+    "--evidence",
+    type=click.Choice(EVIDENCES),
+    default="laplace",
+    show_default=True,
+    help="Of all weights by their curvature, or a lower bound by a posterior of the last layer.",
 )
 BUDGET = (
     click.option("--epochs", type=int, help="Passes over the training data."),

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
+from isotropy.evidence.elbo import ElboEvidence, HeadPredictive
 from isotropy.evidence.predictive import METHODS, Predictive, calibration
 from isotropy.evidence.search.selection import candidates_of
 from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective, stream
@@ -134,15 +135,20 @@ class LearnResult(Result):
             raise unwritable(path / SAMPLES_FILE, error) from error
 
     def predictive(self) -> Predictive:
-        """Predictions with their uncertainty: the linearised posterior of the trained network."""
+        """Predictions with their uncertainty: the linearised posterior of the trained network.
+
+        With the evidence elbo that of its last layer, which needs no linearisation.
+        """
         if self.log_evidence is None:
             raise CallerError(
                 "predictive: expected an objective with a prior, got "
-                f"{self.trainer.config.objective}, which has none; train with laplace, fixed or "
+                f"{self.trainer.config.objective}, which has none; train with evidence, fixed or "
                 "none"
             )
         evidence = self.trainer.evidence
-        return Predictive(evidence, evidence.fit(self.trainer.orbit_batches("final")), self.model)
+        fit = evidence.fit(self.trainer.orbit_batches("final"))
+        kind = HeadPredictive if isinstance(evidence, ElboEvidence) else Predictive
+        return kind(evidence, fit, self.model)
 
 
 def learn(
@@ -172,7 +178,7 @@ def learn(
     test       the same, only scored; paths and Splits bring their own (or 20 % are held out of a
                path's data), tensors given alone are all used for training
     actions    what may be a symmetry; the affine group's six generators of the paper by default
-    objective  laplace (the default) or a baseline (`OBJECTIVES`); overrides the config's
+    objective  evidence (the default) or a baseline (`OBJECTIVES`); overrides the config's
     device     where to run; by default where the model is
     folder     a run folder to write and, with `resume`, to continue; one that holds a run is
                not overwritten
@@ -301,6 +307,7 @@ def _result(
     symmetries = trainer.model.symmetries()
     count = len(split.train)
     settings = trainer.config
+    learns = settings.recipe.ranges == "evidence"
     floors = {each.name: each.floor for each in candidates_of(trainer.model.augmentation)}
     record = {
         **record_head(
@@ -318,7 +325,7 @@ def _result(
         "test_samples": settings.test_samples,
         "test_seed": COPIES_SEED,
         "epochs": settings.epochs,
-        "settled": is_settled(history, floors) if settings.objective == "laplace" else True,
+        "settled": is_settled(history, floors) if learns else True,
         "train_examples": count,
         "test_examples": None if split.test is None else len(split.test),
         "distribution": settings.distribution,
@@ -333,6 +340,7 @@ def _result(
         "weight_steps": trainer.weight_steps.network_pass.described(),
         "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
         "evidence": None if evidence is None else evidence.as_dict(),
+        "elbo": trainer.evidence.parts() if settings.evidence == "elbo" else None,
         "log_evidence": log_evidence,
         "null_log_evidence": trainer.likelihood.constant_log_likelihood(trainer.targets),
         "log_evidence_per_example": None if log_evidence is None else log_evidence / count,

@@ -67,7 +67,8 @@ def screen(
     plain network (30 by default).
     """
     settings = config or LearnConfig()
-    settings = replace(settings, objective="none", epochs=settings.epochs or EPOCHS, start=None)
+    epochs = settings.epochs or EPOCHS
+    settings = replace(settings, objective="none", evidence="laplace", epochs=epochs, start=None)
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, network=network
     ).acting(actions)
