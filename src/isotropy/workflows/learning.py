@@ -39,6 +39,7 @@ from isotropy.networks.averaging.augmentations import (
 )
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.networks.folding import filter_bank
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
     AUGMENTATION,
@@ -225,6 +226,7 @@ def learn(
         started(trainer.config, trainer.epoch)
     # A whole period is trained a second time, by half, to see whether all of it is needed.
     run.tell_estimate(remark, runs=2 if found is not None and halved(found) else 1)
+    banks = _bank(trainer) if trainer.epoch == 0 else []
     began, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
     run.save()  # before the verdicts, so that they can be interrupted
@@ -236,6 +238,10 @@ def learn(
         remark,
     )
     result = _outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
+    banks += _bank(run.trainer)
+    if banks:
+        shown = replace(result.illustration, filters=numpy.stack(banks))
+        result = replace(result, illustration=shown)
     searched = 0.0 if run.search is None else float(run.search["seconds"])
     result.record["seconds"] = searched + seconds_before + time.monotonic() - began
     return result.kept_in(run.folder)
@@ -417,6 +423,15 @@ def illustrate(augmentation: Augmentation, inputs: Tensor, seed: int) -> Illustr
     if isinstance(augmentation.action, AffineAction):
         flows = _flows(augmentation, augmentation.action, height, width, generator)
     return Illustration(examples.float().cpu().numpy(), flows, (height, width))
+
+
+def _bank(trainer: Trainer) -> list[numpy.ndarray]:
+    """The feature bank of a run by the evidence bound, as it is now; none if it has no pictures."""
+    shape = trainer.inputs.shape[1:]
+    if trainer.config.evidence != "elbo" or len(shape) != 3 or shape[0] not in (1, 3):
+        return []
+    found = filter_bank(trainer.model, shape)
+    return [] if found is None else [found.float().cpu().numpy()]
 
 
 def _flows(
