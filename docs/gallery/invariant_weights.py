@@ -24,7 +24,7 @@ def main(epochs: int = 3, examples: int = 200) -> Figure:
     figure = Figure((12, 4), layout="constrained")
     for axes, angle in zip(figure.subplots(1, len(ANGLES)), ANGLES, strict=True):
         torch.manual_seed(0)
-        network = rff((1, 2), 2, width=512, deviation=5.0)
+        network = rff((1, 2), 2, width=256, deviation=5.0)
         given = {"objective": "fixed", "ranges": {"rotation": angle}, "epochs": epochs}
         config = isotropy.LearnConfig(evidence="elbo", test_samples=64, samples=64, **given)
         result = isotropy.learn(network, data, actions=rotation, config=config)

@@ -72,7 +72,10 @@ def test_settings_are_fields_that_the_command_can_set(name: str) -> None:
     for row, command, settings in commands_of(name):
         by_option = {"--" + key for key in settings["options"]}
         own = {p.name for p in cli.commands[command].params if by_option & set(p.opts)}
-        texts = [f"{field}={value}" for field, value in settings.get("settings", {}).items()]
+        texts = [
+            f"{field}={value if isinstance(value, str) else json.dumps(value)}"
+            for field, value in settings.get("settings", {}).items()
+        ]
         config = LearnConfig(**settings_from(texts))
         config.check()
         assert not set(settings.get("settings", {})) & own, row
