@@ -151,13 +151,17 @@ def courses_figure(name: str, courses: Courses) -> str:
             for number, (label, points) in enumerate(lines.items()):
                 shade = 0.25 + 0.75 * number / max(1, len(lines) - 1)
                 axes.plot(*zip(*points, strict=True), color=INK, alpha=shade, lw=1.4, label=label)
-            axes.set(xlabel="epoch", ylim=(0, 185), yticks=[0, 45, 90, 135, 180])
+            axes.set_xlabel("epoch", color=MUTED)
+            axes.set(ylim=(0, 185), yticks=[0, 45, 90, 135, 180])
             axes.set_title(title, fontsize=11, color=INK, loc="left")
             axes.grid(color=LINE, linewidth=0.8)
             axes.tick_params(length=0, labelsize=9, colors=MUTED)
             axes.spines[:].set_visible(False)
         panels[0].set_ylabel("half-width, degrees", color=MUTED)
-        panels[-1].legend(frameon=False, fontsize=8, labelcolor=INK)
+        handles = max(
+            (axes.get_legend_handles_labels() for axes in panels), key=lambda h: len(h[1])
+        )
+        figure.legend(*handles, loc="outside right", frameon=False, fontsize=8, labelcolor=INK)
         return standalone(svg_of(figure, key=name, label=told(courses)))
 
 

@@ -13,7 +13,7 @@ from isotropy.checks import CallerError
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
-from isotropy.networks.folding import moved_filters
+from isotropy.networks.folding import filter_bank, moved_filters
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.action import Action, Generator
 from isotropy.symmetry.actions.finite import flip
@@ -187,3 +187,18 @@ def averaged(network: nn.Module) -> InvariantModel:
 def test_what_cannot_be_folded(model, arguments, sentence):
     with pytest.raises(CallerError, match=sentence):
         isotropy.fold(model(), **arguments)
+
+
+def test_a_bank_shows_what_folded_layers_have():
+    model = InvariantModel(network_of("rff:20"), AUGMENTATIONS["rotation"](), 7).eval()
+    bank = filter_bank(model, PICTURE)
+    folded = isotropy.fold(model, 7)[1].weight.reshape(7, 20, *PICTURE)
+    torch.testing.assert_close(bank, folded[:, :6].movedim(1, 0))
+
+
+def test_no_bank_where_there_is_nothing_to_show():
+    convolutions = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(200, 3))
+    assert filter_bank(averaged(convolutions), PICTURE) is None
+    assert filter_bank(averaged(network_of("rff:5")), (1, 5, 5)) is None
+    large = (1, 65, 65)
+    assert filter_bank(averaged(network_of("rff:5", large)), large) is None
