@@ -86,7 +86,7 @@ def test_json_is_one_object_with_the_promised_fields(plain_run: Path) -> None:
     assert record["device"] == "cpu"
     assert record["seconds"] > 0
     assert record["run_folder"] == str(plain_run / "run")
-    assert record["objective"] == "laplace"
+    assert record["objective"] == "evidence"
     assert isinstance(record["curvature"], str) and record["curvature"]
     assert record["samples"] == 2
     assert 0 <= record["test_accuracy"] <= 1
@@ -120,7 +120,7 @@ def test_run_folder_holds_what_it_says(plain_run: Path) -> None:
 def test_progress_goes_to_standard_error(plain_run: Path) -> None:
     stderr = (plain_run / "stderr").read_text()
     assert "12 examples) held out by seed 3" in stderr
-    assert "bars: 48 examples, model mlp:5, objective laplace, 2 samples, 3 epochs" in stderr
+    assert "bars: 48 examples, model mlp:5, objective evidence, 2 samples, 3 epochs" in stderr
     assert "too few" in stderr
     lines = [line for line in stderr.splitlines() if line.startswith("epoch ")]
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
@@ -160,7 +160,7 @@ def test_objectives(
     given = ["--range", "rotation=30"] if objective in ("fixed", "averaged-losses") else []
     record = learn(capsys, "--objective", objective, *given)
     assert record["objective"] == objective
-    without = objective not in ("laplace", "fixed", "none")
+    without = objective not in ("evidence", "fixed", "none")
     assert (record["log_evidence"] is None) == without
     assert (record["log_evidence_per_example"] is None) == without
     assert record["samples"] == (1 if objective == "none" else 2)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import click
 import torch
 
-from isotropy.checks import CallerError, check_at_least
+from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kfac import FALLBACKS
 from isotropy.data.borders import PADDING_CHOICES, chosen_border
 from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
@@ -21,7 +22,7 @@ from isotropy.data.readers import digits, read
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.laplace import STRUCTURES
 from isotropy.evidence.machine import check_factor_memory, factor_memory
-from isotropy.evidence.settings import EVIDENCES
+from isotropy.evidence.settings import EVIDENCES, LearnConfig
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.specification import (
     AUTO,
@@ -350,3 +351,51 @@ def device_from(text: str) -> torch.device:
             "--device cpu"
         )
     return torch.device(text)
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "bool": (bool,),
+    "float": (float,),
+    "Mapping": (dict,),
+}
+"""What a field's annotation begins with, and what its value must be; all others are words."""
+
+
+def settings_from(texts: Iterable[str]) -> dict[str, Any]:
+    """Values by field of `LearnConfig`; a field written twice has its last value.
+
+    >>> settings_from(["augerino_weight=1", "curvature=kfac-ef"])
+    {'augerino_weight': 1.0, 'curvature': 'kfac-ef'}
+
+    Raises CallerError for an unknown field and a value of another kind. Whether the value makes
+    sense is for `LearnConfig.check` to say.
+    """
+    annotations = {field.name: str(field.type) for field in fields(LearnConfig)}
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, separator, written = text.partition("=")
+        if not separator:
+            raise CallerError(f"setting: expected FIELD=VALUE, got {text!r}")
+        annotation = annotations[check_choice(name, annotations, what="setting")]
+        kinds = next((KINDS[key] for key in KINDS if annotation.startswith(key)), (str,))
+        value: Any = written if kinds == (str,) else _read(written)
+        if kinds == (float,) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, kinds) or isinstance(value, bool) != (kinds == (bool,)):
+            wanted = {
+                int: "a whole number",
+                bool: "true or false",
+                float: "a number",
+                dict: "a JSON object",
+            }[kinds[0]]
+            raise CallerError(f"setting {name}: expected {wanted}, got {written!r}")
+        found[name] = value
+    return found
+
+
+def _read(written: str) -> Any:
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written

@@ -18,6 +18,7 @@ from isotropy.cli.inputs import (
     fresh_folder,
     problem_from,
     problem_options,
+    settings_from,
     settings_given,
 )
 from isotropy.cli.progress import LearnDisplay, tell
@@ -29,7 +30,6 @@ from isotropy.evidence.settings import (
     OLDER_NAMES,
     LearnConfig,
     LearnSchedule,
-    settings_from,
     too_short,
 )
 from isotropy.evidence.weight_steps import augmentation_for

@@ -5,9 +5,10 @@
     log Z ≥ Σ_n E_q log p(y_n | f_n) − KL(q ‖ p)
     KL    = ½ Σ_c [ tr(P Σ_c) + μ_cᵀ P μ_c − K − log|Σ_c| − log|P| ]        P = diag(δ)
 
-(van der Ouderaa & van der Wilk 2021; the divergence as printed there has no minimum.) h_n, (K,), are
-the features that enter the last Linear layer, averaged over the copies of an example, with a 1 for
-the bias. Layers below have no prior: the bound does not price them. α = 1/δ is the prior variance.
+(van der Ouderaa & van der Wilk 2021; the divergence as printed there has no minimum.) h_n, (K,),
+are the features that enter the last Linear layer, averaged over the copies of an example, with a 1
+for the bias. Layers below have no prior: the bound does not price them. The prior variance is
+α = 1/δ.
 
 Under q an output is Gaussian, with mean m_nc = h_n · μ_c and variance v_nc = h_nᵀ Σ_c h_n. The
 expectation is in closed form for Gaussian noise, where the bound *is* the log evidence, and else a
@@ -53,6 +54,7 @@ from isotropy.networks.averaging.invariant_model import InvariantModel
 PAIRS = 16
 """Antithetic pairs of draws of an example's outputs."""
 ITERATIONS = 10
+"""Of a solve from the prior; fewer do where the last solve was of nearly the same features."""
 MEAN_STEPS = 4
 """Newton steps on the means for each covariance: they cost a small part of it."""
 TOLERANCE = 1e-4
@@ -82,6 +84,20 @@ def divergence(mean: Tensor, root: Tensor, precisions: Tensor) -> Tensor:
     spread = (precisions[:, None] * root.square()).sum() + (precisions * mean.square()).sum()
     sizes = root.diagonal(dim1=1, dim2=2).abs().log().sum()
     return (spread - mean.numel() - len(mean) * precisions.log().sum()) / 2 - sizes
+
+
+def inverse_root(matrices: Tensor) -> Tensor | None:
+    """Lower triangular L with L Lᵀ = M⁻¹, for M (…, n, n); None where one is not positive.
+
+    With the order of rows and columns reversed, M = R Rᵀ gives M⁻¹ = R⁻ᵀ R⁻¹, and reversed again
+    the upper triangular R⁻ᵀ is lower triangular.
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrices.flip(-2, -1))
+    if bool(failed.any()):
+        return None
+    identity = torch.eye(matrices.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+    return inverse.mT.flip(-2, -1)
 
 
 def expected_statistic(
@@ -199,9 +215,10 @@ class ElboEvidence:
         return self._fit(self._data(batches), learns=False)
 
     @torch.no_grad()
-    def solve(self, batches: Iterable[Batch]) -> ElboFit:
+    def solve(self, batches: Iterable[Batch], iterations: int = ITERATIONS) -> ElboFit:
         """The same with δ and the noise learned; the network's last layer becomes μ."""
-        fit = self._fit(self._data(batches), learns=self.solver == "newton")
+        learns = self.solver == "newton"
+        fit = self._fit(self._data(batches), learns=learns, iterations=iterations)
         self.posterior.mean.copy_(fit.mean)
         self.posterior.root.copy_(fit.root)
         self.set_head(fit.mean)
@@ -289,11 +306,19 @@ class ElboEvidence:
 
     # -- the solve ---------------------------------------------------------------------------
 
-    def _fit(self, data: _Data, *, learns: bool) -> ElboFit:
+    def _fit(self, data: _Data, *, learns: bool, iterations: int = ITERATIONS) -> ElboFit:
         mean, root = self.posterior.mean.detach(), self.posterior.root.detach().tril()
         moments = self._moments(data.features, mean, root)
-        if self.solver == "newton":
-            mean, root, moments = self._solved(data, mean, root, moments, learns=learns)
+        before = float("-inf")
+        for _ in range(iterations if self.solver == "newton" else 0):
+            value = self._bound(data, mean, root, *moments)
+            if abs(value - before) <= self.tolerance * len(data.targets):
+                break
+            before = value
+            root, moments = self._covariance_step(data, mean, root, moments, value)
+            mean, moments = self._mean_steps(data, mean, root, moments)
+            if learns:
+                self._set_prior(data, mean, root, moments)
         statistic = self._statistic(data, *moments)
         outputs, targets = moments[0], data.targets
         hits = (outputs.argmax(1) == targets).double().mean() if targets.ndim == 1 else None
@@ -307,28 +332,6 @@ class ElboEvidence:
         )
         return self.latest
 
-    def _solved(
-        self,
-        data: _Data,
-        mean: Tensor,
-        root: Tensor,
-        moments: tuple[Tensor, Tensor],
-        *,
-        learns: bool,
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """The q of the largest bound, from the one given, and the moments of its outputs."""
-        before = float("-inf")
-        for _ in range(ITERATIONS):
-            value = self._bound(data, mean, root, *moments)
-            if abs(value - before) <= self.tolerance * len(data.targets):
-                break
-            before = value
-            root, moments = self._covariance_step(data, mean, root, moments, value)
-            mean, moments = self._mean_steps(data, mean, root, moments)
-            if learns:
-                self._set_prior(data, mean, root, moments)
-        return mean, root, moments
-
     def _statistic(self, data: _Data, means: Tensor, variances: Tensor) -> Tensor:
         parts = [
             expected_statistic(
@@ -338,13 +341,15 @@ class ElboEvidence:
         ]
         return torch.stack(parts).sum()
 
+    def _expected(self, data: _Data, means: Tensor, variances: Tensor) -> float:
+        statistic = self._statistic(data, means, variances)
+        return float(self.likelihood.log_likelihood(statistic, len(data.targets)))
+
     def _bound(
         self, data: _Data, mean: Tensor, root: Tensor, means: Tensor, variances: Tensor
     ) -> float:
-        expected = self.likelihood.log_likelihood(
-            self._statistic(data, means, variances), len(data.targets)
-        )
-        return float(expected - divergence(mean, root, self.precisions()))
+        price = divergence(mean, root, self.precisions())
+        return self._expected(data, means, variances) - float(price)
 
     def _slopes(self, data: _Data, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
         """g and λ, each (examples, outputs), of the very draws that the bound has."""
@@ -353,7 +358,7 @@ class ElboEvidence:
             point = [each[own].detach().requires_grad_() for each in (means, variances)]
             with torch.enable_grad():
                 statistic = expected_statistic(
-                    self.likelihood, *point, data.targets[own], data.noise[:, own]
+                    self.likelihood, point[0], point[1], data.targets[own], data.noise[:, own]
                 )
                 expected = self.likelihood.log_likelihood(statistic, len(data.targets[own]))
             found.append(torch.autograd.grad(expected, point))
@@ -377,10 +382,8 @@ class ElboEvidence:
         step = 1.0
         for _ in range(HALVINGS):
             blend = wanted if step == 1 else wanted.lerp(torch.cholesky_inverse(root), 1 - step)
-            factor, failed = torch.linalg.cholesky_ex((blend + blend.mT) / 2)
-            if not bool(failed.any()):
-                new, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(factor))
-            if not bool(failed.any()):
+            new = inverse_root(blend)
+            if new is not None:
                 variances = self._moments(features, mean, new)[1]
                 if self._bound(data, mean, new, moments[0], variances) >= value:
                     return new, (moments[0], variances)
@@ -392,7 +395,13 @@ class ElboEvidence:
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Newton steps on μ with Σ as it is; outputs change by H Σ (Hᵀ g − P μ)."""
         features, variances, precisions = data.features, moments[1], self.precisions()
-        means, value = moments[0], self._bound(data, mean, root, *moments)
+        means = moments[0]
+
+        def height(mean: Tensor, means: Tensor) -> float:  # the bound, but for what Σ alone adds
+            price = float((precisions * mean.square()).sum()) / 2
+            return self._expected(data, means, variances) - price
+
+        value = height(mean, means)
         for _ in range(MEAN_STEPS):
             slopes = self._slopes(data, means, variances)[0]
             gradient = (slopes.mT @ features).double() - precisions * mean
@@ -402,7 +411,7 @@ class ElboEvidence:
             best, length = value, 1.0
             for _ in range(HALVINGS):
                 stepped = mean + length * direction, means + length * change
-                new = self._bound(data, stepped[0], root, stepped[1], variances)
+                new = height(*stepped)
                 if new > best:
                     best, taken = new, stepped
                 elif best > value:
@@ -443,7 +452,7 @@ def check_head_memory(
         raise CallerError(
             f"evidence elbo: {examples:,} examples × {features:,} features and {outputs} "
             f"covariances of {features:,} × {features:,} take {needed / 1e9:,.3g} GB, and "
-            f"{free / 1e9:,.3g} GB are free; take a narrower last layer or fewer examples (--subset)"
+            f"{free / 1e9:,.3g} GB are free; take fewer features or fewer examples (--subset)"
         )
 
 

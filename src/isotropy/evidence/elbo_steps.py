@@ -5,8 +5,8 @@ mean and learns prior and noise, and then a step of the ranges along the gradien
 Layers below, where they can be trained, have weight steps in between, each under one draw of the
 last layer; where they cannot, there are none.
 
-With `sampled`, the paper's own way, there is no solve: μ, the Cholesky factors, the layers below and
-the ranges follow Adam on
+With `sampled`, the paper's own way, there is no solve: μ, the Cholesky factors, the layers below
+and the ranges follow Adam on
 
     −mean log p(y | H w) + KL(q ‖ p)/N ,    w ~ q  one draw a weight step
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from isotropy.curvature.recording import full_name
 from isotropy.evidence.elbo import (
+    ITERATIONS,
     ElboEvidence,
     check_head_memory,
     divergence,
@@ -35,6 +36,9 @@ from isotropy.evidence.weight_steps import OrbitSteps
 
 if TYPE_CHECKING:
     from isotropy.evidence.training import Trainer
+
+AGAIN = 3
+"""Iterations of a solve after a step of the ranges: the next epoch goes on where it ended."""
 
 
 def head_evidence(trainer: Trainer[LearnSchedule]) -> ElboEvidence:
@@ -155,7 +159,9 @@ class ElboSteps(EvidenceSteps):
     def take(self, trainer: Trainer[Any]) -> dict[str, Any]:
         """Log likelihood (expected under q), bound and loss are those before the step."""
         evidence: ElboEvidence = trainer.evidence
-        fit = evidence.solve(trainer.orbit_batches("factors"))
+        again = self.moves_ranges and trainer.epoch > 1
+        batches = trainer.orbit_batches("factors")
+        fit = evidence.solve(batches, AGAIN if again else ITERATIONS)
         with torch.no_grad():
             log_likelihood = float(trainer.likelihood.log_likelihood(fit.statistic, fit.count))
             log_evidence = float(evidence.value(fit))
@@ -163,7 +169,7 @@ class ElboSteps(EvidenceSteps):
         if self.moves_ranges and super().due(trainer.epoch):
             batches = trainer.orbit_batches("ranges", limit=self.gradient_limit, graph=True)
             self._range_step(trainer, evidence.gradient(fit, batches, trainer.ranges))
-        found = {"log_likelihood": log_likelihood, "log_evidence": log_evidence}
+        found: dict[str, Any] = {"log_likelihood": log_likelihood, "log_evidence": log_evidence}
         if not trainer.weight_steps.trains:
             found |= {"train_loss": fit.loss, "train_accuracy": fit.accuracy}
         return found

@@ -42,9 +42,8 @@ apart (benchmarks/orbit_training.py); determinants are always in float64. On a C
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -316,8 +315,8 @@ class LearnConfig(Settings):
     start            half-widths by name that learning starts from (others start at zero)
     search           find amounts by predictions of the linearised network before the run
                      (`search`, `trials`); with a `start`, for objectives that do not learn by the
-                     evidence, for the evidence elbo and for transforms with parameters of their own,
-                     there is none
+                     evidence, for a bound of the last layer and for transforms with parameters of
+                     their own, there is none
     search_examples  examples of a trial, drawn at random. None: up to 1,500
     refine           move ranges along the gradient of the evidence during the run. None: unless a
                      search has found them
@@ -384,7 +383,7 @@ class LearnConfig(Settings):
         "weight_rate", "range_rate", "prior_rate", "prior_precision"
     )  # fmt: skip
     choices: ClassVar[Mapping[str, Sequence[str]]] = {
-        "objective": OBJECTIVES,
+        "objective": (*OBJECTIVES, *OLDER_NAMES),
         "evidence": EVIDENCES,
         "elbo_solver": ELBO_SOLVERS,
         "fallback": FALLBACKS,
@@ -570,51 +569,3 @@ def stream(
     generator = torch.Generator(device=device)
     generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     return generator
-
-
-KINDS: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "bool": (bool,),
-    "float": (float,),
-    "Mapping": (dict,),
-}
-"""What a field's annotation begins with, and what its value must be; all others are words."""
-
-
-def settings_from(texts: Iterable[str]) -> dict[str, Any]:
-    """Values by field of `LearnConfig`; a field written twice has its last value.
-
-    >>> settings_from(["augerino_weight=1", "curvature=kfac-ef"])
-    {'augerino_weight': 1.0, 'curvature': 'kfac-ef'}
-
-    Raises CallerError for an unknown field and a value of another kind. Whether the value makes
-    sense is for `LearnConfig.check` to say.
-    """
-    annotations = {field.name: str(field.type) for field in fields(LearnConfig)}
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, separator, written = text.partition("=")
-        if not separator:
-            raise CallerError(f"setting: expected FIELD=VALUE, got {text!r}")
-        annotation = annotations[check_choice(name, annotations, what="setting")]
-        kinds = next((KINDS[key] for key in KINDS if annotation.startswith(key)), (str,))
-        value: Any = written if kinds == (str,) else _read(written)
-        if kinds == (float,) and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kinds) or isinstance(value, bool) != (kinds == (bool,)):
-            wanted = {
-                int: "a whole number",
-                bool: "true or false",
-                float: "a number",
-                dict: "a JSON object",
-            }[kinds[0]]
-            raise CallerError(f"setting {name}: expected {wanted}, got {written!r}")
-        found[name] = value
-    return found
-
-
-def _read(written: str) -> Any:
-    try:
-        return json.loads(written)
-    except ValueError:
-        return written

@@ -61,7 +61,8 @@ def profile(
     """Profile the log evidence over the amount of `generator`, the other generators at zero.
 
     amounts     half-widths (or probabilities) in reported units; nine up to the period by default
-    curvatures  kinds by name, where the config's evidence is laplace; each has its own refits, since precisions follow its evidence
+    curvatures  kinds by name, where the config's evidence is laplace; each has its own refits,
+                since precisions follow its evidence
     progress    told after every refit: curvature, amount, what was measured
     Other arguments as for `learn`. A kind that cannot be computed for this network is recorded
     with its error, and the others go on; if none can, the first error is raised.
