@@ -10,6 +10,7 @@ import sys
 from benchmarks import (
     basis,
     bound,
+    elbo,
     equivariant_networks,
     evidence,
     lie_derivative,
@@ -21,6 +22,7 @@ from benchmarks import (
 BENCHMARKS = {
     "basis": basis.main,
     "bound": bound.main,
+    "elbo": elbo.main,
     "equivariant_networks": equivariant_networks.main,
     "evidence": evidence.main,
     "lie_derivative": lie_derivative.main,

@@ -136,7 +136,7 @@ def test_words_instead_of_json(folder: Path, capsys: Capture) -> None:
     assert any("Log evidence" in sentence and "nats" in sentence for sentence in sentences)
     path = Path(report.removeprefix("Report: "))
     assert path.is_file() and path.parts[0] == "runs"
-    assert path.parent.name.startswith("learn-bars-original-laplace-0-")
+    assert path.parent.name.startswith("learn-bars-original-evidence-0-")
 
 
 def test_two_runs_at_once_have_folders_of_their_own(
@@ -173,6 +173,20 @@ def test_objectives(
     else:
         assert found["rotation"] > 0
         assert found["rotation"] != pytest.approx(float(np.degrees(0.05)))
+
+
+def test_the_evidence_may_be_a_bound(folder: Path, capsys: Capture) -> None:
+    record = learn(capsys, "--model", "rff:6", "--evidence", "elbo", "--calibration")
+    assert record["evidence"]["kind"] == "elbo" and record["curvature"] == "none"
+    parts = record["elbo"]
+    bound = parts["expected_log_likelihood"] - parts["kl"]
+    assert record["log_evidence_per_example"] == pytest.approx(bound)
+    assert parts["prior_variance"] == pytest.approx(1 / record["prior_precision"]["all"])
+    assert set(record["calibration"]) == {"probit", "monte-carlo", "plug-in"}
+    assert record["search"] is None and record["verdicts"] is None
+    assert learn(capsys, "--objective", "laplace", "--out", "older")["elbo"] is None
+    start = ("learn", "--data", "bars.npz", *FAST, "--model", "rff:6", "--evidence", "elbo")
+    assert "Evidence bound −" in run_here(capsys, *start).stdout
 
 
 def test_cap_bounds_what_is_learned(folder: Path, capsys: Capture) -> None:

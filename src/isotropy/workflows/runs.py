@@ -123,11 +123,16 @@ class Beginning:
 
     def _solved_at_once(self, settings: LearnConfig) -> LearnConfig:
         """Few epochs where each is a solve for the same ranges and the same features."""
-        solved = settings.elbo_solver == "newton" and not settings.recipe.learns
-        head = head_of(self.model, self.split.train.inputs[:2].to(device_of(self.model)))
-        below = [n for n, p in self.model.named_parameters() if p.requires_grad]
-        fixed = all(name.rpartition(".")[0] == head for name in below)
-        return replace(settings, epochs=FEW_SOLVES) if solved and fixed else settings
+        if settings.elbo_solver == "sampled" or settings.recipe.learns:
+            return settings
+        example, _ = tensors_for(self.model, self.split.train.subset(1, 0), device_of(self.model))
+        try:
+            head = head_of(self.model, example)
+        except RuntimeError:  # a network that does not fit the data is named where it is trained
+            return settings
+        trained = [n for n, p in self.model.named_parameters() if p.requires_grad]
+        fixed = all(name.rpartition(".")[0] == head for name in trained)
+        return replace(settings, epochs=FEW_SOLVES) if fixed else settings
 
     def config(self, settings: LearnConfig, describe: Mapping[str, Any] | None) -> dict[str, Any]:
         """What config.json holds of a run that keeps no checkpoint."""
