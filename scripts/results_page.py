@@ -9,7 +9,6 @@ Every number is one that a run recorded; nothing is typed by hand.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,9 +19,10 @@ from typing import Any
 from calibration_tables import TABLES as CALIBRATION_TABLES
 from equivariant_tables import TABLES as EQUIVARIANT_TABLES
 from equivariant_tables import device_text
+from invariant_weights import TABLES as INVARIANT_WEIGHTS_TABLES
 from layer_figures import figure_link
 from layer_tables import TABLES as LAYER_TABLES
-from results_table import evidence_tables, learning_table
+from results_table import evidence_tables, learning_table, records
 
 ROOT = Path(__file__).resolve().parent.parent
 Record = dict[str, Any]
@@ -52,16 +52,6 @@ def fill(text: str, tables: Mapping[str, str]) -> str:
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
     return text
-
-
-def records(results: Path, experiment: str, *, start: str = "") -> dict[str, list[Record]]:
-    """Records by row, seeds in order; rows whose name begins with `start`."""
-    found: dict[str, list[Record]] = defaultdict(list)
-    for path in sorted((results / experiment).glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if record["row"].startswith(start):
-            found[record["row"]].append(record)
-    return found
 
 
 def distributions(results: Path) -> str:
@@ -317,6 +307,7 @@ TABLES = {
     "culprits": culprits,
     **EQUIVARIANT_TABLES,
     **CALIBRATION_TABLES,
+    **INVARIANT_WEIGHTS_TABLES,
 }
 PAGES: dict[str, Mapping[str, Callable[[Path], str]]] = {
     "results.md": TABLES,

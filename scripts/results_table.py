@@ -58,7 +58,7 @@ HEADLINES = {
 
 def tables(results: Path) -> str:
     """The headline rows of the learning runs, and a sentence for each other experiment."""
-    rows = learning_runs(results)
+    rows = records(results, "learning-digits")
     lines = [
         "| data | seeds | learned (half-width) | test accuracy | published |",
         "|---|---|---|---|---|",
@@ -78,17 +78,18 @@ def learning_table(results: Path) -> str:
         "| epochs, S | seconds, device |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, records in learning_runs(results).items():
-        lines.append(f"| {' | '.join([name, *_cells(records)])} |")
+    for name, own in records(results, "learning-digits").items():
+        lines.append(f"| {' | '.join([name, *_cells(own)])} |")
     return "\n".join(lines)
 
 
-def learning_runs(results: Path) -> dict[str, list[dict[str, Any]]]:
-    """Records of the learning runs by row, seeds in order."""
+def records(results: Path, experiment: str, *, start: str = "") -> dict[str, list[dict[str, Any]]]:
+    """Records of an experiment by row, seeds in order; rows whose name begins with `start`."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for path in sorted((results / "learning-digits").glob("*.json")):
+    for path in sorted((results / experiment).glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
-        rows[record["row"]].append(record)
+        if record["row"].startswith(start):
+            rows[record["row"]].append(record)
     return rows
 
 

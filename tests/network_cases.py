@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
-from isotropy.networks.zoo.backbones import Bias, FixupResNet, Scale
+from isotropy.networks.zoo.backbones import Bias, FixupResNet, Scale, rff
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
 """Largest difference that counts as equal, relative to the largest entry."""
@@ -61,6 +61,13 @@ def scalars() -> nn.Sequential:
 
 def fixup() -> FixupResNet:
     return FixupResNet(1, CLASSES, width=2, depth=8)
+
+
+def random_features() -> nn.Module:
+    """Nothing but the last layer has parameters."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return rff((2, 2), CLASSES, width=3)
 
 
 def frozen_first() -> nn.Sequential:
@@ -273,6 +280,7 @@ NETWORKS: dict[str, NetworkCase] = {
     "head used twice": NetworkCase(HeadUsedTwice, (CLASSES,)),
     "unused": NetworkCase(Unused, (4,)),
     "residual": NetworkCase(Residual, (CLASSES,)),
+    "random features": NetworkCase(random_features, (2, 2)),
     "frozen first layer": NetworkCase(frozen_first, (4,)),
     "frozen weight": NetworkCase(frozen_weight, (4,)),
     "frozen head": NetworkCase(frozen_head, (4,)),

@@ -27,6 +27,7 @@ from benchmarks import (  # noqa: E402
     bound,
     built_networks,
     deep_networks,
+    elbo,
     equivariant_networks,
     evidence,
     orbit_training,
@@ -103,6 +104,7 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
     "orbit_training": (small_orbits, orbit_training._table, "full"),
     "evidence": (small_evidence, evidence._table, "recipe, kfac-mc"),
     "bound": (small_bound, bound._table, "half conditioned"),
+    "elbo": (lambda _: elbo.run(CPU, ("rff:8",), 40, 2.0), elbo._table, "rff:8, 40 digits"),
     "equivariant_networks": (
         lambda _: equivariant_networks.run(0, CPU, channels=16),
         equivariant_networks._table,
@@ -166,6 +168,12 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
         lost = report["tightness"]["lost_per_example"]
         half = lost["function-space, half conditioned"]
         assert lost["function-space"]["4"] > lost["function-space"]["10"] > half["10"] > 0
+    elif name == "elbo":
+        row = report["networks"]["rff:8"]
+        assert 0 <= row["newton"]["lacking"] < elbo.NEAR and len(row["sampled"]) == 2
+        assert all(each["lacking"] > -elbo.NEAR for each in row["sampled"])
+        seconds = [each["seconds"] / row["newton"]["seconds"] for each in row["sampled"]]
+        assert row["ratio"] in [pytest.approx(each) for each in seconds]
     elif name == "equivariant_networks":
         for row, claim in zip(report["networks"].values(), report["goals"], strict=True):
             assert claim["measured"] == row["ratio"] == pytest.approx(row["emlp"] / row["mlp"])

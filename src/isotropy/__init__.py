@@ -24,6 +24,7 @@ _ROOMS = {
     "networks.averaging.invariant_model": "InvariantModel",
     "networks.equivariant.emlp": "EMLP",
     "networks.equivariant.linear": "EquivariantLinear",
+    "networks.folding": "fold",
     "networks.pathways.relax": "harden relax",
     "symmetry.actions.action": "Action Generator compose",
     "symmetry.actions.catalogue": "actions_named",

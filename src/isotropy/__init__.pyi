@@ -11,6 +11,7 @@ from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.equivariant.emlp import EMLP
 from isotropy.networks.equivariant.linear import EquivariantLinear
+from isotropy.networks.folding import fold
 from isotropy.networks.pathways.relax import harden, relax
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
@@ -62,6 +63,7 @@ __all__ = [
     "compose",
     "equivariant_basis",
     "flip",
+    "fold",
     "group_named",
     "harden",
     "intensity",

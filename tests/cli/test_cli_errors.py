@@ -159,6 +159,9 @@ def without_rule(shape, outputs):
 def too_wide():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(100, 3))
 
+def no_head(shape, outputs):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, outputs), torch.nn.Tanh())
+
 def too_few():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
 
@@ -242,6 +245,9 @@ BAD_OPTIONS: Mistakes = {
     "factory wants one": (["--model", "nets.py:lonely"], ("nets.py:lonely", "(outputs)")),
     "layer without a rule": (["--model", "nets.py:without_rule"], ("layer '1'", "PReLU")),
     "network does not fit": (["--model", "nets.py:too_wide"], ("(1, 8, 8)",)),
+    "network does not fit a bound": (
+        ["--model", "nets.py:too_wide", "--evidence", "elbo", "--objective", "none"],
+        ("(1, 8, 8)",)),
     "too few outputs": (["--model", "nets.py:too_few"], ("2 outputs",)),
     "folder is no run": (["--model", "other"], ("'other'", "not a run folder")),
     # run folders
@@ -258,6 +264,11 @@ BAD_OPTIONS: Mistakes = {
     "screening without epochs": (["--screen", "--epochs", "0"], ("epochs", "got 0")),
     "screening first, bad cap": (["--screen", "first", "--cap", "spin=3"], ("'spin'",)),
     "unknown curvature": (["--curvature", "kfac-gnn"], ("--curvature", "'kfac-gnn'")),
+    "unknown evidence": (["--evidence", "laplas"], ("--evidence", "'laplas'")),
+    "bound without an evidence": (
+        ["--evidence", "elbo", "--objective", "augerino"], ("elbo", "'augerino'")),
+    "bound of a last layer that is not linear": (
+        ["--evidence", "elbo", "--model", "nets.py:no_head"], ("last layer is Linear", "Tanh")),
     "unknown fallback": (["--fallback", "ignore"], ("--fallback", "'ignore'")),
     "unknown distribution": (["--distribution", "normal"], ("--distribution", "'normal'")),
     "negative verdicts": (["--verdicts", "-1"], ("--verdicts", "-1")),

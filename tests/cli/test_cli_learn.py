@@ -86,7 +86,7 @@ def test_json_is_one_object_with_the_promised_fields(plain_run: Path) -> None:
     assert record["device"] == "cpu"
     assert record["seconds"] > 0
     assert record["run_folder"] == str(plain_run / "run")
-    assert record["objective"] == "laplace"
+    assert record["objective"] == "evidence"
     assert isinstance(record["curvature"], str) and record["curvature"]
     assert record["samples"] == 2
     assert 0 <= record["test_accuracy"] <= 1
@@ -120,7 +120,7 @@ def test_run_folder_holds_what_it_says(plain_run: Path) -> None:
 def test_progress_goes_to_standard_error(plain_run: Path) -> None:
     stderr = (plain_run / "stderr").read_text()
     assert "12 examples) held out by seed 3" in stderr
-    assert "bars: 48 examples, model mlp:5, objective laplace, 2 samples, 3 epochs" in stderr
+    assert "bars: 48 examples, model mlp:5, objective evidence, 2 samples, 3 epochs" in stderr
     assert "too few" in stderr
     lines = [line for line in stderr.splitlines() if line.startswith("epoch ")]
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
@@ -136,7 +136,7 @@ def test_words_instead_of_json(folder: Path, capsys: Capture) -> None:
     assert any("Log evidence" in sentence and "nats" in sentence for sentence in sentences)
     path = Path(report.removeprefix("Report: "))
     assert path.is_file() and path.parts[0] == "runs"
-    assert path.parent.name.startswith("learn-bars-original-laplace-0-")
+    assert path.parent.name.startswith("learn-bars-original-evidence-0-")
 
 
 def test_two_runs_at_once_have_folders_of_their_own(
@@ -160,7 +160,7 @@ def test_objectives(
     given = ["--range", "rotation=30"] if objective in ("fixed", "averaged-losses") else []
     record = learn(capsys, "--objective", objective, *given)
     assert record["objective"] == objective
-    without = objective not in ("laplace", "fixed", "none")
+    without = objective not in ("evidence", "fixed", "none")
     assert (record["log_evidence"] is None) == without
     assert (record["log_evidence_per_example"] is None) == without
     assert record["samples"] == (1 if objective == "none" else 2)
@@ -173,6 +173,20 @@ def test_objectives(
     else:
         assert found["rotation"] > 0
         assert found["rotation"] != pytest.approx(float(np.degrees(0.05)))
+
+
+def test_the_evidence_may_be_a_bound(folder: Path, capsys: Capture) -> None:
+    record = learn(capsys, "--model", "rff:6", "--evidence", "elbo", "--calibration")
+    assert record["evidence"]["kind"] == "elbo" and record["curvature"] == "none"
+    parts = record["elbo"]
+    bound = parts["expected_log_likelihood"] - parts["kl"]
+    assert record["log_evidence_per_example"] == pytest.approx(bound)
+    assert parts["prior_variance"] == pytest.approx(1 / record["prior_precision"]["all"])
+    assert set(record["calibration"]) == {"probit", "monte-carlo", "plug-in"}
+    assert record["search"] is None and record["verdicts"] is None
+    assert learn(capsys, "--objective", "laplace", "--out", "older")["elbo"] is None
+    start = ("learn", "--data", "bars.npz", *FAST, "--model", "rff:6", "--evidence", "elbo")
+    assert "Evidence bound −" in run_here(capsys, *start).stdout
 
 
 def test_cap_bounds_what_is_learned(folder: Path, capsys: Capture) -> None:

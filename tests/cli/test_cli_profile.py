@@ -60,6 +60,17 @@ def test_all_kinds_by_default(folder: Path, capsys: Capture) -> None:
     assert tuple(each["curvature"] for each in record["profiles"]) == DEFAULT_CURVATURES
 
 
+def test_profile_of_the_bound(folder: Path, capsys: Capture) -> None:
+    words = ("--generators", "rotation", "--model", "rff:6", "--evidence", "elbo")
+    finished = run_here(capsys, *START, *words, "--json")
+    (profile,) = finished.record["profiles"]
+    assert profile["curvature"] == "elbo" and profile["error"] is None
+    assert all(each["kind"] == "elbo" for each in profile["evidence"])
+    assert "factors of the curvature" not in finished.stderr
+    sentences = run_here(capsys, *START, *words).stdout
+    assert "by the evidence bound." in sentences
+
+
 def test_a_profile_is_not_resumed(folder: Path, capsys: Capture) -> None:
     run_here(capsys, *START, "--curvatures", "kfac", "--out", "run", "--quiet")
     finished = run_here(capsys, "learn", "--resume", "run")

@@ -124,7 +124,7 @@ def test_resuming_does_not_screen_again(
     whole_epoch = learning.Trainer.run_epoch
 
     def stop_after_two(trainer: Any, test: Any = None) -> Any:
-        if trainer.epoch == 2 and trainer.config.objective == "laplace":
+        if trainer.epoch == 2 and trainer.config.objective == "evidence":
             raise KeyboardInterrupt
         return whole_epoch(trainer, test)
 

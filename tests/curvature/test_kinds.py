@@ -57,7 +57,8 @@ def test_weights_of_copies_are_noticed():
 
 # Whatever torch.func.vmap has its own way with: fused norms and attention, in-place, reuse.
 JACOBIAN_NETWORKS = ["tokens", "used twice", "in-place relu", "dropout", "cnn", "fixup", "unused",
-                     "frozen first layer", *NORMS, "attention", "transformer"]  # fmt: skip
+                     "frozen first layer", "random features",
+                     *NORMS, "attention", "transformer"]  # fmt: skip
 
 
 @pytest.mark.parametrize("network", JACOBIAN_NETWORKS)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError
+from isotropy.cli.inputs import settings_from
 from isotropy.curvature.kinds import Copies
 from isotropy.evidence.predictive import combined
 from isotropy.evidence.settings import (
@@ -22,7 +23,6 @@ from isotropy.evidence.settings import (
     OBJECTIVES,
     RECIPES,
     LearnConfig,
-    settings_from,
     stream,
 )
 from isotropy.evidence.training import EpochRecord, Trainer

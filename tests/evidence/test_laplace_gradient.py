@@ -68,7 +68,8 @@ def test_replayed_noise_gives_the_gradient_of_the_value(network: str, likelihood
         assert parameter.requires_grad and parameter.grad is None
 
 
-VECTOR_NETWORKS = ["linear", "mlp", "used twice", "head used twice", "tokens", "residual",
+VECTOR_NETWORKS = ["linear", "mlp", "used twice", "head used twice", "tokens",
+                   "residual", "random features",
                    "conv all together", "conv used twice", "scalars", "conv3d all together",
                    "transposed conv all together", "batch norm", "group norm", "norm used twice",
                    "rms norm", "attention, masks", "query, key and value in one",

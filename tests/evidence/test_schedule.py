@@ -109,7 +109,7 @@ def test_the_default_run_is_long_enough(on_gpu: bool):
 def test_a_short_run_is_called_too_short_only_where_ranges_are_learned():
     for objective in OBJECTIVES:
         resolved = config_for(objective, epochs=5).resolved(examples=100, on_gpu=False)
-        assert too_short(resolved) is (objective == "laplace")
+        assert too_short(resolved) is (objective == "evidence")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     ),
     "augerino-original with a covariance": (
         {"objective": "augerino-original", "distribution": "correlated"},
-        "expected the distribution independent, got 'correlated'; use laplace or augerino",
+        "expected the distribution independent, got 'correlated'; use evidence or augerino",
     ),
 }
 

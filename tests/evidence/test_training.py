@@ -69,7 +69,7 @@ def small_network(outputs: int = 2) -> nn.Module:
 
 
 def trainer(
-    objective: str = "laplace",
+    objective: str = "evidence",
     *,
     start: float | dict[str, float] = START,
     kind: type[InvariantModel] = InvariantModel,
@@ -181,7 +181,7 @@ def test_the_norm_of_augerino_has_no_slope_at_zero():
 
 def test_only_laplace_and_fixed_and_none_have_evidences():
     with_evidence = [name for name, recipe in RECIPES.items() if recipe.evidence]
-    assert with_evidence == ["laplace", "fixed", "none"]
+    assert with_evidence == ["evidence", "fixed", "none"]
     for objective in with_evidence:
         made = trainer(objective, start=0.0 if objective == "none" else START, epochs=3)
         records = run(made)
@@ -513,7 +513,7 @@ def test_a_network_that_does_not_fit_is_refused_at_once(name: str):
 # --- parts of a batch -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("objective", ["laplace", "augerino", "averaged-losses"])
+@pytest.mark.parametrize("objective", ["evidence", "augerino", "averaged-losses"])
 @pytest.mark.parametrize("micro_batch", [1, 7])
 def test_a_batch_in_parts_learns_the_same(objective: str, micro_batch: int):
     """Noise is drawn for the whole batch, and gradients of parts add up: rounding apart."""

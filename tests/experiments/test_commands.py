@@ -16,10 +16,11 @@ import torch
 from learn_runs import bars_file
 
 from isotropy.checks import CallerError
+from isotropy.cli.inputs import settings_from
 from isotropy.cli.main import cli, main
 from isotropy.cli.reproduce import SERIES
 from isotropy.data.variants import TRUE_RANGES
-from isotropy.evidence.settings import OBJECTIVES, LearnConfig, settings_from
+from isotropy.evidence.settings import OBJECTIVES, LearnConfig
 from isotropy.experiments.commands import (
     FIRST_RUN,
     CommandJob,
@@ -72,7 +73,10 @@ def test_settings_are_fields_that_the_command_can_set(name: str) -> None:
     for row, command, settings in commands_of(name):
         by_option = {"--" + key for key in settings["options"]}
         own = {p.name for p in cli.commands[command].params if by_option & set(p.opts)}
-        texts = [f"{field}={value}" for field, value in settings.get("settings", {}).items()]
+        texts = [
+            f"{field}={value if isinstance(value, str) else json.dumps(value)}"
+            for field, value in settings.get("settings", {}).items()
+        ]
         config = LearnConfig(**settings_from(texts))
         config.check()
         assert not set(settings.get("settings", {})) & own, row
@@ -98,7 +102,7 @@ def test_rows_to_be_compared_have_the_same_test_copies(name: str) -> None:
 
 def test_baselines_have_every_objective() -> None:
     rows = read_experiment("baselines")["rows"].values()
-    assert {row["options"].get("objective", "laplace") for row in rows} == set(OBJECTIVES)
+    assert {row["options"].get("objective", "evidence") for row in rows} == set(OBJECTIVES)
 
 
 CROSSED = {

@@ -25,6 +25,7 @@ from isotropy.networks.zoo.backbones import (
     FixupResNet,
     HamiltonianNetwork,
     NeuralODE,
+    RandomFeatures,
     Scale,
     SoftCounts,
     backbone,
@@ -37,6 +38,8 @@ from isotropy.symmetry.groups.representations import Scalar
 # name, shape of an input, arguments, parameters
 CASES = {
     "mlp": ("mlp", (1, 28, 28), {}, 795_010),
+    "rff": ("rff", (1, 28, 28), {}, 10_250),
+    "relu": ("relu", (1, 28, 28), {}, 814_090),
     "cnn": ("cnn", (1, 28, 28), {}, 60_170),
     "cnn, 32 pixels": ("cnn", (3, 32, 32), {}, 62_006),
     "circular": ("circular", (1, 28, 28), {}, 39_210),
@@ -122,6 +125,46 @@ def test_curvature_knows_every_layer(name, shape, arguments, count):
 def _sides(factors) -> list[int]:
     """The sides of a block's factors, whose product is the number of parameters."""
     return [tensor.shape[-1] for tensor in factors.tensors()]
+
+
+# --- random features --------------------------------------------------------------------------
+
+
+def test_random_features_are_the_kernel_of_their_deviation():
+    """Mean of 2 cos(wᵀx + b) cos(wᵀy + b) = exp(−σ²‖x − y‖²/2); its deviation is below 1/√D."""
+    torch.manual_seed(0)
+    layer = RandomFeatures(3, 40_000, deviation=0.7).double()
+    assert layer.weight.std().item() == pytest.approx(0.7, rel=0.01)
+    assert layer.bias.min() >= 0 and 6.28 < layer.bias.max() < 2 * math.pi
+    points = draw(5, 3, dtype=torch.float64)
+    kernel = torch.exp(-(0.7**2) * torch.cdist(points, points).square() / 2)
+    features = layer(points)
+    torch.testing.assert_close(features @ features.mT, kernel, rtol=0, atol=4 / 200)
+
+
+def test_random_features_are_saved_and_not_trained():
+    network, other = build("rff", (1, 4, 4)), backbone("rff", (1, 4, 4), 10)
+    images = draw(2, 1, 4, 4)
+    assert set(network.state_dict()) == {"1.weight", "1.bias", "2.weight", "2.bias"}
+    assert [name for name, _ in network.named_parameters()] == ["2.weight", "2.bias"]
+    other.load_state_dict(network.state_dict())
+    assert torch.equal(network(images), other(images))
+    torch.testing.assert_close(build("rff", (1, 4, 4))(images), network(images), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        ("rff", {"width": 0}, "width of the random features: expected at least 1, got 0"),
+        ("rff", {"deviation": 0.0}, "deviation of the random features: expected above 0, got 0"),
+        ("rff", {"deviation": -1.0}, "expected above 0, got -1"),
+        ("rff", {"deviation": math.nan}, "expected above 0, got nan"),
+        ("relu", {"width": 0}, "width of the hidden layer: expected at least 1, got 0"),
+    ],
+)
+def test_features_of_no_size_are_refused(name, arguments, sentence):
+    with pytest.raises(CallerError, match=sentence):
+        backbone(name, (1, 4, 4), 10, **arguments)
 
 
 # --- Fixup --------------------------------------------------------------------------------
@@ -219,8 +262,8 @@ REFUSED = {
     "resnet on features": (lambda: backbone("resnet", (64,), 10), "expected images"),
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
-        "unknown model 'resnt': expected one of mlp, cnn, circular, resnet, clouds, compact, "
-        "convnet, convnet-blur, vit, mixer; did you mean 'resnet'",
+        "unknown model 'resnt': expected one of mlp, rff, relu, cnn, circular, resnet, clouds, "
+        "compact, convnet, convnet-blur, vit, mixer; did you mean 'resnet'",
     ),
     "depth between two networks": (
         lambda: backbone("resnet", (3, 32, 32), 10, depth=10), "depth: expected .* got 10",

@@ -76,6 +76,9 @@ def file(tmp_path: Path) -> Path:
 PARSED: dict[str, NetworkSpecification] = {
     "mlp": NetworkSpecification("backbone", "mlp"),
     "mlp:200": NetworkSpecification("backbone", "mlp", {"hidden": 200}),
+    "rff:512": NetworkSpecification("backbone", "rff", {"width": 512}),
+    "rff:512:5.0": NetworkSpecification("backbone", "rff", {"width": 512, "deviation": 5.0}),
+    "relu:64": NetworkSpecification("backbone", "relu", {"width": 64}),
     "cnn": NetworkSpecification("backbone", "cnn"),
     "resnet": NetworkSpecification("backbone", "resnet"),
     "resnet:8": NetworkSpecification("backbone", "resnet", {"width": 8}),
@@ -106,7 +109,10 @@ REFUSED = {
     "mlp:-3": "'mlp:-3'",
     "mlp:1.5": "'mlp:1.5'",
     "mlp:²": "'mlp:²'",
-    "cnn:3": "'cnn:3': expected NAME:WIDTH .* one of mlp, circular, compact, resnet, convnet, ",
+    "cnn:3": "'cnn:3': expected NAME:WIDTH .* one of mlp, relu, rff, circular, compact, ",
+    "rff:0": "'rff:0': expected NAME:WIDTH",
+    "rff:5:wide": "'rff:5:wide': expected rff:WIDTH:SIGMA",
+    "relu:5:1": "'relu:5:1': expected NAME:WIDTH",
     "nets.py": "'nets.py': expected FILE.py:factory",
     "nets.py:": "'nets.py:': expected FILE.py:factory",
     "nets.pyc:make": "'nets.pyc:make': expected FILE.py:factory",
@@ -147,7 +153,10 @@ def test_broken_record_is_a_sentence(record: object) -> None:
 # -- building ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["mlp", "mlp:7", "resnet:2", "convnet-blur:2", "vit:8", "mixer:8"])
+BUILT = ["mlp", "mlp:7", "rff:7", "relu:7", "resnet:2", "convnet-blur:2", "vit:8", "mixer:8"]
+
+
+@pytest.mark.parametrize("text", BUILT)
 def test_backbones_are_built_for_the_shape(text: str) -> None:
     network = parse_network(text).build(SHAPE, OUTPUTS)
     assert network(torch.zeros(2, *SHAPE)).shape == (2, OUTPUTS)

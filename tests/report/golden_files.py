@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from report_pages import GOLDEN, PAGES, Outline, learn_record, stored
+from report_pages import GOLDEN, PAGES, Outline, bound_record, learn_record, stored
 from sentence_cases import CASES
 
 from isotropy.report import summary_html
@@ -37,6 +37,7 @@ def summaries_text() -> str:
 
 FILES: dict[str, Callable[[], str]] = {
     **{f"{name}.txt": lambda name=name: page_outline(name) for name in PAGES},  # type: ignore[misc]
+    "learn_bound.txt": lambda: Outline(learn_page(bound_record())).text,
     "sentences.txt": sentences_text,
     "summaries.txt": summaries_text,
 }

@@ -10,6 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,19 @@ def learn_record(
         {**(given["result"] or {}), **changes}, given["config"] or {}, given["history"] or (),
         given["truth"] or {}, **pictures,
     )  # fmt: skip
+
+
+def bound_record(**changes: Any) -> LearnRecord:
+    """The stored run as if it had been learned by the evidence bound, with its feature bank."""
+    given = stored("learn")
+    parts = ("search", "verdicts", "screening", "calibration", "correlations", "fallback")
+    given["result"] |= dict.fromkeys(parts) | {"objective": "laplace", "distribution": None}
+    given["result"]["evidence"] |= {"kind": "elbo", "curvature": None}
+    given["result"]["elbo"] = {
+        "expected_log_likelihood": -0.212, "kl": 0.424371, "prior_variance": 71.8
+    }  # fmt: skip
+    bank = np.random.default_rng(1).normal(size=(2, 2, 3, 1, 8, 8))
+    return replace(learn_record(given, samples=False, **changes), filters=bank)
 
 
 def _of_result_and_config(page: Callable[..., str]) -> Callable[[Stored], str]:

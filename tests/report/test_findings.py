@@ -17,6 +17,7 @@ from isotropy.report.findings import (
     disagreement_sentences,
     finding_sentences,
     found_names,
+    held_out_table,
     held_out_trials,
     reading_word,
     trained_sentences,
@@ -24,7 +25,6 @@ from isotropy.report.findings import (
 from isotropy.report.learn import (
     LearnRecord,
     fallback_sentence,
-    held_out_table,
     learn_page,
     search_drawings,
 )

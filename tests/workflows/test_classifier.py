@@ -199,7 +199,7 @@ def test_arguments_stand_above_the_config():
     learned = quick(config=config, epochs=2, samples=3, seed=1).fit(images, labels)
     settings = learned.result_.trainer.config
     assert (settings.epochs, settings.samples, settings.seed) == (2, 3, 1)
-    assert settings.objective == "laplace" and settings.batch_size == CONFIG.batch_size
+    assert settings.objective == "evidence" and settings.batch_size == CONFIG.batch_size
     assert config == replace(QUICK, objective="none", seed=5)
 
 

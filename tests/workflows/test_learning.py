@@ -42,6 +42,14 @@ class OwnNetwork(nn.Module):
         return self.head(self.drop(self.body["first"](images).tanh().flatten(1)))
 
 
+def frozen_network(outputs: int = 3) -> nn.Module:
+    """Only the last layer can be trained."""
+    network = small_network(outputs)
+    for parameter in list(network.parameters())[:-2]:
+        parameter.requires_grad_(False)
+    return network
+
+
 def seeded(build: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return build()
@@ -88,6 +96,10 @@ RUNS = {
     "gaussian": RunCase(lambda: small_network(2), regression),
     "own network with dropout": RunCase(OwnNetwork),
     "float64": RunCase(lambda: small_network().double()),
+    "elbo": RunCase(frozen_network, settings={"evidence": "elbo"}),
+    "elbo of a network that is trained": RunCase(settings={"evidence": "elbo"}),
+    "elbo by sampled gradients": RunCase(settings={"evidence": "elbo", "elbo_solver": "sampled"}),
+    "elbo, gaussian": RunCase(lambda: frozen_network(2), regression, {"evidence": "elbo"}),
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from learn_runs import CONFIG, bar_tensors, outcome, small_network
@@ -15,6 +16,7 @@ from learn_runs import CONFIG, bar_tensors, outcome, small_network
 import isotropy
 from isotropy.checks import CallerError
 from isotropy.evidence.predictive import Predictive
+from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.finite import flip
 from isotropy.workflows import learning, searching
 
@@ -222,3 +224,44 @@ def test_stopped(
     assert alike(folder) == alike(unbroken)
     kept = json.loads((folder / "search.json").read_text())
     assert kept["amounts"] == json.loads((unbroken / "search.json").read_text())["amounts"]
+
+
+# --- random features, and the bank of a run by the evidence bound ---------------------------------
+
+
+def features_run(folder: Path, **options: Any) -> isotropy.LearnResult:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        network = parse_network("rff:12").build((1, 8, 8), 3)
+    config = replace(CONFIG, evidence="elbo", **options)
+    rotation = isotropy.affine(("rotation",))
+    specification = parse_network("rff:12")
+    return isotropy.learn(network, bar_tensors(), actions=rotation, config=config, folder=folder,
+                          network=specification)  # fmt: skip
+
+
+def test_features_of_a_run_come_back_with_it(tmp_path: Path) -> None:
+    result = features_run(tmp_path / "run")
+    loaded = isotropy.load(tmp_path / "run")
+    images, _ = bar_tensors(seed=1)
+    assert torch.equal(loaded(images), result.model(images))
+    assert torch.equal(loaded.network[1].weight, result.model.network[1].weight)
+
+
+def test_the_bank_is_kept_before_and_after(tmp_path: Path, drawn_pages: None) -> None:
+    result = features_run(tmp_path / "run", start={"rotation": 30.0})
+    filters = np.load(tmp_path / "run" / "samples.npz")["filters"]
+    assert filters.shape == (2, 6, 7, 1, 8, 8)
+    weights = result.model.network[1].weight[:6].reshape(6, 1, 8, 8).numpy()
+    # The element in the middle is the identity, before and after; others have moved with the range.
+    assert np.allclose(filters[:, :, 3], weights, atol=1e-6)
+    assert not np.allclose(filters[0, :, 0], filters[1, :, 0], atol=1e-3)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Feature bank" in page and "After: filter 6, element 7" in page
+    assert "Log evidence bound per example" in page
+
+
+def test_only_such_runs_have_a_bank(tmp_path: Path) -> None:
+    result = learned(folder=tmp_path / "run")
+    assert result.illustration.filters is None and result.record["elbo"] is None
+    assert "filters" not in np.load(tmp_path / "run" / "samples.npz")

@@ -8,11 +8,12 @@ options that its run was started with (`kept_options`), and a run that is contin
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ import click
 import torch
 from click.core import ParameterSource
 
-from isotropy.checks import CallerError, check_at_least
+from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kfac import FALLBACKS
 from isotropy.data.borders import PADDING_CHOICES, chosen_border
 from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
@@ -31,6 +32,7 @@ from isotropy.data.readers import digits, read
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.laplace import STRUCTURES
 from isotropy.evidence.machine import check_factor_memory, factor_memory
+from isotropy.evidence.settings import EVIDENCES, LearnConfig
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.specification import (
     AUTO,
@@ -106,6 +108,13 @@ VARIANT = click.option(
     show_default=True,
     help="Transform every image once, at random, before anything else.",
 )
+EVIDENCE = click.option(
+    "--evidence",
+    type=click.Choice(EVIDENCES),
+    default="laplace",
+    show_default=True,
+    help="Of all weights by their curvature, or a lower bound by a posterior of the last layer.",
+)
 BUDGET = (
     click.option("--epochs", type=int, help="Passes over the training data."),
     click.option("--batch-size", type=int, help="Examples a weight step."),
@@ -134,9 +143,10 @@ _LEARNING = (
         "model_text",
         default=AUTO,
         show_default=True,
-        help="auto (from the data, and says which) | mlp | mlp:WIDTH | compact | cnn | convnet | "
-        "convnet-blur | circular | resnet | vit | mixer | clouds | FILE.py:factory | timm:NAME | "
-        "RUN_FOLDER. mlp alone has the paper's 1000.",
+        help="auto (from the data, and says which) | mlp | mlp:WIDTH | relu | rff | compact | cnn "
+        "| convnet | convnet-blur | circular | resnet | vit | mixer | clouds | FILE.py:factory | "
+        "timm:NAME | RUN_FOLDER. mlp alone has the paper's 1000, relu and rff 1024; "
+        "rff:WIDTH:SIGMA also says the deviation of its random features (0.3).",
     ),
     click.option(
         "--generators",
@@ -352,6 +362,54 @@ def device_from(text: str) -> torch.device:
             "--device cpu"
         )
     return torch.device(text)
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "bool": (bool,),
+    "float": (float,),
+    "Mapping": (dict,),
+}
+"""What a field's annotation begins with, and what its value must be; all others are words."""
+
+
+def settings_from(texts: Iterable[str]) -> dict[str, Any]:
+    """Values by field of `LearnConfig`; a field written twice has its last value.
+
+    >>> settings_from(["augerino_weight=1", "curvature=kfac-ef"])
+    {'augerino_weight': 1.0, 'curvature': 'kfac-ef'}
+
+    Raises CallerError for an unknown field and a value of another kind. Whether the value makes
+    sense is for `LearnConfig.check` to say.
+    """
+    annotations = {field.name: str(field.type) for field in fields(LearnConfig)}
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, separator, written = text.partition("=")
+        if not separator:
+            raise CallerError(f"setting: expected FIELD=VALUE, got {text!r}")
+        annotation = annotations[check_choice(name, annotations, what="setting")]
+        kinds = next((KINDS[key] for key in KINDS if annotation.startswith(key)), (str,))
+        value: Any = written if kinds == (str,) else _read(written)
+        if kinds == (float,) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, kinds) or isinstance(value, bool) != (kinds == (bool,)):
+            wanted = {
+                int: "a whole number",
+                bool: "true or false",
+                float: "a number",
+                dict: "a JSON object",
+            }[kinds[0]]
+            raise CallerError(f"setting {name}: expected {wanted}, got {written!r}")
+        found[name] = value
+    return found
+
+
+def _read(written: str) -> Any:
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written
 
 
 # -- options that a run folder keeps -----------------------------------------------------------

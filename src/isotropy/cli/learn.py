@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from isotropy.cli.inputs import (
+    EVIDENCE,
     Problem,
     action_names,
     amounts_from,
@@ -20,6 +21,7 @@ from isotropy.cli.inputs import (
     problem_from,
     problem_options,
     resumed_run,
+    settings_from,
     settings_given,
 )
 from isotropy.cli.progress import LearnDisplay, tell
@@ -27,10 +29,9 @@ from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import (
     OBJECTIVES,
-    RECIPES,
+    OLDER_NAMES,
     LearnConfig,
     LearnSchedule,
-    settings_from,
     too_short,
 )
 from isotropy.evidence.weight_steps import augmentation_for
@@ -46,7 +47,12 @@ from isotropy.workflows.learning import LearnResult, learn
 
 @click.command("learn")
 @problem_options
-@click.option("--objective", type=click.Choice(OBJECTIVES), help="Default: laplace.")
+@click.option(
+    "--objective",
+    type=click.Choice((*OBJECTIVES, *OLDER_NAMES)),
+    help="Default: evidence; laplace is its older name.",
+)
+@EVIDENCE
 @click.option(
     "--range",
     "ranges",
@@ -121,7 +127,8 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
         options, config, network = run.options, run.config, run.network
     else:
         words = ["screen"] if options["screening"] == "only" else []
-        objective = options["objective"] or "laplace"
+        objective = options["objective"] or "evidence"
+        objective = OLDER_NAMES.get(objective, objective)
         options["out"] = options["out"] or fresh_folder("learn", options, *(words or [objective]))
         config = _config_from(options)
     folder = Path(options["out"])
@@ -155,14 +162,15 @@ def _learn(
     resumed: the network of the run in `options["out"]` that is to be continued.
     """
     place = device_from(options["device"])
-    curvature = config.curvature if RECIPES[config.objective].evidence else ""
+    by_curvature = config.recipe.evidence and config.evidence == "laplace"
+    curvature = config.curvature if by_curvature else ""
     problem = problem_from(options, resumed, curvature=curvature)
     split, specification, actions = problem.split, problem.specification, problem.actions
     options["image_size"] = problem.image_size
     truth = TRUE_RANGES[options["variant"]]
     display = LearnDisplay(augmentation_for(config, actions), truth, quiet=options["quiet"])
     screened: ScreenResult | None = None
-    if options["screening"] == "first" and resumed is None and config.objective == "laplace":
+    if options["screening"] == "first" and resumed is None and config.recipe.ranges == "evidence":
         check_unused(Path(options["out"]))
         screened = _screen(options, config, command, None, problem)
         config = replace(config, start=screened.start)
@@ -231,7 +239,7 @@ def _screen(
         copy.deepcopy(problem.network),
         split,
         actions=actions,
-        config=replace(config, epochs=epochs, objective="laplace", ranges=None),
+        config=replace(config, epochs=epochs, objective="evidence", ranges=None),
         device=device_from(options["device"]),
         folder=folder,
         progress=display.say,
@@ -253,8 +261,9 @@ def _sentences(result: LearnResult) -> list[str]:
     if accuracy is not None:
         found.append(f"Test accuracy {100 * accuracy:.1f} % on {record['test_examples']} examples.")
     if record["log_evidence"] is not None:
+        what = "Evidence bound" if record["evidence"]["kind"] == "elbo" else "Log evidence"
         found.append(
-            f"Log evidence {number_text(record['log_evidence'], 1)} nats, "
+            f"{what} {number_text(record['log_evidence'], 1)} nats, "
             f"{number_text(record['log_evidence_per_example'], 3)} per example."
         )
     return found

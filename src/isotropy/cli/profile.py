@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from isotropy.cli.inputs import (
+    EVIDENCE,
     device_from,
     fresh_folder,
     kept_options,
@@ -47,6 +48,7 @@ def _numbers(
     show_default=True,
     help="Comma-separated curvature kinds.",
 )
+@EVIDENCE
 @click.pass_context
 def profile_command(
     context: click.Context,
@@ -64,7 +66,8 @@ def profile_command(
     folder = options["out"] = options["out"] or fresh_folder("profile", options, generator)
     display = LiveDisplay(quiet=options["quiet"])
     kinds = [name.strip() for name in curvatures.split(",")]
-    uses_factors = any("kfac" in each for each in kinds)
+    by_elbo = options["evidence"] == "elbo"
+    uses_factors = not by_elbo and any("kfac" in each for each in kinds)
     problem = problem_from(options, curvature="kfac" if uses_factors else "")
     split, specification = problem.split, problem.specification
     options["image_size"] = problem.image_size

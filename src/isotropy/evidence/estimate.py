@@ -73,7 +73,8 @@ def _estimated(trainer: Trainer, test_examples: int) -> Estimate:
     config, count = trainer.config, len(trainer.inputs)
     epochs = config.epochs - trainer.epoch
     step, step_memory = _weight_step(trainer)
-    weight_steps = step * math.ceil(count / config.batch_size) * epochs
+    steps = math.ceil(count / config.batch_size) if trainer.weight_steps.trains else 0
+    weight_steps = step * steps * epochs
     evidence = memory = 0.0
     if isinstance(trainer.hyper, BoundSteps):
         evidence, memory = _by_bound(trainer, trainer.hyper)

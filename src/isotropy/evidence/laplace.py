@@ -211,6 +211,8 @@ class LaplaceFit:
 class LaplaceEvidence:
     """Evidence of `network` under a likelihood and a prior, by the given curvature (KFAC)."""
 
+    kind = "laplace"
+
     def __init__(
         self,
         network: nn.Module,
@@ -316,7 +318,7 @@ class LaplaceEvidence:
         Some of the data suffices: the sum over the batches given is scaled up to all examples,
         an unbiased estimate when they are drawn uniformly.
         """
-        pullbacks, shares = self._pullbacks(fit), _Shares(inputs)
+        pullbacks, shares = self._pullbacks(fit), Shares(inputs)
         for batch in batches:
             found = self._curvature_of(batch, graph=True)
             shares.add(self._share(found, batch, pullbacks, inputs), batch)
@@ -406,8 +408,8 @@ class _Sums:
                 raise _not_finite(name)
 
 
-class _Shares:
-    """The gradient as it adds up over batches."""
+class Shares:
+    """The gradient by `inputs` as it adds up over batches."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         self.total = [torch.zeros_like(tensor) for tensor in inputs]
@@ -465,11 +467,12 @@ def _joined(
 class EvidenceValue:
     """log Z in nats over `examples` examples, and what it depends on besides the model.
 
-    curvature        kind, such as kfac-ggn
+    curvature        kind, such as kfac-ggn; none for a bound
     samples          copies averaged (S)
     prior_structure  scalar, layer, tensor or declared
     noise_seed       which draws of the noise (and of labels, for a Monte-Carlo Fisher)
     data             a fingerprint of the training data
+    kind             laplace, or elbo for a lower bound
     """
 
     nats: float
@@ -479,6 +482,7 @@ class EvidenceValue:
     prior_structure: str
     noise_seed: str
     data: str = ""
+    kind: str = "laplace"
 
     def __sub__(self, other: EvidenceValue) -> float:
         """The difference in nats; refused if anything but the model differs."""

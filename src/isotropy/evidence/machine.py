@@ -18,7 +18,8 @@ the fewer launches; with the graph that a gradient needs it takes
     bytes of a batch ≈ examples · (directions + 3) · (bytes of a row, and kept of it forwards)
 
 where there is a direction for each output, and 6 in place of the factor where shortcuts serve every
-layer (measured for the paper's MLP, its ResNet and `convnet`); at most half of what is free.
+layer (measured for the paper's MLP, its ResNet and `convnet`) and where there are no directions,
+for a bound of the last layer (`elbo`); at most half of what is free.
 
 The factors of the curvature follow from the shapes of the weights alone (`factor_memory`); networks
 on torch's meta device will do. A layer with weight (outputs, inputs) has two Kronecker factors, of
@@ -158,21 +159,23 @@ def fit_curvature_batch(
     first = next(network.parameters(), None)
     if first is None:
         return config
-    kind = kind_named(config.curvature)
-    if kind.structure != "kfac":
+    kind, by_elbo = kind_named(config.curvature), config.evidence == "elbo"
+    if kind.structure != "kfac" and not by_elbo:
         # Every example's own gradient, one a direction (about ten), and a graph of it.
         trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
         comfortable = max(1, int(JACOBIAN_BYTES / (40 * trainable * first.element_size())))
         return replace(config, curvature_batch=min(config.curvature_batch, comfortable))
     device = device or first.device
+    measured = by_elbo or device.type == "cuda"
     rows = example.to(first).expand(config.samples, *example.shape[1:]).clone()
     try:
-        numbers = KFAC(network, kind, config.fallback).widest_map(rows[:1])
-        kept = kept_bytes(network, rows) if device.type == "cuda" else 0
+        curved = None if by_elbo else KFAC(network, kind, config.fallback)
+        numbers = 0 if curved is None else curved.widest_map(rows[:1])
+        kept = kept_bytes(network, rows) if measured else 0
     except RuntimeError:  # a network that does not fit the data is named where it is trained
         return config
     budget, of_map = CACHE_BYTES, numbers * config.samples * first.element_size()
-    if device.type == "cuda":
+    if measured:
         budget = min(GPU_BYTES, SHARE_OF_FREE * (free_bytes(device) or GPU_BYTES))
         with torch.no_grad():
             directions = network(rows[:1]).shape[-1]

@@ -16,13 +16,15 @@ much of it is to and fro, and the optimiser averages over more of them.
 An objective says where ranges come from, what is averaged over copies, how a run is scored:
 
     objective          ranges               averaged in training    evidence
-    laplace            by the evidence      outputs                 yes
+    evidence           by the evidence      outputs                 yes
     augerino           by the loss          outputs                 no
     fixed              given                outputs                 yes
     none               absent               –                       yes
     averaged-losses    given                losses                  no
     augerino-original  by the loss          losses, of one copy     no
     trivial-augment    torchvision's own    losses, of one copy     no
+
+`laplace` is an older name of `evidence`, from when there was one kind of it (`EVIDENCES`).
 
 The loss of averaged outputs is minus the log likelihood of one prediction, f̂; the average of
 losses is ordinary augmentation, the likelihood of no single prediction, and has no evidence. There
@@ -40,9 +42,8 @@ apart (benchmarks/orbit_training.py); determinants are always in float64. On a C
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -59,6 +60,7 @@ from isotropy.networks.averaging.invariant_model import TEST_SAMPLES
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS
 
 Objective = Literal[
+    "evidence",
     "laplace",
     "augerino",
     "fixed",
@@ -104,7 +106,7 @@ class Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
-    "laplace": Recipe("evidence"),
+    "evidence": Recipe("evidence"),
     "augerino": Recipe("loss", evidence=False),
     "fixed": Recipe("given"),
     "none": Recipe("absent", samples=1),
@@ -122,6 +124,8 @@ RECIPES: dict[str, Recipe] = {
 }
 
 OBJECTIVES = tuple(RECIPES)
+OLDER_NAMES = {"laplace": "evidence"}
+"""Of objectives; settings have the name of today."""
 
 
 def objectives_with(ranges: str) -> str:
@@ -170,6 +174,16 @@ SEARCH_EXAMPLES = 1500
 Bound = Literal["none", "function-space"]
 BOUNDS: tuple[Bound, ...] = ("none", "function-space")
 
+Evidence = Literal["laplace", "elbo"]
+EVIDENCES: tuple[Evidence, ...] = ("laplace", "elbo")
+ElboSolver = Literal["newton", "sampled"]
+ELBO_SOLVERS: tuple[ElboSolver, ...] = ("newton", "sampled")
+
+ELBO_SAMPLES = 32
+"""Copies with the evidence elbo: the features' average over few has noise that looks like fit."""
+ELBO_EPOCHS = 30
+"""Each has a solve and a step of the ranges."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -186,6 +200,9 @@ class Settings:
     from_zero: ClassVar[tuple[str, ...]] = ()
     positive: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def __post_init__(self) -> None:
+        """What follows from the fields; nothing here."""
 
     def check(self) -> None:
         """Raise CallerError for values that make no sense."""
@@ -225,6 +242,7 @@ class Schedule(Settings):
     """
 
     objective: str
+    evidence: Evidence = "laplace"
     epochs: int
     batch_size: int
     curvature: str
@@ -263,10 +281,15 @@ AnySchedule = TypeVar("AnySchedule", bound=Schedule)
 class LearnConfig(Settings):
     """What a caller may set. None means: follow from the size of the problem (`resolved`).
 
-    objective        what chooses the ranges: laplace (the evidence), augerino (training loss
-                     with a reward for width), fixed (`ranges` as given), none (no augmentation),
+    objective        what chooses the ranges: evidence, augerino (training loss with a reward
+                     for width), fixed (`ranges` as given), none (no augmentation),
                      and the baselines averaged-losses (`ranges` as given), augerino-original,
                      trivial-augment; see `RECIPES`
+    evidence         laplace, of all weights by their curvature (`laplace`), or elbo, a lower bound
+                     by a posterior of the last layer (`elbo`), to which `curvature`, `fallback` and
+                     the settings of the search do not apply
+    elbo_solver      newton: the posterior is solved for every epoch; sampled: posterior and ranges
+                     follow gradients of one draw with every weight step, the prior stays
     samples          transformed copies averaged in training and in the evidence (S)
     test_samples     copies averaged when predicting
     epochs           passes over the training data
@@ -292,7 +315,8 @@ class LearnConfig(Settings):
     start            half-widths by name that learning starts from (others start at zero)
     search           find amounts by predictions of the linearised network before the run
                      (`search`, `trials`); with a `start`, for objectives that do not learn by the
-                     evidence and for transforms with parameters of their own, there is none
+                     evidence, for a bound of the last layer and for transforms with parameters of
+                     their own, there is none
     search_examples  examples of a trial, drawn at random. None: up to 1,500
     refine           move ranges along the gradient of the evidence during the run. None: unless a
                      search has found them
@@ -306,7 +330,9 @@ class LearnConfig(Settings):
     augerino_decay   weight decay of the objectives that have no evidence
     """
 
-    objective: Objective = "laplace"
+    objective: Objective = "evidence"
+    evidence: Evidence = "laplace"
+    elbo_solver: ElboSolver = "newton"
     likelihood: str = "categorical"
     samples: int | None = None
     test_samples: int | None = None
@@ -357,7 +383,9 @@ class LearnConfig(Settings):
         "weight_rate", "range_rate", "prior_rate", "prior_precision"
     )  # fmt: skip
     choices: ClassVar[Mapping[str, Sequence[str]]] = {
-        "objective": OBJECTIVES,
+        "objective": (*OBJECTIVES, *OLDER_NAMES),
+        "evidence": EVIDENCES,
+        "elbo_solver": ELBO_SOLVERS,
         "fallback": FALLBACKS,
         "distribution": DISTRIBUTIONS,
         "prior_structure": STRUCTURES,
@@ -365,6 +393,11 @@ class LearnConfig(Settings):
         "bound": BOUNDS,
         "precision": PRECISIONS,
     }
+
+    def __post_init__(self) -> None:
+        named = OLDER_NAMES.get(self.objective, self.objective)
+        object.__setattr__(self, "objective", named)
+        super().__post_init__()
 
     @property
     def recipe(self) -> Recipe:
@@ -379,11 +412,15 @@ class LearnConfig(Settings):
             raise CallerError(
                 f"range memory: expected at least 0 and below 1, got {self.range_memory}"
             )
-        if self.bound != "none" and not RECIPES[self.objective].evidence:
+        needs = [f"bound {self.bound}"] if self.bound != "none" else []
+        needs += ["evidence elbo"] if self.evidence == "elbo" else []
+        if needs and not RECIPES[self.objective].evidence:
             raise CallerError(
-                f"bound {self.bound}: expected an objective with an evidence, such as laplace, got "
-                f"{self.objective!r}"
+                f"{needs[0]}: expected an objective with an evidence, such as evidence or fixed, "
+                f"got {self.objective!r}"
             )
+        if len(needs) > 1:
+            raise CallerError(f"{needs[0]}: expected the evidence laplace, got elbo")
         given = RECIPES[self.objective].ranges == "given"
         if given and not self.ranges:
             raise CallerError(
@@ -398,21 +435,24 @@ class LearnConfig(Settings):
         if self.objective == "augerino-original" and self.distribution != "independent":
             raise CallerError(
                 "objective augerino-original: expected the distribution independent, got "
-                f"{self.distribution!r}; use laplace or augerino"
+                f"{self.distribution!r}; use evidence or augerino"
             )
 
     def resolved(self, *, examples: int, on_gpu: bool) -> LearnSchedule:
         """The schedule of a run on so many examples; what was given stays."""
         self.check()
         recipe = RECIPES[self.objective]
-        epochs = self.epochs or default_epochs(on_gpu)
-        burn_in = _given(self.burn_in, min(10, epochs // 6))
+        by_elbo = self.evidence == "elbo"
+        sampled = by_elbo and self.elbo_solver == "sampled"
+        solved = by_elbo and not sampled
+        epochs = self.epochs or (ELBO_EPOCHS if solved else default_epochs(on_gpu))
+        burn_in = _given(self.burn_in, 0 if by_elbo else min(10, epochs // 6))
         # The paper's batch of 1000, less for small sets: an epoch has twenty weight steps.
         batch_size = min(self.batch_size or max(32, min(1000, examples // 20)), examples)
         by_bound = self.bound != "none"
         steps = math.ceil(examples / batch_size)
         travel, least_rate = TRAVEL, 0.05
-        if recipe.ranges == "loss":  # a step on the ranges with every weight step
+        if recipe.ranges == "loss" or sampled:  # a step on the ranges with every weight step
             updates, least_rate = epochs * steps, 0.005
         elif by_bound:
             updates = (epochs - burn_in) * steps // self.bound_every
@@ -422,7 +462,8 @@ class LearnConfig(Settings):
         range_rate = self.range_rate or min(0.25, max(least_rate, travel / max(1, updates)))
         bound_fits = _given(self.bound_fits, BOUND_FITS if by_bound else 0)
         # A GPU affords the paper's samples; a CPU gets fewer, and fewer epochs.
-        samples = self.samples or recipe.samples or (31 if on_gpu else 16)
+        affordable = ELBO_SAMPLES if by_elbo else 31 if on_gpu else 16
+        samples = self.samples or recipe.samples or affordable
         filled = self._filled(
             LearnSchedule,
             samples=samples,
@@ -452,7 +493,10 @@ class LearnConfig(Settings):
             batch_size=batch_size,
             curvature_batch=min(filled.curvature_batch, examples),
             bound_batch=min(filled.bound_batch, examples),
-            search=self.search and self.objective == "laplace" and self.start is None,
+            search=self.search
+            and recipe.ranges == "evidence"
+            and self.start is None
+            and not by_elbo,
             search_examples=min(filled.search_examples, examples),
         )
 
@@ -489,12 +533,14 @@ def too_short(schedule: LearnSchedule, examples: int = 0) -> bool:
     an epoch is taken to have one weight step.
     """
     updates = max(0, schedule.epochs - schedule.burn_in)
-    if schedule.bound == "none":
+    sampled = schedule.evidence == "elbo" and schedule.elbo_solver == "sampled"
+    if schedule.bound == "none" and not sampled:
         updates //= schedule.update_every
     else:
         steps = max(1, math.ceil(examples / schedule.batch_size))
-        updates = updates * steps // schedule.bound_every
-    return schedule.objective == "laplace" and schedule.range_rate * updates < TRAVEL * (1 - 1e-9)
+        updates = updates * steps // (1 if sampled else schedule.bound_every)
+    learns = schedule.recipe.ranges == "evidence"
+    return learns and schedule.range_rate * updates < TRAVEL * (1 - 1e-9)
 
 
 def default_epochs(on_gpu: bool) -> int:
@@ -523,51 +569,3 @@ def stream(
     generator = torch.Generator(device=device)
     generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     return generator
-
-
-KINDS: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "bool": (bool,),
-    "float": (float,),
-    "Mapping": (dict,),
-}
-"""What a field's annotation begins with, and what its value must be; all others are words."""
-
-
-def settings_from(texts: Iterable[str]) -> dict[str, Any]:
-    """Values by field of `LearnConfig`; a field written twice has its last value.
-
-    >>> settings_from(["augerino_weight=1", "curvature=kfac-ef"])
-    {'augerino_weight': 1.0, 'curvature': 'kfac-ef'}
-
-    Raises CallerError for an unknown field and a value of another kind. Whether the value makes
-    sense is for `LearnConfig.check` to say.
-    """
-    annotations = {field.name: str(field.type) for field in fields(LearnConfig)}
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, separator, written = text.partition("=")
-        if not separator:
-            raise CallerError(f"setting: expected FIELD=VALUE, got {text!r}")
-        annotation = annotations[check_choice(name, annotations, what="setting")]
-        kinds = next((KINDS[key] for key in KINDS if annotation.startswith(key)), (str,))
-        value: Any = written if kinds == (str,) else _read(written)
-        if kinds == (float,) and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kinds) or isinstance(value, bool) != (kinds == (bool,)):
-            wanted = {
-                int: "a whole number",
-                bool: "true or false",
-                float: "a number",
-                dict: "a JSON object",
-            }[kinds[0]]
-            raise CallerError(f"setting {name}: expected {wanted}, got {written!r}")
-        found[name] = value
-    return found
-
-
-def _read(written: str) -> Any:
-    try:
-        return json.loads(written)
-    except ValueError:
-        return written

@@ -5,7 +5,8 @@ epoch, come hyper steps on precisions, noise and ranges (`hyper_steps`); scores 
 they are due. Which prior, weight steps and hyper steps a run has follows from the type of its
 schedule (`PARTS`):
 
-    LearnSchedule   ranges of an augmentation, by the evidence or a bound of it; with `augerino`
+    LearnSchedule   ranges of an augmentation, by the evidence or a bound of it (`elbo_steps` where
+                    the evidence is one); with `augerino`
                     they follow the training loss with a reward for width,  CE − w‖η‖₂  and a fixed
                     weight decay; with `fixed` and `none` only precisions are learned (`settings`)
     RelaxSchedule   the precision of every pathway of a relaxed network (`layers.training`)
@@ -31,6 +32,7 @@ from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.bound import BoundSteps
+from isotropy.evidence.elbo_steps import ElboSteps, head_evidence, head_steps
 from isotropy.evidence.hyper_steps import EvidenceSteps, HyperSteps
 from isotropy.evidence.laplace import (
     Batch,
@@ -127,12 +129,9 @@ class Trainer(Generic[AnySchedule]):
         self.inputs, self.targets = inputs, targets
         self.device = inputs.device
         self._check_outputs()
-        kind = kind_named(config.curvature)
-        curvature = make_curvature(self.network, kind, config.fallback, inputs[:2])
-        parts = PARTS[type(config)]
-        names = curvature.parameter_names
-        self.prior = parts.prior(config, self.network, names, inputs).to(self.device)
-        self.evidence = LaplaceEvidence(self.network, likelihood, self.prior, curvature)
+        parts = ELBO if config.evidence == "elbo" else PARTS[type(config)]
+        self.evidence = parts.evidence(self)
+        self.prior = self.evidence.prior
         self.ranges = model.augmentation.learnable()
         for parameter in self.ranges:
             parameter.requires_grad_(self.recipe.learns)
@@ -174,7 +173,7 @@ class Trainer(Generic[AnySchedule]):
             "augmentation": self.model.augmentation,
             "prior": self.prior,
             "likelihood": self.likelihood,
-        }
+        } | ({"posterior": self.evidence.posterior} if self.evidence.kind == "elbo" else {})
 
     def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {}, self.hyper.state()
@@ -207,10 +206,8 @@ class Trainer(Generic[AnySchedule]):
             scores,
             own,
             epoch=self.epoch,
-            train_loss=loss,
-            train_accuracy=accuracy,
             seconds=self.seconds,
-            **found,
+            **{"train_loss": loss, "train_accuracy": accuracy, **found},
         )
 
     def check_finite(self, value: float, what: str) -> None:
@@ -269,6 +266,7 @@ class Trainer(Generic[AnySchedule]):
             samples=self.model.samples,
             prior_structure=self.prior.structure,
             noise_seed=f"{self.config.seed}/{purpose}/{self.epoch}",
+            kind=self.evidence.kind,
         )
 
     # -- scoring ---------------------------------------------------------------------------
@@ -300,15 +298,28 @@ class Trainer(Generic[AnySchedule]):
 class Parts:
     """What differs between the runs of two verbs.
 
-    prior:        of a schedule, a network, the names of the parameters that have one, and inputs
+    evidence:     of a trainer that has its model, with a prior
     weight_steps: of a trainer that has its prior; hyper_steps: of one that has both
     record:       an epoch in the fields that the verb records
     """
 
-    prior: Callable[..., GaussianPrior]
+    evidence: Callable[[Any], Any]
     weight_steps: Callable[[Any], WeightSteps]
     hyper_steps: Callable[[Any], HyperSteps]
     record: Callable[..., Any]
+
+
+def _laplace(prior: Callable[..., GaussianPrior]) -> Callable[[Any], LaplaceEvidence]:
+    """prior: of a schedule, a network, the names of the parameters that have one, and inputs"""
+
+    def evidence(trainer: Trainer[Any]) -> LaplaceEvidence:
+        config, network, inputs = trainer.config, trainer.network, trainer.inputs
+        kind = kind_named(config.curvature)
+        curvature = make_curvature(network, kind, config.fallback, inputs[:2])
+        own = prior(config, network, curvature.parameter_names, inputs).to(trainer.device)
+        return LaplaceEvidence(network, trainer.likelihood, own, curvature)
+
+    return evidence
 
 
 def _learn_prior(
@@ -330,7 +341,9 @@ def _learn_steps(trainer: Trainer[LearnSchedule]) -> HyperSteps:
 
 
 PARTS: dict[type[Schedule], Parts] = {
-    LearnSchedule: Parts(_learn_prior, OrbitSteps, _learn_steps, EpochRecord.of),
-    RelaxSchedule: Parts(pathway_prior, ProximalSteps, PathwaySteps, LayerEpoch.of),
+    LearnSchedule: Parts(_laplace(_learn_prior), OrbitSteps, _learn_steps, EpochRecord.of),
+    RelaxSchedule: Parts(_laplace(pathway_prior), ProximalSteps, PathwaySteps, LayerEpoch.of),
 }
 """By the type of a run's schedule."""
+ELBO = Parts(head_evidence, head_steps, ElboSteps, EpochRecord.of)
+"""Of a `LearnSchedule` with the evidence elbo."""

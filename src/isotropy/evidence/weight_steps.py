@@ -176,7 +176,7 @@ def augmentation_for(
             name = other.name if isinstance(other, FiniteAction) else type(other).__name__
             raise CallerError(
                 f"objective augerino-original: expected Actions with ranges, got {name!r}; for "
-                "finite groups use laplace or augerino"
+                "finite groups use evidence or augerino"
             )
         return SoftplusRanges(
             compose(*continuous), start=config.start, caps=config.caps, dtype=dtype
@@ -225,6 +225,8 @@ class WeightSteps:
     """The stream that draws come from."""
     warm_up = 1
     """Weight steps over which the rate grows to its start."""
+    trains = True
+    """Whether an epoch has weight steps."""
 
     def __init__(self, trainer: Trainer[Any], optimiser: Any) -> None:
         config: Schedule = trainer.config
@@ -352,7 +354,7 @@ class OrbitSteps(WeightSteps):
         config = trainer.config
         self.model, self.prior, self.recipe = trainer.model, trainer.prior, trainer.recipe
         optimiser = adam(
-            [p for p in trainer.network.parameters() if p.requires_grad],
+            self.trained(trainer),
             rate=config.weight_rate,
             decay=0.0 if self.recipe.evidence else config.augerino_decay,
         )
@@ -365,6 +367,10 @@ class OrbitSteps(WeightSteps):
         self.ranges = trainer.optimisers.get("ranges") if follows_loss else None
         if self.ranges is not None:
             self._captured = None
+
+    def trained(self, trainer: Trainer[LearnSchedule]) -> list[nn.Parameter]:
+        """What the steps change, the ranges apart."""
+        return [p for p in trainer.network.parameters() if p.requires_grad]
 
     def draw(self, examples: int, generator: torch.Generator) -> Tensor:
         return self.model.noise(examples, generator=generator)

@@ -41,6 +41,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from isotropy.report.page import Cell, Table, number
 from isotropy.report.record import Learned, Searched, Symmetry, Trial, Verdict, number_of, read
 from isotropy.report.wording import (
     MISSING,
@@ -72,6 +73,8 @@ EVIDENCE_NATS = 3.0
 """Nats, over all examples of the search, by which L or the evidence must differ: log 20."""
 LEARNED_NATS = math.log(20)
 """Nats by which the evidence of a trained network that predicts exceeds that of a constant."""
+
+_SHARES = {0.0: "none", 0.5: "½", 1.0: "1, learned", 2.0: "2"}
 
 
 # --- one symmetry -------------------------------------------------------------------------------
@@ -425,6 +428,36 @@ def disagreement(own: Searched) -> tuple[Trial, Trial] | None:
         and trial.log_predictive < learned.log_predictive - EVIDENCE_NATS
     ]
     return (learned, max(better, key=lambda t: t.test_log_likelihood)) if better else None
+
+
+def held_out_table(learned: Learned) -> Table | None:
+    """The search beside held-out data, up to four rows for each symmetry that was taken.
+
+    Rows that held-out data prefer against L are marked.
+    """
+    rows: list[list[Cell]] = []
+    marked: dict[int, str] = {}
+    for name, own in learned.search.symmetries.items():
+        trials, pair = held_out_trials(own), disagreement(own)
+        for place, trial in enumerate(trials):
+            if pair is not None and trial is pair[1]:
+                marked[len(rows)] = "large"
+            share = trial.amount / own.amount
+            times = next((t for s, t in _SHARES.items() if abs(share - s) < 1e-6), "the largest")
+            head = [] if place else [Cell(title_of(name), head=True, rows=len(trials))]
+            rows.append(
+                [
+                    *head,
+                    Cell(times),
+                    number(signed_amount(trial.amount, learned.units.get(name, ""))),
+                    number(number_text(trial.log_predictive, 1)),
+                    number(number_text(trial.log_evidence, 1)),
+                    number(number_text(trial.test_log_likelihood, 3)),
+                ]
+            )
+    titles = ("Transformation", "Times", "Amount", "Log predictive density, nats",
+              "Log evidence, nats", "Held-out log density per example")  # fmt: skip
+    return Table(titles, rows, marked, "dense") if rows else None
 
 
 def wrong_evidence(own: Searched) -> tuple[Trial, Trial] | None:

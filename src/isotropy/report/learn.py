@@ -13,6 +13,8 @@ What the pictures are made of is kept in samples.npz of a run folder, each where
     flows        (samples, 2, rows, columns, 2)   [:, 0] where points start, [:, 1] where their
                  content moves to; (x right, y down) in pixels from the upper left corner
     image_shape  (height, width) in pixels
+    filters      (1 or 2, filters, elements, channels, height, width)   the feature bank, before
+                 the run where it is known, and after it
 """
 
 from __future__ import annotations
@@ -44,14 +46,13 @@ from isotropy.report.figures import (
 from isotropy.report.findings import (
     FOUND_WORDS,
     NOT_LEARNED,
-    disagreement,
     finding_sentences,
+    held_out_table,
     held_out_trials,
     null_words,
     word_of,
 )
 from isotropy.report.page import (
-    Cell,
     KeyNumber,
     SettingsGroup,
     Table,
@@ -92,7 +93,6 @@ _FALLBACK_WORDS = {
     "diagonal": "their curvature is a diagonal",
     "fixed": "their weights count as fixed: the evidence does not price them",
 }
-_SHARES = {0.0: "none", 0.5: "½", 1.0: "1, learned", 2.0: "2"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class LearnRecord:
     config:   nested JSON settings (data, network, schedule, …), without the truth
     history:  one JSON object per epoch
     truth:    true half-width by symmetry name, in its unit; empty when unknown
-    examples, flows, image_shape: as in the module's docstring; None when not kept
+    examples, flows, image_shape, filters: as in the module's docstring; None when not kept
 
     Raises CallerError where an array has the wrong axes.
     """
@@ -115,6 +115,7 @@ class LearnRecord:
     examples: np.ndarray | None = None
     flows: np.ndarray | None = None
     image_shape: tuple[int, int] | None = None
+    filters: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         _check_samples(self.examples, self.flows)
@@ -136,6 +137,7 @@ def save_samples(
     examples: np.ndarray | None = None,
     flows: np.ndarray | None = None,
     image_shape: tuple[int, int] | None = None,
+    filters: np.ndarray | None = None,
 ) -> Path:
     """Write `samples.npz` into a run folder and return its path; what is None is left out."""
     _check_samples(examples, flows)
@@ -143,6 +145,7 @@ def save_samples(
         "examples": (examples, np.float32),
         "flows": (flows, np.float32),
         "image_shape": (image_shape, np.int64),
+        "filters": (filters, np.float32),
     }
     arrays = {
         name: np.asarray(value, dtype=dtype)
@@ -187,6 +190,9 @@ def learn_page(record: LearnRecord) -> str:
         objective=learned.objective,
         learned=learned.objective not in NOT_LEARNED,
         has_evidence=math.isfinite(learned.log_evidence),
+        evidence_name=learned.evidence_name,
+        bound=bound_table(learned),
+        banks=bank_pictures(record),
         curvature=learned.curvature,
         evidence_words=evidence_words(learned),
         copies=known_text(learned.samples, "{} "),
@@ -236,7 +242,12 @@ def key_numbers(learned: Learned) -> list[KeyNumber]:
         evidence_note += f"; {null_words(learned)} {number_text(learned.null_log_evidence, 1)}"
     return [
         KeyNumber("Test accuracy", percent_text(accuracy), accuracy_note),
-        evidence_number(learned.log_evidence_per_example, learned.log_evidence, evidence_note),
+        evidence_number(
+            learned.log_evidence_per_example,
+            learned.log_evidence,
+            evidence_note,
+            learned.evidence_name,
+        ),
         KeyNumber(
             "Copies averaged",
             number_text(learned.samples, 0),
@@ -420,36 +431,6 @@ def search_drawings(record: LearnRecord) -> list[Drawing]:
     return drawings
 
 
-def held_out_table(learned: Learned) -> Table | None:
-    """The search beside held-out data, up to four rows for each symmetry that was taken.
-
-    Rows that held-out data prefer against L are marked.
-    """
-    rows: list[list[Cell]] = []
-    marked: dict[int, str] = {}
-    for name, own in learned.search.symmetries.items():
-        trials, pair = held_out_trials(own), disagreement(own)
-        for place, trial in enumerate(trials):
-            if pair is not None and trial is pair[1]:
-                marked[len(rows)] = "large"
-            share = trial.amount / own.amount
-            times = next((t for s, t in _SHARES.items() if abs(share - s) < 1e-6), "the largest")
-            head = [] if place else [Cell(title_of(name), head=True, rows=len(trials))]
-            rows.append(
-                [
-                    *head,
-                    Cell(times),
-                    number(signed_amount(trial.amount, learned.units.get(name, ""))),
-                    number(number_text(trial.log_predictive, 1)),
-                    number(number_text(trial.log_evidence, 1)),
-                    number(number_text(trial.test_log_likelihood, 3)),
-                ]
-            )
-    titles = ("Transformation", "Times", "Amount", "Log predictive density, nats",
-              "Log evidence, nats", "Held-out log density per example")  # fmt: skip
-    return Table(titles, rows, marked, "dense") if rows else None
-
-
 # --- the course of the run, and what it came to -------------------------------------------------
 
 
@@ -499,7 +480,7 @@ def curve_panels(record: LearnRecord) -> list[CurvePanel]:
     evidences = [row.log_evidence_per_example for row in rows]
     fits = [row.log_likelihood * (1 / examples) for row in rows]
     first = CurvePanel(
-        "Log evidence per example",
+        f"Log {record.learned.evidence_name} per example",
         "nats; with the log likelihood it trades against",
         [Curve(epochs, evidences, "evidence"), Curve(epochs, fits, "likelihood", main=False)],
     )
@@ -515,6 +496,39 @@ def example_pictures(record: LearnRecord) -> list[list[str]]:
         return []
     shown = record.examples[:EXAMPLE_ROWS, : 1 + EXAMPLE_COPIES]
     return [[picture_uri(image) for image in row] for row in shown]
+
+
+def bank_pictures(record: LearnRecord) -> dict[str, list[list[str]]]:
+    """Picture URIs of filters under elements, one row a filter, before and after the run."""
+    if record.filters is None:
+        return {}
+    largest = np.abs(record.filters).max(axis=(2, 3, 4, 5), keepdims=True)
+    shown = 0.5 + record.filters / (2 * np.maximum(largest, 1e-12))  # zero is grey
+    stages = ("Before", "After")[-len(shown) :]
+    rows = [[[picture_uri(image) for image in row] for row in stage] for stage in shown]
+    return dict(zip(stages, rows, strict=True))
+
+
+def bound_table(learned: Learned) -> Table | None:
+    """The evidence bound and its parts; None for other evidences."""
+    if learned.evidence_name == "evidence":
+        return None
+    parts = {
+        "Log evidence bound": learned.log_evidence_per_example,
+        "Expected log likelihood": learned.elbo.get("expected_log_likelihood", math.nan),
+        "KL divergence from the prior": learned.elbo.get("kl", math.nan),
+    }
+    rows = [
+        [named(name, "nats per example"), number(number_text(v, 3))] for name, v in parts.items()
+    ]
+    variance = learned.elbo.get("prior_variance", math.nan)
+    rows.append(
+        [
+            named("Prior variance α", "of each weight of the last layer"),
+            number(number_text(variance, 2)),
+        ]
+    )
+    return Table(("Part", "Value"), rows, style="short")
 
 
 def calibration_table(learned: Learned) -> Table | None:

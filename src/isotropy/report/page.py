@@ -44,11 +44,13 @@ def time_number(record: Head, before: str = "") -> KeyNumber:
     return KeyNumber("Time", duration_text(record.seconds), note)
 
 
-def evidence_number(per_example: float, total: float, note: str) -> KeyNumber:
+def evidence_number(
+    per_example: float, total: float, note: str, name: str = "evidence"
+) -> KeyNumber:
     """The log evidence in nats; note: what is said of it, with {} for the total."""
     shown = number_text(total, 1)
     note = "not computed" if shown == MISSING else note.format(shown)
-    return KeyNumber("Log evidence per example", number_text(per_example, 3), note)
+    return KeyNumber(f"Log {name} per example", number_text(per_example, 3), note)
 
 
 @dataclass(frozen=True)

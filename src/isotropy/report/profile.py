@@ -202,4 +202,6 @@ def _generator(profiled: Profiled) -> str:
 
 
 def _curvature(profile: CurvatureProfile) -> str:
+    if profile.curvature == "elbo":
+        return "the evidence bound"
     return profile.curvature or "unnamed curvature"

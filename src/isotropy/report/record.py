@@ -235,7 +235,13 @@ class Learned(Head):
     screening: Screening
     fallback: dict[str, str]
     evidence: dict[str, str]
+    elbo: dict[str, float]
     settled: bool = True
+
+    @property
+    def evidence_name(self) -> str:
+        """What the evidence is called: its logarithm, or a lower bound of that."""
+        return "evidence bound" if self.evidence.get("kind") == "elbo" else "evidence"
 
     @property
     def units(self) -> dict[str, str]:

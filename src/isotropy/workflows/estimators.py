@@ -60,7 +60,7 @@ class InvariantEstimator(BaseEstimator):
     model      a network's name as on the command line (`mlp:200`, `nets.py:make`), an nn.Module, of
                which a copy is trained, or a function (shape, outputs) → nn.Module
     actions    what may be a symmetry; the affine group of images by default
-    objective  laplace | augerino | fixed | none, as for `learn`; stands above the config's
+    objective  evidence | augerino | fixed | none, as for `learn`; stands above the config's
     config     further settings of the run
     epochs, samples   stand above the config's where they are given
     device     where to run; by default where the model is
@@ -82,7 +82,7 @@ class InvariantEstimator(BaseEstimator):
         self,
         model: Model = "mlp:200",
         actions: Actions | None = None,
-        objective: Objective = "laplace",
+        objective: Objective = "evidence",
         config: LearnConfig | None = None,
         epochs: int | None = None,
         samples: int | None = None,

@@ -81,7 +81,8 @@ def screen(
     plain network (30 by default).
     """
     settings = config or LearnConfig()
-    settings = replace(settings, objective="none", epochs=settings.epochs or EPOCHS, start=None)
+    epochs = settings.epochs or EPOCHS
+    settings = replace(settings, objective="none", evidence="laplace", epochs=epochs, start=None)
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, network=network
     ).acting(actions)
@@ -172,13 +173,16 @@ def profile(
     """Profile the log evidence over the amount of `generator`, the other generators at zero.
 
     amounts     half-widths (or probabilities) in reported units; nine up to the period by default
-    curvatures  kinds by name; each has its own refits, since precisions follow its evidence
+    curvatures  kinds by name, where the config's evidence is laplace; each has its own refits,
+                since precisions follow its evidence
     progress    told after every refit: curvature, amount, what was measured
     Other arguments as for `learn`. A kind that cannot be computed for this network is recorded
     with its error, and the others go on; if none can, the first error is raised.
     """
     settings = replace(config or LearnConfig(), objective="fixed", ranges={generator: 1.0})
+    by_elbo = settings.evidence == "elbo"  # which has no curvature
     kinds = list(dict.fromkeys(kind_named(name).name for name in curvatures))
+    kinds = ["elbo"] if by_elbo else kinds
     if not kinds:
         raise CallerError("curvatures: expected one or more kinds, got none")
     begun, actions = begin(
@@ -191,7 +195,8 @@ def profile(
         try:
             rows = []
             for amount in chosen:
-                own = replace(settings, curvature=kind, ranges={generator: amount})
+                own = replace(settings, ranges={generator: amount})
+                own = own if by_elbo else replace(own, curvature=kind)
                 rows.append(_refit(begun, actions, own))
                 if progress is not None:
                     progress(kind, amount, rows[-1])

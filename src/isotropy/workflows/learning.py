@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
+from isotropy.evidence.elbo import ElboEvidence, HeadPredictive
 from isotropy.evidence.predictive import METHODS, Predictive, calibration
 from isotropy.evidence.search.selection import candidates_of
 from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective, stream
@@ -38,6 +39,7 @@ from isotropy.networks.averaging.augmentations import (
 )
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.networks.folding import filter_bank
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
     AUGMENTATION,
@@ -81,11 +83,14 @@ class LearnProgress:
 @dataclass(frozen=True)
 class Illustration:
     """examples (images, 1 + copies, channels, height, width) in [0, 1], the original first;
-    flows (samples, 2, rows, columns, 2): where content is and where it goes, in pixels (x, y)."""
+    flows (samples, 2, rows, columns, 2): where content is and where it goes, in pixels (x, y);
+    filters (stages, filters, elements, channels, height, width): the feature bank, before and after
+    a run by the evidence bound."""
 
     examples: numpy.ndarray | None
     flows: numpy.ndarray | None
     image_shape: tuple[int, int] | None
+    filters: numpy.ndarray | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,9 +117,7 @@ class LearnResult(Result):
                 config=self.config,
                 history=self.history,
                 truth=self.config.get("truth", {}),
-                examples=self.illustration.examples,
-                flows=self.illustration.flows,
-                image_shape=self.illustration.image_shape,
+                **vars(self.illustration),
             )
         )
 
@@ -125,29 +128,28 @@ class LearnResult(Result):
         write_json(
             path / AUGMENTATION, {"schema": 1, **law, "symmetries": self.record["symmetries"]}
         )
-        shown = self.illustration
         try:
             with tempfile.TemporaryDirectory(dir=path, prefix=".samples-") as beside:
-                made = save_samples(
-                    Path(beside),
-                    examples=shown.examples,
-                    flows=shown.flows,
-                    image_shape=shown.image_shape,
-                )
+                made = save_samples(Path(beside), **vars(self.illustration))
                 os.replace(made, path / made.name)
         except OSError as error:
             raise unwritable(path / SAMPLES_FILE, error) from error
 
     def predictive(self) -> Predictive:
-        """Predictions with their uncertainty: the linearised posterior of the trained network."""
+        """Predictions with their uncertainty: the linearised posterior of the trained network.
+
+        With the evidence elbo that of its last layer, which needs no linearisation.
+        """
         if self.log_evidence is None:
             raise CallerError(
                 "predictive: expected an objective with a prior, got "
-                f"{self.trainer.config.objective}, which has none; train with laplace, fixed or "
+                f"{self.trainer.config.objective}, which has none; train with evidence, fixed or "
                 "none"
             )
         evidence = self.trainer.evidence
-        return Predictive(evidence, evidence.fit(self.trainer.orbit_batches("final")), self.model)
+        fit = evidence.fit(self.trainer.orbit_batches("final"))
+        kind = HeadPredictive if isinstance(evidence, ElboEvidence) else Predictive
+        return kind(evidence, fit, self.model)
 
 
 def learn(
@@ -177,7 +179,7 @@ def learn(
     test       the same, only scored; paths and Splits bring their own (or 20 % are held out of a
                path's data), tensors given alone are all used for training
     actions    what may be a symmetry; the affine group's six generators of the paper by default
-    objective  laplace (the default) or a baseline (`OBJECTIVES`); overrides the config's
+    objective  evidence (the default) or a baseline (`OBJECTIVES`); overrides the config's
     device     where to run; by default where the model is
     folder     a run folder to write and, with `resume`, to continue; one that holds a run is
                not overwritten
@@ -224,6 +226,7 @@ def learn(
         started(trainer.config, trainer.epoch)
     # A whole period is trained a second time, by half, to see whether all of it is needed.
     run.tell_estimate(remark, runs=2 if found is not None and halved(found) else 1)
+    banks = _bank(trainer) if trainer.epoch == 0 else []
     began, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)
     run.save()  # before the verdicts, so that they can be interrupted
@@ -235,6 +238,10 @@ def learn(
         remark,
     )
     result = _outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
+    banks += _bank(run.trainer)
+    if banks:
+        shown = replace(result.illustration, filters=numpy.stack(banks))
+        result = replace(result, illustration=shown)
     searched = 0.0 if run.search is None else float(run.search["seconds"])
     result.record["seconds"] = searched + seconds_before + time.monotonic() - began
     return result.kept_in(run.folder)
@@ -306,6 +313,7 @@ def _result(
     symmetries = trainer.model.symmetries()
     count = len(split.train)
     settings = trainer.config
+    learns = settings.recipe.ranges == "evidence"
     floors = {each.name: each.floor for each in candidates_of(trainer.model.augmentation)}
     record = {
         **record_head(
@@ -323,7 +331,7 @@ def _result(
         "test_samples": settings.test_samples,
         "test_seed": COPIES_SEED,
         "epochs": settings.epochs,
-        "settled": is_settled(history, floors) if settings.objective == "laplace" else True,
+        "settled": is_settled(history, floors) if learns else True,
         "train_examples": count,
         "test_examples": None if split.test is None else len(split.test),
         "distribution": settings.distribution,
@@ -338,6 +346,7 @@ def _result(
         "weight_steps": trainer.weight_steps.network_pass.described(),
         "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
         "evidence": None if evidence is None else evidence.as_dict(),
+        "elbo": trainer.evidence.parts() if settings.evidence == "elbo" else None,
         "log_evidence": log_evidence,
         "null_log_evidence": trainer.likelihood.constant_log_likelihood(trainer.targets),
         "log_evidence_per_example": None if log_evidence is None else log_evidence / count,
@@ -414,6 +423,15 @@ def illustrate(augmentation: Augmentation, inputs: Tensor, seed: int) -> Illustr
     if isinstance(augmentation.action, AffineAction):
         flows = _flows(augmentation, augmentation.action, height, width, generator)
     return Illustration(examples.float().cpu().numpy(), flows, (height, width))
+
+
+def _bank(trainer: Trainer) -> list[numpy.ndarray]:
+    """The feature bank of a run by the evidence bound, as it is now; none if it has no pictures."""
+    shape = trainer.inputs.shape[1:]
+    if trainer.config.evidence != "elbo" or len(shape) != 3 or shape[0] not in (1, 3):
+        return []
+    found = filter_bank(trainer.model, shape)
+    return [] if found is None else [found.float().cpu().numpy()]
 
 
 def _flows(

@@ -23,6 +23,7 @@ from isotropy.checks import CallerError
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import read
+from isotropy.evidence.elbo import head_of
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch
 from isotropy.evidence.settings import LearnConfig, LearnSchedule
@@ -51,6 +52,10 @@ from isotropy.symmetry.actions.images import AffineAction, affine
 
 Actions = Action | FiniteAction | Sequence[Action | FiniteAction]
 """What may be a symmetry: one Action or several, continuous or finite."""
+
+
+FEW_SOLVES = 4
+"""Epochs after which prior and posterior of a last layer no longer change."""
 
 
 def border_of(actions: Actions) -> dict[str, Any]:
@@ -109,10 +114,25 @@ class Beginning:
     def resolved(self, settings: LearnConfig) -> LearnSchedule:
         """The settings with nothing left open: sizes fit the data and the memory of the place."""
         train, place = self.split.train, self.place
+        if settings.evidence == "elbo" and settings.epochs is None:
+            settings = self._solved_at_once(settings)
         found = settings.resolved(examples=len(train), on_gpu=place.type == "cuda")
         if settings.curvature_batch is None:
             found = fit_curvature_batch(found, self.model, train.inputs[:1], place)
         return found
+
+    def _solved_at_once(self, settings: LearnConfig) -> LearnConfig:
+        """Few epochs where each is a solve for the same ranges and the same features."""
+        if settings.elbo_solver == "sampled" or settings.recipe.learns:
+            return settings
+        example, _ = tensors_for(self.model, self.split.train.subset(1, 0), device_of(self.model))
+        try:
+            head = head_of(self.model, example)
+        except RuntimeError:  # a network that does not fit the data is named where it is trained
+            return settings
+        trained = [n for n, p in self.model.named_parameters() if p.requires_grad]
+        fixed = all(name.rpartition(".")[0] == head for name in trained)
+        return replace(settings, epochs=FEW_SOLVES) if fixed else settings
 
     def config(self, settings: LearnConfig, describe: Mapping[str, Any] | None) -> dict[str, Any]:
         """What config.json holds of a run that keeps no checkpoint."""
@@ -324,7 +344,7 @@ def prepare_run(
     """A run that keeps nothing yet; arguments as in `isotropy.learn`."""
     model, split, place = begun.model, begun.split, begun.place
     settings.check()
-    if settings.recipe.evidence:
+    if settings.recipe.evidence and settings.evidence == "laplace":
         check_factor_memory(model, settings.curvature, place)
     resolved = begun.resolved(settings)
     trainer = make_trainer(model, split.train, actions, resolved, place)

@@ -4,9 +4,12 @@
     cnn      a LeNet: three convolutions, two linear layers, tanh   60,170 parameters
     resnet   Fixup ResNet of depth 8, widths 16, 32, 64             74,827 parameters on 32×32×3
     circular convolutions that go round the borders, so that translations are built in
+    rff      1024 fixed random features √(2/D) cos(Wx + b), then one linear layer
+    relu     one hidden ReLU layer of 1024, Xavier
     clouds   counts points in places, then one hidden layer
 
-The first three are those of Immer et al. 2022, without normalisation layers. `image_networks` has
+The first three are those of Immer et al. 2022, without normalisation layers; `rff` and `relu` are
+those of van der Ouderaa & van der Wilk 2021 (Learning invariant weights). `image_networks` has
 `compact`, `convnet`, `convnet-blur`, `vit` and `mixer`. Each factory takes the shape of one input
 and the number of outputs, so that a run folder can rebuild its network from a name and arguments.
 
@@ -69,6 +72,64 @@ def mlp(shape: Sequence[int], outputs: int, *, hidden: int = 1000) -> nn.Module:
         nn.Tanh(),
         nn.Linear(hidden, outputs),
     )
+
+
+class Cosine(nn.Module):
+    """√(2/D) cos(x) of D features."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.scale = math.sqrt(2 / features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * inputs.cos()
+
+
+class RandomFeatures(nn.Module):
+    """√(2/D) cos(Wx + b) of (batch, …, inputs), with W ~ N(0, σ²) and b ~ U[0, 2π) drawn once.
+
+    Products of features tend to exp(−σ²‖x − x′‖²/2) as their number D grows (Rahimi & Recht 2007).
+    W and b are buffers, which are saved but not trained, drawn by torch's default generator.
+
+    deviation: σ; 0.3 suits pictures of 28×28 pixels in [0, 1]
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, inputs: int, features: int, *, deviation: float = 0.3) -> None:
+        super().__init__()
+        check_at_least(features, 1, what="width of the random features")
+        if not 0 < deviation < math.inf:
+            raise CallerError(
+                f"deviation of the random features: expected above 0, got {deviation:g}; 0.3 suits "
+                "pictures in [0, 1]"
+            )
+        self.register_buffer("weight", deviation * torch.randn(features, inputs))
+        self.register_buffer("bias", 2 * math.pi * torch.rand(features))
+        self.activation = Cosine(features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.activation(functional.linear(inputs, self.weight, self.bias))
+        return features
+
+
+def rff(
+    shape: Sequence[int], outputs: int, *, width: int = 1024, deviation: float = 0.3
+) -> nn.Module:
+    """One linear layer on `width` random features of flattened inputs; only it is trained."""
+    features = RandomFeatures(math.prod(shape), width, deviation=deviation)
+    return nn.Sequential(nn.Flatten(), features, nn.Linear(width, outputs))
+
+
+def relu(shape: Sequence[int], outputs: int, *, width: int = 1024) -> nn.Module:
+    """One hidden ReLU layer on flattened inputs; Xavier weights, biases zero (Glorot 2010)."""
+    check_at_least(width, 1, what="width of the hidden layer")
+    layers = (nn.Linear(math.prod(shape), width), nn.Linear(width, outputs))
+    for layer in layers:
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1])
 
 
 def cnn(shape: Sequence[int], outputs: int) -> nn.Module:
@@ -315,6 +376,8 @@ def cloud_network(
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
+    "rff": rff,
+    "relu": relu,
     "cnn": cnn,
     "circular": circular,
     "resnet": resnet,

@@ -1,6 +1,7 @@
 """Networks named in words, so that a run folder can rebuild its own without pickle.
 
-    mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width)
+    mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width), and
+                         `rff:512:5` the deviation of random features too
     FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
                          factory(); the file's hash is kept and must not change
     timm:NAME            a model of the timm library (an optional extra), random weights
@@ -37,7 +38,8 @@ from isotropy.networks.zoo.image_networks import data_statistics
 from isotropy.symmetry.actions.catalogue import are_clouds
 
 _WIDTH_ARGUMENT = {"mlp": "hidden"} | dict.fromkeys(
-    ("circular", "compact", "resnet", "convnet", "convnet-blur", "vit", "mixer"), "width"
+    ("relu", "rff", "circular", "compact", "resnet", "convnet", "convnet-blur", "vit", "mixer"),
+    "width",
 )
 
 
@@ -69,7 +71,8 @@ class NetworkSpecification:
     def text(self) -> str:
         """How the user wrote it."""
         if self.kind == "backbone" and self.arguments:
-            return f"{self.name}:{next(iter(self.arguments.values()))}"
+            said = 2 if self.name == "rff" else 1
+            return ":".join([self.name, *map(str, [*self.arguments.values()][:said])])
         return f"timm:{self.name}" if self.kind == "timm" else self.name
 
     def build(self, shape: Sequence[int], outputs: int) -> nn.Module:
@@ -109,12 +112,19 @@ def parse_network(text: str) -> NetworkSpecification:
     if not rest:
         return NetworkSpecification("backbone", name)
     argument = _WIDTH_ARGUMENT.get(name)
-    if argument is None or not rest.isdecimal() or int(rest) < 1:
+    width, colon, deviation = rest.partition(":") if name == "rff" else (rest, "", "")
+    if argument is None or not width.isdecimal() or int(width) < 1:
         raise CallerError(
             f"model {text!r}: expected NAME:WIDTH with a whole width of at least 1, where NAME is "
             f"one of {', '.join(_WIDTH_ARGUMENT)}"
         )
-    return NetworkSpecification("backbone", name, {argument: int(rest)})
+    arguments: dict[str, Any] = {argument: int(width)}
+    if colon:
+        try:
+            arguments["deviation"] = float(deviation)
+        except ValueError as error:
+            raise CallerError(f"model {text!r}: expected rff:WIDTH:SIGMA, two numbers") from error
+    return NetworkSpecification("backbone", name, arguments)
 
 
 def specification_of(network: nn.Module) -> NetworkSpecification:
