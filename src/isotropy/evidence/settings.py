@@ -179,8 +179,6 @@ EVIDENCES: tuple[Evidence, ...] = ("laplace", "elbo")
 ElboSolver = Literal["newton", "sampled"]
 ELBO_SOLVERS: tuple[ElboSolver, ...] = ("newton", "sampled")
 
-ELBO_SAMPLES = 32
-"""Copies with the evidence elbo: the features' average over few has noise that looks like fit."""
 ELBO_EPOCHS = 30
 """Each has a solve and a step of the ranges."""
 
@@ -462,8 +460,7 @@ class LearnConfig(Settings):
         range_rate = self.range_rate or min(0.25, max(least_rate, travel / max(1, updates)))
         bound_fits = _given(self.bound_fits, BOUND_FITS if by_bound else 0)
         # A GPU affords the paper's samples; a CPU gets fewer, and fewer epochs.
-        affordable = ELBO_SAMPLES if by_elbo else 31 if on_gpu else 16
-        samples = self.samples or recipe.samples or affordable
+        samples = self.samples or recipe.samples or (31 if on_gpu else 16)
         filled = self._filled(
             LearnSchedule,
             samples=samples,
