@@ -303,7 +303,9 @@ class LearnConfig(Settings):
     update_every     epochs between hyper steps
     gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
-    range_memory     decay of the squared gradients in the ranges' Adam (β₂)
+    range_memory     decay of the squared gradients in the ranges' Adam (β₂); that of the gradients
+                     is the same, or 0.9 if less. Where the bound is solved its gradient is exact,
+                     and the memory short
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
     curvature        structure and Fisher, such as kfac-ggn, kfac-ef, diagonal-ggn (`kinds`)
     fallback         what becomes of a layer without a curvature rule: refuse, diagonal, fixed
@@ -471,10 +473,10 @@ class LearnConfig(Settings):
             precision="tf32" if on_gpu else "float32",
             compiled=on_gpu and pays(examples * samples * epochs),
             burn_in=burn_in,
-            gradient_batches=0 if on_gpu else 5,
+            gradient_batches=0 if on_gpu or by_elbo else 5,
             range_rate=range_rate,
             range_rate_end=range_rate / 10,
-            range_memory=0.99 if by_bound else 0.9,
+            range_memory=0.99 if by_bound else 0.5 if solved else 0.9,
             prior_rate=0.1 if by_bound else range_rate,
             prior_steps=20 if bound_fits else 1,
             # An eighth of a weight step's examples costs about as much as the step.
