@@ -40,8 +40,8 @@ NEAR = 0.01
 """Nats an example."""
 LEAST = 10.0
 """Times as fast."""
-LIMIT = 20.0
-RATES = (1e-3, 1e-2)
+LIMIT = 15.0
+RATES = (3e-3, 1e-2)
 PRIOR_PRECISION = 1 / 72
 EPOCHS = 10_000
 LOOKS = 5

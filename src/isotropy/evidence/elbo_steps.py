@@ -1,7 +1,8 @@
 """The steps of a run whose evidence is a bound over the last layer (`elbo`).
 
 With the solver `newton` every epoch ends with a solve, which sets the last layer to the posterior's
-mean and learns prior and noise, and then a step of the ranges along the gradient of the bound.
+mean and learns prior and noise, and then a step of the ranges along the gradient of the bound. The
+copies are the same in all epochs, so that the bound is one function of the ranges.
 Layers below, where they can be trained, have weight steps in between, each under one draw of the
 last layer; where they cannot, there are none.
 
@@ -160,14 +161,16 @@ class ElboSteps(EvidenceSteps):
         """Log likelihood (expected under q), bound and loss are those before the step."""
         evidence: ElboEvidence = trainer.evidence
         again = self.moves_ranges and trainer.epoch > 1
-        batches = trainer.orbit_batches("factors")
+        # The same copies in all epochs: q of others is no optimum for these, nor its gradient.
+        batches = trainer.orbit_batches("factors", of_epoch=0)
         fit = evidence.solve(batches, AGAIN if again else ITERATIONS)
         with torch.no_grad():
             log_likelihood = float(trainer.likelihood.log_likelihood(fit.statistic, fit.count))
             log_evidence = float(evidence.value(fit))
         trainer.check_finite(log_evidence, "evidence bound")
         if self.moves_ranges and super().due(trainer.epoch):
-            batches = trainer.orbit_batches("ranges", limit=self.gradient_limit, graph=True)
+            limit = self.gradient_limit
+            batches = trainer.orbit_batches("factors", limit=limit, graph=True, of_epoch=0)
             self._range_step(trainer, evidence.gradient(fit, batches, trainer.ranges))
         found: dict[str, Any] = {"log_likelihood": log_likelihood, "log_evidence": log_evidence}
         if not trainer.weight_steps.trains:

@@ -179,8 +179,6 @@ EVIDENCES: tuple[Evidence, ...] = ("laplace", "elbo")
 ElboSolver = Literal["newton", "sampled"]
 ELBO_SOLVERS: tuple[ElboSolver, ...] = ("newton", "sampled")
 
-ELBO_SAMPLES = 32
-"""Copies with the evidence elbo: the features' average over few has noise that looks like fit."""
 ELBO_EPOCHS = 30
 """Each has a solve and a step of the ranges."""
 
@@ -305,7 +303,9 @@ class LearnConfig(Settings):
     update_every     epochs between hyper steps
     gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
-    range_memory     decay of the squared gradients in the ranges' Adam (β₂)
+    range_memory     decay of the squared gradients in the ranges' Adam (β₂); that of the gradients
+                     is the same, or 0.9 if less. Where the bound is solved its gradient is exact,
+                     and the memory short
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
     curvature        structure and Fisher, such as kfac-ggn, kfac-ef, diagonal-ggn (`kinds`)
     fallback         what becomes of a layer without a curvature rule: refuse, diagonal, fixed
@@ -462,8 +462,7 @@ class LearnConfig(Settings):
         range_rate = self.range_rate or min(0.25, max(least_rate, travel / max(1, updates)))
         bound_fits = _given(self.bound_fits, BOUND_FITS if by_bound else 0)
         # A GPU affords the paper's samples; a CPU gets fewer, and fewer epochs.
-        affordable = ELBO_SAMPLES if by_elbo else 31 if on_gpu else 16
-        samples = self.samples or recipe.samples or affordable
+        samples = self.samples or recipe.samples or (31 if on_gpu else 16)
         filled = self._filled(
             LearnSchedule,
             samples=samples,
@@ -474,10 +473,10 @@ class LearnConfig(Settings):
             precision="tf32" if on_gpu else "float32",
             compiled=on_gpu and pays(examples * samples * epochs),
             burn_in=burn_in,
-            gradient_batches=0 if on_gpu else 5,
+            gradient_batches=0 if on_gpu or by_elbo else 5,
             range_rate=range_rate,
             range_rate_end=range_rate / 10,
-            range_memory=0.99 if by_bound else 0.9,
+            range_memory=0.99 if by_bound else 0.5 if solved else 0.9,
             prior_rate=0.1 if by_bound else range_rate,
             prior_steps=20 if bound_fits else 1,
             # An eighth of a weight step's examples costs about as much as the step.

@@ -228,19 +228,22 @@ class Trainer(Generic[AnySchedule]):
         graph: bool = False,
         order: str | None = None,
         labels: str | None = None,
+        of_epoch: int | None = None,
     ) -> Iterator[Batch]:
         """Batches for an evidence pass, in the epoch's own order and noise for this purpose.
 
         limit: at most so many examples, drawn at random (0: all data in order).
         graph: whether rows can be differentiated by the ranges
         order, labels: the streams of the order and of drawn labels, if not the purpose's own
+        of_epoch: whose order and noise, if not this epoch's
         """
+        epoch = self.epoch if of_epoch is None else of_epoch
         seed, chosen = self.config.seed, torch.arange(len(self.inputs))
         if limit:
-            generator = stream(seed, order or purpose + " order", self.epoch)
+            generator = stream(seed, order or purpose + " order", epoch)
             chosen = torch.randperm(len(self.inputs), generator=generator)[:limit]
-        noise_stream = stream(seed, purpose, self.epoch, self.device)
-        label_stream = stream(seed, labels or purpose + " labels", self.epoch, self.device)
+        noise_stream = stream(seed, purpose, epoch, self.device)
+        label_stream = stream(seed, labels or purpose + " labels", epoch, self.device)
         told = PassProgress(self.remark, f"evidence pass ({purpose})", len(chosen))
         for batch in chosen.to(self.device).split(self.config.curvature_batch):
             told.add(len(batch))

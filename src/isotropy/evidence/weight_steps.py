@@ -360,7 +360,7 @@ class OrbitSteps(WeightSteps):
         )
         super().__init__(trainer, optimiser)
         if trainer.ranges:
-            betas = (0.9, config.range_memory)
+            betas = (min(0.9, config.range_memory), config.range_memory)
             own = adam(trainer.ranges, rate=config.range_rate, betas=betas)
             trainer.optimisers["ranges"] = own
         follows_loss = self.recipe.ranges == "loss"
