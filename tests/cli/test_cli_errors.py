@@ -222,7 +222,7 @@ BAD_OPTIONS: Mistakes = {
     "range below zero": (["--objective", "fixed", "--range", "scale_x=-1"], ("--range", "scale_x")),
     "range of an unknown": (["--objective", "fixed", "--range", "spin=3"], ("generator 'spin'",)),
     "range of another": (["--objective", "fixed", "--range", "shear_x=1"], ("'shear_x'",)),
-    "range while learning": (["--range", "rotation=30"], ("ranges", "'laplace'")),
+    "range while learning": (["--range", "rotation=30"], ("ranges", "'evidence'")),
     "fixed without range": (["--objective", "fixed"], ("fixed", "rotation=30")),
     "cap below zero": (["--cap", "rotation=-1"], ("--cap", "rotation=-1")),
     "cap NaN": (["--cap", "rotation=nan"], ("--cap", "rotation=nan")),

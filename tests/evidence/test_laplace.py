@@ -285,6 +285,7 @@ OTHER = {
     "prior_structure": "layer",
     "noise_seed": "1/final/3",
     "data": "abd",
+    "kind": "elbo",
 }
 
 

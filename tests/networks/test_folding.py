@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from isotropy.symmetry.actions.intensity import intensity
 from torch import Tensor, nn
 
 import isotropy
@@ -18,7 +17,7 @@ from isotropy.networks.folding import filter_bank, moved_filters
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.action import Action, Generator
 from isotropy.symmetry.actions.finite import flip
-from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.images import affine, intensity
 from isotropy.symmetry.actions.points import points
 from isotropy.symmetry.actions.sequences import sequences
 
