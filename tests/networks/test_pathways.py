@@ -150,10 +150,11 @@ def test_every_pass_can_be_mapped_over_maps_and_weights(kind):
 @pytest.mark.parametrize("kind", PATHWAYS)
 def test_curvature_of_all_directions_together_or_one_by_one(kind, options):
     """With a graph to the inputs, and in a network that down-samples."""
-    layer = RelaxedLayer(HALVED, {kind: filled_pathway(kind, HALVED, options)})
-    head = torch.nn.Linear(72, 3).double()
+    small = LayerShape((4, 4, 4), (4, 2, 2))  # blocks are written out
+    layer = RelaxedLayer(small, {kind: filled_pathway(kind, small, options)})
+    head = torch.nn.Linear(16, 3).double()
     network = torch.nn.Sequential(layer, torch.nn.Tanh(), torch.nn.Flatten(), head)
-    rows = maps_of(HALVED, 2).mul(0.1).requires_grad_()
+    rows = maps_of(small, 2).mul(0.1).requires_grad_()
     one, many = (
         library_blocks(network, rows, 1, Categorical(), directions_at_once=count, create_graph=True)
         for count in (1, 3)
