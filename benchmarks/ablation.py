@@ -34,6 +34,7 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
+from isotropy.curvature import kfac
 from isotropy.data.labelled import LabelledData
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.machine import fit_curvature_batch
@@ -44,6 +45,7 @@ from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.relax import relaxed_cnn
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.records import provenance
+from isotropy.symmetry.actions import exponential
 from isotropy.symmetry.actions.images import affine
 from isotropy.workflows.runs import make_trainer
 
@@ -101,6 +103,13 @@ PATHS: dict[str, FastPath] = {
     ),
     "activations that keep slopes": FastPath(_without_stand_ins(operations.RECORDED, *_BEND)),
     "maxima as selections": FastPath(_without_stand_ins(operations.RECORDED, *_POOL), ("relax",)),
+    "means of slopes": FastPath(
+        lambda: patch.object(kfac, "mean_slopes", lambda *_: None), ("mlp",)
+    ),
+    "exponential by squarings": FastPath(
+        lambda: patch.object(exponential, "_by_squaring", exponential.reference_exponential),
+        _MOVING,
+    ),
 }
 
 

@@ -155,7 +155,7 @@ class KFAC:
             # f̄ = W mean_s(a_s) + b: gradients start from the averaged input of the last layer,
             # and a Linear layer that reaches it through an elementwise φ has the gradient
             # Σ_s ĝ_s = Wᵀr ⊙ mean_s φ′(z_s). Both cost one example, not one sample, a direction.
-            start, mean_slopes = _averaged(recording, copies, create_graph)
+            start, slopes = _averaged(recording, copies, create_graph)
             weight, bias = head.constants()
             averaged = functional.linear(start, weight, bias)
             directions = self.kind.directions(likelihood, averaged, targets, generator)
@@ -172,8 +172,8 @@ class KFAC:
         if head is not None:
             shortcuts[head] = directions
             before = recording.before_head()
-            if before is not None and mean_slopes is not None:
-                shortcuts[before] = cotangents * mean_slopes
+            if before is not None and slopes is not None:
+                shortcuts[before] = cotangents * slopes
         others = [call for call in recording.calls if call not in shortcuts]
         gradients = self._gradients(
             start, others, cotangents, copies, create_graph, directions_at_once
