@@ -20,8 +20,8 @@ from layer_rows import NAME, Rows, about, layers_of, rows_of
 from results_figures import standalone
 
 from isotropy.report.canvas import INK, LINE, MUTED, UNITS_PER_INCH, style, svg_of
+from isotropy.report.pages.relax import Paint, paints, shares_text
 from isotropy.report.record import RelaxedLayer
-from isotropy.report.relax import Paint, paints, shares_text
 from isotropy.report.wording import MISSING
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from isotropy.report.measure_parts import Point, points_figure, staircases_figure
+from isotropy.report.pages.measure_parts import Point, points_figure, staircases_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"

@@ -24,7 +24,7 @@ from isotropy.equivariance.bridge import symmetries
 from isotropy.equivariance.lie_derivative import lie_derivative_penalty
 from isotropy.equivariance.testing import assert_equivariant
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
-from isotropy.report.measure import measure_sentences
+from isotropy.report.pages.measure import measure_sentences
 from isotropy.symmetry.actions.finite import flip
 from isotropy.symmetry.actions.linear import linear_action, matrix_elements
 from isotropy.symmetry.actions.points import points

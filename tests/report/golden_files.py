@@ -14,7 +14,7 @@ from report_pages import GOLDEN, PAGES, Outline, bound_record, learn_record, sto
 from sentence_cases import CASES
 
 from isotropy.report import summary_html
-from isotropy.report.learn import learn_page
+from isotropy.report.pages.learn import learn_page
 
 
 def page_outline(name: str) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from isotropy.report.learn import LearnRecord, learn_page
-from isotropy.report.measure import measure_page
-from isotropy.report.profile import profile_page
-from isotropy.report.relax import relax_page
-from isotropy.report.screen import screen_page
+from isotropy.report.pages.learn import LearnRecord, learn_page
+from isotropy.report.pages.measure import measure_page
+from isotropy.report.pages.profile import profile_page
+from isotropy.report.pages.relax import relax_page
+from isotropy.report.pages.screen import screen_page
 
 GOLDEN = Path(__file__).parent / "golden"
 VOID = {"meta", "img", "br", "hr", "link", "input"}

@@ -8,11 +8,11 @@ from typing import Any
 
 from report_pages import result_of
 
-from isotropy.report.findings import finding_sentences
-from isotropy.report.measure import measure_sentences
-from isotropy.report.profile import profile_sentences
-from isotropy.report.relax import relax_sentences, score_sentences
-from isotropy.report.screen import screen_sentences
+from isotropy.report.pages.findings import finding_sentences
+from isotropy.report.pages.measure import measure_sentences
+from isotropy.report.pages.profile import profile_sentences
+from isotropy.report.pages.relax import relax_sentences, score_sentences
+from isotropy.report.pages.screen import screen_sentences
 
 UNITS = {
     "translation_x": "fraction of image width",

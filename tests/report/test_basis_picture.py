@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sparse
 
 from isotropy.bases.problem import Basis
-from isotropy.report import basis_picture as picture
-from isotropy.report.basis_picture import OUTSIDE, Tile, classes, coloured
+from isotropy.report.pages import basis_picture as picture
+from isotropy.report.pages.basis_picture import OUTSIDE, Tile, classes, coloured
 
 
 def basis_of(columns: np.ndarray | sparse.csc_array, shape: tuple[int, ...]) -> Basis:

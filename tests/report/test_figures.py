@@ -30,8 +30,8 @@ from isotropy.report.figures import (
     thinned,
 )
 from isotropy.report.page import picture_uri
+from isotropy.report.pages.screen import amounts_text, gain_bars
 from isotropy.report.record import CalibrationScores, ScreenedDirection, read
-from isotropy.report.screen import amounts_text, gain_bars
 
 GRID = np.stack(np.meshgrid(np.linspace(0, 27, 7), np.linspace(0, 27, 7)), axis=-1)
 CENTRE = np.array([13.5, 13.5])

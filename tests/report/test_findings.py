@@ -11,7 +11,7 @@ import pytest
 from report_pages import Page, learn_record, result_of
 from sentence_cases import FOUND, correlated, learned, with_half
 
-from isotropy.report.findings import (
+from isotropy.report.pages.findings import (
     EVIDENCE_NATS,
     HELD_OUT_NATS,
     disagreement_sentences,
@@ -22,7 +22,7 @@ from isotropy.report.findings import (
     reading_word,
     trained_sentences,
 )
-from isotropy.report.learn import (
+from isotropy.report.pages.learn import (
     LearnRecord,
     fallback_sentence,
     learn_page,

@@ -14,7 +14,7 @@ from report_pages import PAGES, learn_record, stored
 
 from isotropy.checks import CallerError
 from isotropy.report import record as records
-from isotropy.report.learn import LearnRecord, save_samples
+from isotropy.report.pages.learn import LearnRecord, save_samples
 from isotropy.report.record import (
     Correlations,
     Difference,

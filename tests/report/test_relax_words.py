@@ -12,8 +12,7 @@ from sentence_cases import relaxed, without_step
 from isotropy.evidence.layers import structure
 from isotropy.networks.pathways.relaxed_layer import PATHWAYS
 from isotropy.report.figures import curve_drawings
-from isotropy.report.record import Relaxed, RelaxedLayer, read
-from isotropy.report.relax import (
+from isotropy.report.pages.relax import (
     BIAS_MAP,
     BIAS_MAP_MEANING,
     WORDS,
@@ -25,6 +24,7 @@ from isotropy.report.relax import (
     relax_sentences,
     shares_text,
 )
+from isotropy.report.record import Relaxed, RelaxedLayer, read
 
 
 def test_every_pathway_has_its_words() -> None:

@@ -38,8 +38,8 @@ from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS, augmentation_over
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import check_unused
-from isotropy.report.findings import finding_sentences
-from isotropy.report.screen import screen_sentences
+from isotropy.report.pages.findings import finding_sentences
+from isotropy.report.pages.screen import screen_sentences
 from isotropy.report.wording import number_text
 from isotropy.workflows.exploring import ScreenResult, screen
 from isotropy.workflows.learning import LearnResult, learn

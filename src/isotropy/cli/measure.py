@@ -35,7 +35,7 @@ from isotropy.data.variants import LAWS
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.specification import TRAINED
 from isotropy.records import CONFIG, check_unused, read_json
-from isotropy.report.measure import measure_sentences
+from isotropy.report.pages.measure import measure_sentences
 from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS, measure, measured_actions
 from isotropy.workflows.relaxing import KIND

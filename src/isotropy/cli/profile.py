@@ -19,7 +19,7 @@ from isotropy.cli.inputs import (
 from isotropy.cli.progress import LiveDisplay, tell
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import LearnConfig
-from isotropy.report.profile import profile_sentences
+from isotropy.report.pages.profile import profile_sentences
 from isotropy.workflows.exploring import DEFAULT_CURVATURES, profile
 
 

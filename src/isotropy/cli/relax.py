@@ -45,7 +45,7 @@ from isotropy.networks.pathways.relaxed_layer import (
 )
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import check_unused
-from isotropy.report.relax import score_sentences
+from isotropy.report.pages.relax import score_sentences
 from isotropy.workflows.relaxing import RelaxResult, relax_and_learn
 
 IMAGE_SIZE = 32

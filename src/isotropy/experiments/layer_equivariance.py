@@ -22,7 +22,7 @@ from isotropy.data.variants import LAWS, quadrants, standardised, vary
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.experiments.runner import Job, Series
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
-from isotropy.report.relax import UNKNOWN
+from isotropy.report.pages.relax import UNKNOWN
 from isotropy.workflows.relaxing import relax_and_learn
 
 SIZE = 32

@@ -5,9 +5,7 @@
     canvas.py            matplotlib drawings as inline SVG that follows light and dark mode
     figures.py           drawings that several pages share
     page.py              what all pages share; their words and looks are in templates/
-    learn.py             the page of `isotropy learn`; findings.py has its sentences
-    measure.py           of `isotropy measure`; measure_parts.py has its tables and drawings
-    relax.py, screen.py, profile.py, basis_picture.py    of the other commands
+    pages/               the page of each command, and its sentences
     summary.py           the finding and key numbers of any record, for notebooks
 
 A report loads nothing from outside, runs no script, and is the same file byte for byte when it

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from isotropy.report import learn, measure, profile, relax, screen
-from isotropy.report.findings import finding_sentences
-from isotropy.report.measure import with_code
 from isotropy.report.page import KeyNumber, render, time_number
+from isotropy.report.pages import learn, measure, profile, relax, screen
+from isotropy.report.pages.findings import finding_sentences
+from isotropy.report.pages.measure import with_code
 from isotropy.report.record import (
     Built,
     Head,

@@ -24,7 +24,7 @@ from isotropy.bases.solving import rank as solve_rank
 from isotropy.bases.solving import solve
 from isotropy.checks import CallerError
 from isotropy.records import record_head, write_bytes
-from isotropy.report.basis_picture import LARGEST, Tile, basis_picture
+from isotropy.report.pages.basis_picture import LARGEST, Tile, basis_picture
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.language import parse_representation

@@ -48,7 +48,7 @@ from isotropy.records import (
     record_head,
     save_tensors,
 )
-from isotropy.report.findings import found_names
+from isotropy.report.pages.findings import found_names
 from isotropy.report.record import Symmetry, read
 from isotropy.report.wording import joined, short_amount, spoken_name
 from isotropy.symmetry.actions.action import Action

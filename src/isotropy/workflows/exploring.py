@@ -38,8 +38,8 @@ from isotropy.networks.averaging.augmentations import START
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import make_folder, record_head
-from isotropy.report.profile import profile_page
-from isotropy.report.screen import screen_page
+from isotropy.report.pages.profile import profile_page
+from isotropy.report.pages.screen import screen_page
 from isotropy.workflows.result import Result
 from isotropy.workflows.runs import Actions, Beginning, begin, check_actions, make_trainer
 

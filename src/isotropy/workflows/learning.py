@@ -50,7 +50,7 @@ from isotropy.records import (
     unwritable,
     write_json,
 )
-from isotropy.report.learn import SAMPLES_FILE, LearnRecord, learn_page, save_samples
+from isotropy.report.pages.learn import SAMPLES_FILE, LearnRecord, learn_page, save_samples
 from isotropy.symmetry.actions.images import AffineAction
 from isotropy.symmetry.actions.warp import half_extent, pixel_centres
 from isotropy.workflows.result import Result

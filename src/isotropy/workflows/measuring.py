@@ -33,7 +33,7 @@ from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.measurement import mean_and_error
 from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
 from isotropy.records import check_unused, record_head
-from isotropy.report.measure import measure_page
+from isotropy.report.pages.measure import measure_page
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction

@@ -36,7 +36,7 @@ from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import record_head, save_trainer
-from isotropy.report.relax import relax_page, relax_sentences
+from isotropy.report.pages.relax import relax_page, relax_sentences
 from isotropy.workflows.result import Result
 from isotropy.workflows.runs import (
     Beginning,

@@ -43,15 +43,6 @@ from isotropy.report.figures import (
     range_figure,
     reliability_drawings,
 )
-from isotropy.report.findings import (
-    FOUND_WORDS,
-    NOT_LEARNED,
-    finding_sentences,
-    held_out_table,
-    held_out_trials,
-    null_words,
-    word_of,
-)
 from isotropy.report.page import (
     KeyNumber,
     SettingsGroup,
@@ -65,8 +56,17 @@ from isotropy.report.page import (
     settings_groups,
     time_number,
 )
+from isotropy.report.pages.findings import (
+    FOUND_WORDS,
+    NOT_LEARNED,
+    finding_sentences,
+    held_out_table,
+    held_out_trials,
+    null_words,
+    word_of,
+)
+from isotropy.report.pages.screen import screening_rows
 from isotropy.report.record import Epoch, Learned, Symmetry, number_of, read
-from isotropy.report.screen import screening_rows
 from isotropy.report.wording import (
     MISSING,
     amount_text,

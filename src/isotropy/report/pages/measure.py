@@ -23,7 +23,8 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from isotropy.report.canvas import Drawing
-from isotropy.report.measure_parts import (
+from isotropy.report.page import KeyNumber, Table, render_page, settings_groups, time_number
+from isotropy.report.pages.measure_parts import (
     accuracy_drawings,
     clearness,
     comparison,
@@ -37,7 +38,6 @@ from isotropy.report.measure_parts import (
     local_table,
     single_bars,
 )
-from isotropy.report.page import KeyNumber, Table, render_page, settings_groups, time_number
 from isotropy.report.record import (
     Attribution,
     Difference,
