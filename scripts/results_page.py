@@ -170,10 +170,14 @@ def profiles(results: Path) -> str:
             truth, maximum = result["truth"], found["maximum"]
             low, high = found["interval"]
             tried = ", ".join(f"{amount:g}" for amount in found["amounts"])
+            imposed = (
+                "none |"
+                if truth is None
+                else (f"±{truth:.0f}° | {100 * abs(maximum - truth) / truth:.0f} %")
+            )
             lines.append(
                 f"| {name} | {tried} | ±{maximum:.0f}° | {low:.0f}° to {high:.0f}° "
-                f"| ±{truth:.0f}° | "
-                f"{100 * abs(maximum - truth) / truth:.0f} % | "
+                f"| {imposed} | "
                 f"±{found['held_out_maximum']:.0f}° | {found['rank_correlation']:.2f} | "
                 f"{result['seconds']:.0f}, {device_text(result)} |"
             )
