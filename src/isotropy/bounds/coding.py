@@ -152,11 +152,12 @@ class Prior:
 
     def bits(self, levels: Levels, scale: float) -> float:
         """−Σ log₂ P(level | scale): exactly the law that `encode` codes."""
+        return self._charge(*np.unique(_integers(levels), return_counts=True), scale)
+
+    def _charge(self, values: np.ndarray, counts: np.ndarray, scale: float) -> float:
         table = self.table(scale)
-        values, counts = np.unique(_integers(levels), return_counts=True)
-        return math.fsum(
-            int(count) * table.bits(int(level)) for level, count in zip(values, counts, strict=True)
-        )
+        pairs = zip(values.tolist(), counts.tolist(), strict=True)
+        return math.fsum(count * table.bits(level) for level, count in pairs)
 
     def soft_bits(self, levels: Tensor, scale: float | Tensor) -> Tensor:
         """−Σ log₂ of w/Z at real-valued levels, differentiable in them; a scalar.
@@ -173,9 +174,9 @@ class Prior:
         return (nats + levels.numel() * _log_normaliser(self.shape, spread)) / math.log(2)
 
     def best_scale(self, levels: Levels) -> float:
-        """The declared scale with the fewest bits."""
-        integers = _integers(levels)
-        return min(self.scales, key=lambda scale: self.bits(integers, scale))
+        """The declared scale with the fewest bits, the first of these if several have."""
+        values, counts = np.unique(_integers(levels), return_counts=True)
+        return min(self.scales, key=lambda scale: self._charge(values, counts, scale))
 
     def encode(self, levels: Levels, scale: float) -> bytes:
         """The message of the levels: less than `bits` + 2 bits, see `message_bits`."""

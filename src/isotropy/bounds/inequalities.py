@@ -21,6 +21,7 @@ fixed rate of errors) and delta.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -31,11 +32,8 @@ from isotropy.checks import CallerError, check_at_least
 CATONI_RATIO = 1 + 1e-4
 """α of theorem A.3: the bound holds for all λ = αʲ at once, and between them at the cost of α."""
 
-ROUNDING = 4 * np.finfo(np.float64).eps
+ROUNDING = 4 * sys.float_info.epsilon
 """Added to what is solved in floating point, so that the bound is on the safe side."""
-
-LOGARITHM = 1e-9
-"""The same for the logarithm of a binomial tail, in nats."""
 
 
 def kl_divergence(error: float, rate: float) -> float:
@@ -92,20 +90,20 @@ def finite_class(errors: int, n: int, bits: float, delta: float) -> float:
 
     A finite class gives every member the same probability, and a code of one length whole bits.
     """
+    _nats(bits, delta)
     return hoeffding(errors, n, math.ceil(bits), delta)
 
 
 def mcallester(errors: int, n: int, bits: float, delta: float) -> float:
     """Equation 5.2: R̂ + √((KL + ln(n/δ) + 2) / (2n − 1))."""
-    nats = _nats(bits, delta) + math.log(n) + 2
-    return min(1.0, _rate(errors, n) + math.sqrt(nats / (2 * n - 1)))
+    error, nats = _rate(errors, n), _nats(bits, delta)
+    return min(1.0, error + math.sqrt((nats + math.log(n) + 2) / (2 * n - 1)))
 
 
 def maurer(errors: int, n: int, bits: float, delta: float) -> float:
     """kl(R̂ ‖ R) ≤ (KL + ln(2√n/δ))/n, solved for R; proved for n ≥ 8."""
-    if n < 8:
-        return 1.0
-    return kl_inverse(_rate(errors, n), (_nats(bits, delta) + math.log(2 * math.sqrt(n))) / n)
+    error, nats = _rate(errors, n), _nats(bits, delta)
+    return kl_inverse(error, (nats + math.log(2 * math.sqrt(n))) / n) if n >= 8 else 1.0
 
 
 def catoni(errors: int, n: int, bits: float, delta: float) -> float:
@@ -166,6 +164,8 @@ def _binomial_inverse(errors: int, n: int, nats: float) -> float:
     if errors == n:
         return 1.0
     count = np.arange(errors + 1, dtype=np.float64)
+    # Less what the logarithms below, of up to n ln n, lose to rounding.
+    least = -nats - ROUNDING * (4 * n * math.log(n + 1) + nats)
     choices = gammaln(n + 1) - gammaln(count + 1) - gammaln(n - count + 1)
 
     def reached(rate: float) -> bool:
@@ -173,7 +173,7 @@ def _binomial_inverse(errors: int, n: int, nats: float) -> float:
             return rate <= 0
         terms = choices + count * math.log(rate) + (n - count) * math.log1p(-rate)
         largest = float(terms.max())
-        return largest + math.log(float(np.exp(terms - largest).sum())) >= -nats - LOGARITHM
+        return largest + math.log(float(np.exp(terms - largest).sum())) >= least
 
     return _largest(reached, 0.0)
 

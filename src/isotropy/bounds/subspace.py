@@ -44,6 +44,8 @@ from torch.func import functional_call
 from isotropy.checks import CallerError, check_at_least, check_choice
 
 KINDS = ("dense", "kronecker-product", "kronecker-sum", "film")
+BLOCK = 2**22
+"""Entries of a matrix of signs that are converted at a time."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _WHOLE = 2**64 - 1
 _NORMALISATIONS = (
@@ -111,7 +113,7 @@ class Dense(Projector):
     u: Tensor
 
     def signs_times(self, coordinates: Tensor) -> Tensor:
-        return self.u.to(coordinates.dtype) @ coordinates
+        return _times(self.u, coordinates)
 
 
 class KroneckerProduct(Projector):
@@ -156,7 +158,7 @@ class KroneckerSum(Projector):
     v: Tensor
 
     def signs_times(self, coordinates: Tensor) -> Tensor:
-        down, along = (each.to(coordinates.dtype) @ coordinates for each in (self.u, self.v))
+        down, along = _times(self.u, coordinates), _times(self.v, coordinates)
         return (down[:, None] + along[None, :]).flatten()[: self.num_weights]
 
 
@@ -175,7 +177,7 @@ class Film(Projector):
     u: Tensor
 
     def signs_times(self, coordinates: Tensor) -> Tensor:
-        moved = self.u.to(coordinates.dtype) @ coordinates
+        moved = _times(self.u, coordinates)
         return moved.new_zeros(self.num_weights).index_copy(0, self.chosen, moved)
 
 
@@ -213,11 +215,17 @@ def projector(
         raise CallerError(
             f"dimension: expected from 1 to {num_weights}, the number of weights, got {dimension}"
         )
+    kinds = kind.split("+")
+    if kinds == ["film"] and rows is not None and dimension > int(rows.sum()):
+        raise CallerError(
+            f"film: expected at most {int(rows.sum())} coordinates, the weights that it moves, got "
+            f"{dimension}; use film+kronecker-product"
+        )
     terms = [
         _term(
             check_choice(name, KINDS, what="projector"), num_weights, dimension, seed, 2 * t, rows
         )
-        for t, name in enumerate(kind.split("+"))
+        for t, name in enumerate(kinds)
     ]
     return terms[0] if len(terms) == 1 else ProjectorSum(terms)
 
@@ -305,6 +313,14 @@ class Subspace(nn.Module):
             name: part.view(shape)
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
+
+
+def _times(signs: Tensor, coordinates: Tensor) -> Tensor:
+    """signs @ coordinates; signs of another dtype are converted block by block."""
+    if signs.dtype == coordinates.dtype:
+        return signs @ coordinates
+    blocks = signs.split(max(1, BLOCK // max(signs.shape[1], 1)))
+    return torch.cat([block.to(coordinates.dtype) @ coordinates for block in blocks])
 
 
 def _near_square(count: int) -> tuple[int, int]:
