@@ -257,7 +257,7 @@ def test_length_of_a_message() -> None:
 
 
 def printed_account(counts: Sequence[int]) -> float:
-    """Section 5.4.2: ⌈dH⌉ + 2, the table of counts, 16 bits a level, and 2 log₂ l for the length."""
+    """Section 5.4.2: ⌈dH⌉ + 2, the table of counts, 16 bits a level, and 2 log₂ l for l bits."""
     total = sum(counts)
     entropy = -sum(each / total * math.log2(each / total) for each in counts)
     table = len(counts) * math.ceil(math.log2(total))

@@ -216,18 +216,19 @@ def projector(
             f"dimension: expected from 1 to {num_weights}, the number of weights, got {dimension}"
         )
     kinds = kind.split("+")
-    if kinds == ["film"] and rows is not None and dimension > int(rows.sum()):
-        raise CallerError(
-            f"film: expected at most {int(rows.sum())} coordinates, the weights that it moves, got "
-            f"{dimension}; use film+kronecker-product"
-        )
     terms = [
         _term(
             check_choice(name, KINDS, what="projector"), num_weights, dimension, seed, 2 * t, rows
         )
         for t, name in enumerate(kinds)
     ]
-    return terms[0] if len(terms) == 1 else ProjectorSum(terms)
+    alone = terms[0]
+    if len(terms) == 1 and isinstance(alone, Film) and dimension > len(alone.chosen):
+        raise CallerError(
+            f"film: expected at most {len(alone.chosen)} coordinates, the number of weights that "
+            f"it moves, got {dimension}; use film+kronecker-product"
+        )
+    return alone if len(terms) == 1 else ProjectorSum(terms)
 
 
 def _term(
