@@ -244,13 +244,12 @@ def test_training_moves_the_coordinates_alone() -> None:
     module = network()
     inputs, labels = torch.randn(40, 1, 8, 8), torch.arange(40) % 5
     moved = Subspace(module, projector("kronecker-product", len(flat(module)), 60, 0))
-    optimiser = torch.optim.Adam([moved.coordinates], 0.05)
     losses = []
-    for _ in range(30):
+    for _ in range(40):
         loss = nn.functional.cross_entropy(moved(inputs), labels)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        (slope,) = torch.autograd.grad(loss, moved.coordinates)
+        with torch.no_grad():
+            moved.coordinates -= 2 * slope
         losses.append(loss.item())
     assert losses[-1] < 0.6 * losses[0]
     assert (flat(moved.module) == flat(module)).all()

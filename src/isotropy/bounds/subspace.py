@@ -133,7 +133,11 @@ class KroneckerProduct(Projector):
         rows, columns = self.inner
         padded = nn.functional.pad(coordinates, (0, rows * columns - self.dimension))
         u, v = self.u.to(padded.dtype), self.v.to(padded.dtype)
-        return ((u @ padded.view(rows, columns)) @ v.T).flatten()[: self.num_weights]
+        half = u @ padded.view(rows, columns)
+        # The last row may not be whole. By itself, it spares the backward pass a copy of the rest.
+        full, rest = divmod(self.num_weights, len(v))
+        whole = (half[:full] @ v.T).flatten()
+        return torch.cat((whole, v[:rest] @ half[full])) if rest else whole
 
 
 class KroneckerSum(Projector):
@@ -159,7 +163,9 @@ class KroneckerSum(Projector):
 
     def signs_times(self, coordinates: Tensor) -> Tensor:
         down, along = _times(self.u, coordinates), _times(self.v, coordinates)
-        return (down[:, None] + along[None, :]).flatten()[: self.num_weights]
+        full, rest = divmod(self.num_weights, len(along))
+        whole = (down[:full, None] + along[None, :]).flatten()
+        return torch.cat((whole, along[:rest] + down[full])) if rest else whole
 
 
 class Film(Projector):
