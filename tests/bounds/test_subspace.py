@@ -266,14 +266,24 @@ def test_film_moves_normalisations_and_the_head() -> None:
     assert film_rows(tied()).tolist() == expected
 
 
+def test_dimension_zero_is_the_network_itself() -> None:
+    module = network()
+    for kind in KINDS:
+        moved = Subspace(module, projector(kind, len(flat(module)), 0, 0))
+        decoded = moved.decoded(torch.zeros(0, dtype=torch.int64), 1.0)
+        assert (flat(decoded) == flat(module)).all()
+        inputs = torch.randn(3, 1, 8, 8)
+        torch.testing.assert_close(moved(inputs), module(inputs))
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
 def test_refusals() -> None:
     with pytest.raises(CallerError, match="unknown projector 'kroneker-sum'.*kronecker-sum"):
         projector("dense+kroneker-sum", 10, 2, 0)
-    for dimension in (0, 11):
-        with pytest.raises(CallerError, match=f"dimension: expected from 1 to 10.*{dimension}"):
+    for dimension in (-1, 11):
+        with pytest.raises(CallerError, match=f"dimension: expected from 0 to 10.*{dimension}"):
             projector("dense", 10, dimension, 0)
     with pytest.raises(CallerError, match="number of weights"):
         projector("dense", 0, 1, 0)

@@ -214,14 +214,16 @@ def projector(
 ) -> Projector:
     """The operator of this kind, or a sum of kinds joined by +.
 
-    `rows` `(D,)` says which weights `film` moves (`film_rows`).
+    `rows` `(D,)` says which weights `film` moves (`film_rows`). Dimension 0 moves none.
     """
     check_at_least(num_weights, 1, what="number of weights")
-    if not 1 <= dimension <= num_weights:
+    if not 0 <= dimension <= num_weights:
         raise CallerError(
-            f"dimension: expected from 1 to {num_weights}, the number of weights, got {dimension}"
+            f"dimension: expected from 0 to {num_weights}, the number of weights, got {dimension}"
         )
     kinds = kind.split("+")
+    if dimension == 0:  # all kinds are one
+        return Dense(num_weights, 0, seed)
     terms = [
         _term(
             check_choice(name, KINDS, what="projector"), num_weights, dimension, seed, 2 * t, rows
