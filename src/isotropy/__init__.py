@@ -26,7 +26,6 @@ _ROOMS = {
     "networks.equivariant.linear": "EquivariantLinear",
     "networks.folding": "fold",
     "networks.pathways.harden": "harden",
-    "networks.pathways.relax": "relax",
     "symmetry.actions.action": "Action Generator compose",
     "symmetry.actions.catalogue": "actions_named",
     "symmetry.actions.finite": "FiniteAction flip quarter_turns",
@@ -43,7 +42,7 @@ _ROOMS = {
     "workflows.learning": "LearnResult learn",
     "workflows.loading": "load",
     "workflows.measuring": "MeasureResult measure",
-    "workflows.relaxing": "RelaxResult learn_layers",
+    "workflows.relaxing": "RelaxResult learn_layers relax",
     "workflows.result": "Result",
 }
 """Where public names are, by module."""

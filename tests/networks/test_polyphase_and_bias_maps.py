@@ -74,9 +74,7 @@ def test_numbers_that_are_none_are_not_lost() -> None:
 
 @pytest.mark.parametrize("shape", [(), (HEIGHT, WIDTH), (1, CHANNELS, HEIGHT, WIDTH)])
 def test_other_axes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(
-        CallerError, match=r"\(channels, height, width\), or \(n,\).*got \("
-    ):
+    with pytest.raises(CallerError, match=r"\(channels, height, width\), or \(n,\).*got \("):
         BiasMap(torch.zeros(shape))
 
 

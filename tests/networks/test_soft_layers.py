@@ -171,6 +171,24 @@ def test_group_convolutions_that_were_built_are_relaxed() -> None:
     assert torch.allclose(after, before + means, atol=1e-12)
 
 
+@every_case
+def test_what_is_free_of_the_symmetry_goes_to_the_equivariant_pathway(case: str) -> None:
+    soft = stirred(relax(emlp_of(case)))
+    layer, inputs = soft.get_submodule("blocks.0.linear"), inputs_of(emlp_of(case))
+    bound, free = layer.members()["equivariant"], layer.members()["fc"].linear
+    outputs, before = layer(inputs), free.weight.norm()
+    layer.gather_()
+    assert torch.allclose(layer(inputs), outputs, atol=1e-10)
+    assert free.weight.norm() < before
+    # What is left has nothing of the symmetry: no map of one coefficient meets it.
+    assert bound.layer.nearest(free.weight).abs().max() < 1e-12
+    assert bound.allowed(free.bias).abs().max() < 1e-12
+    weights = [free.weight.clone(), bound.layer.coefficients.clone()]
+    layer.gather_()
+    assert torch.allclose(free.weight, weights[0], atol=1e-12)
+    assert torch.allclose(bound.layer.coefficients, weights[1], atol=1e-12)
+
+
 # --- hardening ----------------------------------------------------------------------------------
 
 

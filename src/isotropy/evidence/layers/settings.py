@@ -39,6 +39,23 @@ STEPS_BEFORE = 500
 """Weight steps before the first step on precisions: pathways that start at zero get a size."""
 
 
+def precision_of(penalty: float, *, examples: int, outputs: int, noise: float = 1.0) -> float:
+    """δ of a Gaussian prior that is a penalty λ Σ θ² beside the mean squared error.
+
+        (1/ND) Σ (y − f)² + λ ‖θ‖²  =  (2σ²/ND) [ −log p(y | f) − log p(θ) ] + constant
+
+        δ = λ N D / σ²        N examples of D outputs, noise of standard deviation σ
+
+    (Finzi 2023 calls 1/λ the variance of the prior; it is 1/δ.)
+    """
+    return penalty * examples * outputs / noise**2
+
+
+def penalty_of(precision: float, *, examples: int, outputs: int, noise: float = 1.0) -> float:
+    """λ of a Gaussian prior of this precision δ; see `precision_of`."""
+    return precision * noise**2 / (examples * outputs)
+
+
 @dataclass(frozen=True)
 class RelaxConfig(Settings):
     """What a caller may set. None means: follow from the size of the problem (`resolved`).

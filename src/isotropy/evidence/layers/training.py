@@ -30,6 +30,7 @@ from isotropy.evidence.layers.structure import (
     free_parameters,
     layer_structures,
     note_contributions,
+    relaxed_layers,
 )
 from isotropy.evidence.predictive import Scores
 from isotropy.evidence.settings import cosine, multiplying_in, stream
@@ -207,7 +208,14 @@ class PathwaySteps(HyperSteps):
         return super().after_epoch(trainer, loss) if self.has_learned else {}
 
     def take(self, trainer: Trainer[Any]) -> dict[str, Any]:
-        """The evidence is that before the step; shares of pathways are those after it."""
+        """The evidence is that before the step; shares of pathways are those after it.
+
+        What a free pathway has of the symmetry goes to the equivariant one first. Both fit it
+        alike, and training brings it there slowly: where priors let it, the evidence would take
+        it for a need of the free one.
+        """
+        for layer in relaxed_layers(trainer.network).values():
+            layer.gather_()
         fit = self.fit(trainer)
         log_evidence = self._precision_steps(trainer, fit)
         if trainer.epoch >= SETTLED * self.config.epochs:

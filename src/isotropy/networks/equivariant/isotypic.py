@@ -416,6 +416,11 @@ class IsotypicMap(ExactBuffers):
             found.append(Shared(((first, last),), inputs, torch.cat(back)))
         return found
 
+    def squares(self) -> Tensor:
+        """‖M‖² of the map of every coefficient, (rank,): d_λ, since frames are orthonormal."""
+        sizes = [(each.size, each.amount) for each in self._types]
+        return torch.cat([torch.full((amount,), float(size)) for size, amount in sizes])
+
     def _type(self, number: int) -> _Type:
         return next(each for each in self._types if each.number == number)
 

@@ -147,6 +147,19 @@ class EquivariantLinear(OfParts):
             [self.joined(self.map(no_weights, row, nothing))[0] for row in one], 1
         ).detach()
 
+    def nearest(self, weight: Tensor) -> Tensor:
+        """Coefficients (rank,) of the equivariant map that is nearest to `weight` (out, in).
+
+        Maps of single coefficients are orthogonal: c = ⟨W, M_c⟩ / ‖M_c‖², the first by the
+        derivative of ⟨W, Σ_c θ_c M_c⟩ by θ.
+        """
+        with torch.enable_grad():
+            own = self.coefficients.detach().requires_grad_()
+            one = torch.eye(self.in_features).to(own)
+            found = self.joined(self.map(own, None, self.parts(one)))
+            (gradient,) = torch.autograd.grad(found, own, weight.T)
+        return gradient / self.map.squares().to(gradient)
+
     def plain_state(self) -> dict[str, Tensor]:
         """Parameters of `export()` as functions of the coefficients, by name."""
         bias = self.bias
@@ -214,6 +227,10 @@ class AssembledMap(ExactBuffers):
     def shared(self, parts: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Shared]:
         """θ for inputs and gradients by outputs, both as parts; one for each kind of the target."""
         return self.matrix.shared(parts, gradients)
+
+    def squares(self) -> Tensor:
+        """‖M‖² of the map of every coefficient, (rank,)."""
+        return self.matrix.squares()
 
     def rescale_(self, coefficients: Tensor, parts: Sequence[Tensor], spread: float) -> None:
         """Scale W so that each kind of the outputs has this standard deviation over examples. Kinds
@@ -294,6 +311,16 @@ class AssembledMatrix(ExactBuffers):
                 entering = torch.cat([each.flatten(0, 1) for each in into])
                 found.append(Shared(tuple(spans), entering, gradient))
         return found
+
+    def squares(self) -> Tensor:
+        """‖Q‖² of the element of every coefficient, (rank,)."""
+        blocks = sorted(self._blocks.values(), key=lambda block: block.number)
+        own = [self._elements(block).square().sum((1, 2)) for block in blocks]
+        found = [
+            each.repeat(block.coefficients[0] * block.coefficients[1])
+            for block, each in zip(blocks, own, strict=True)
+        ]
+        return torch.cat(found)
 
     def _elements(self, block: _Block) -> Tensor:
         """Q (rank, o, i) of one pair."""

@@ -34,6 +34,7 @@ from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.networks.equivariant.emlp import GatedNonlinearity
 from isotropy.networks.equivariant.linear import EquivariantLinear
 from isotropy.networks.equivariant.point_group_layers import PointGroupConv2d
+from isotropy.networks.pathways.fully_connected import FullyConnectedPathway
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
 
 EquivariantLayer = EquivariantLinear | PointGroupConv2d
@@ -95,6 +96,21 @@ class EquivariantPathway(Pathway):
             return False
         layer.bias_coefficients.add_(self._coefficients(layer.invariant_vectors(), means))
         return True
+
+    @torch.no_grad()
+    def take_from_(self, free: FullyConnectedPathway) -> None:
+        """Take over what a free pathway beside this one has of the symmetry. Their sum is the same;
+        of the free one only what breaks the symmetry is left."""
+        layer, linear = self.layer, free.linear
+        if not isinstance(layer, EquivariantLinear):
+            return
+        before = layer.weight
+        layer.coefficients.add_(layer.nearest(linear.weight))
+        linear.weight.sub_(layer.weight - before)
+        if layer.bias_coefficients is not None:
+            allowed = self.allowed(linear.bias)
+            self.absorb_(linear.bias)
+            linear.bias.sub_(allowed)
 
     @staticmethod
     def _coefficients(vectors: Tensor, wanted: Tensor) -> Tensor:

@@ -274,6 +274,13 @@ class RelaxedLayer(nn.Module):
         found = [float(shares[kind]) for kind in self.pathways]
         self.shares.copy_(torch.tensor(found, dtype=torch.float64))
 
+    def gather_(self) -> None:
+        """Move what a fully connected pathway has of the symmetry to the equivariant one beside
+        it, if there are both. Outputs are the same."""
+        bound, free = (self.members().get(kind) for kind in (EquivariantPathway.kind, "fc"))
+        if isinstance(bound, EquivariantPathway) and isinstance(free, FullyConnectedPathway):
+            bound.take_from_(free)
+
     def varying(self, constant: Tensor) -> Tensor:
         """What of a constant breaks the symmetry of the layer: what the group of an equivariant
         pathway moves; of maps (C, X, Y) without one what differs from place to place."""
