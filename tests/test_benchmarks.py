@@ -77,7 +77,8 @@ def small_bound(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 def small_pathways(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     patch.setattr(pathways, "BATCH", 4)
     patch.setattr(pathways, "EVIDENCE_EXAMPLES", 3)
-    return pathways.run(0, CPU, width=1)
+    patch.setattr(pathways, "VECTOR_BATCH", 3)
+    return pathways.run(0, CPU, width=1, channels=8)
 
 
 def small_ablation(patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -186,7 +187,10 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
         for row, claim in zip(report["networks"].values(), report["goals"], strict=True):
             assert claim["measured"] == row["ratio"] == pytest.approx(row["emlp"] / row["mlp"])
     elif name == "pathways":
-        assert report["goals"][0]["measured"] == report["ratios"]["ffc+conv"]
+        assert report["goals"][1]["measured"] == report["ratios"]["ffc+conv"]
+        seconds = report["vector_seconds"]
+        ratio = seconds["relaxed emlp"] / (seconds["emlp"] + seconds["mlp"])
+        assert report["goals"][0]["measured"] == pytest.approx(ratio)
     elif name == "projectors":
         (rows,) = report["sizes"].values()
         assert set(rows) == {*projectors.KINDS, projectors.PUBLISHED}

@@ -25,7 +25,7 @@ _ROOMS = {
     "networks.equivariant.emlp": "EMLP",
     "networks.equivariant.linear": "EquivariantLinear",
     "networks.folding": "fold",
-    "networks.pathways.relax": "harden relax",
+    "networks.pathways.harden": "harden",
     "symmetry.actions.action": "Action Generator compose",
     "symmetry.actions.catalogue": "actions_named",
     "symmetry.actions.finite": "FiniteAction flip quarter_turns",
@@ -42,7 +42,7 @@ _ROOMS = {
     "workflows.learning": "LearnResult learn",
     "workflows.loading": "load",
     "workflows.measuring": "MeasureResult measure",
-    "workflows.relaxing": "RelaxResult learn_layers",
+    "workflows.relaxing": "RelaxResult learn_layers relax",
     "workflows.result": "Result",
 }
 """Where public names are, by module."""

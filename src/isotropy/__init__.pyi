@@ -12,7 +12,7 @@ from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.equivariant.emlp import EMLP
 from isotropy.networks.equivariant.linear import EquivariantLinear
 from isotropy.networks.folding import fold
-from isotropy.networks.pathways.relax import harden, relax
+from isotropy.networks.pathways.harden import harden
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction, flip, quarter_turns
@@ -29,7 +29,7 @@ from isotropy.workflows.exploring import profile, screen
 from isotropy.workflows.learning import LearnResult, learn
 from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import MeasureResult, measure
-from isotropy.workflows.relaxing import RelaxResult, learn_layers
+from isotropy.workflows.relaxing import RelaxResult, learn_layers, relax
 from isotropy.workflows.result import Result
 
 __all__ = [

@@ -272,7 +272,10 @@ def _completed(options: dict[str, Any]) -> dict[str, Any]:
             f"--model resnet:{found['width']}, or leave it out"
         )
     if found["quick"]:
-        found |= {name: value for name, value in QUICK.items() if found[name] is None}
+        asked = {name: value for name, value in QUICK.items() if found[name] is None}
+        if found["objective"] == "map":  # the baseline has one precision, unless told otherwise
+            asked.pop("free_precision", None)
+        found |= asked
     if found["image_size"] is None and (found["model_text"] is None or found["data"] == QUADRANTS):
         found["image_size"] = IMAGE_SIZE
     if found["model_text"] is not None:

@@ -51,7 +51,7 @@ from isotropy.records import (
 from isotropy.report.pages.findings import found_names
 from isotropy.report.record import Symmetry, read
 from isotropy.report.wording import joined, short_amount, spoken_name
-from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.action import Action, MatrixGenerator
 from isotropy.symmetry.actions.finite import FiniteAction, flip
 from isotropy.symmetry.actions.images import affine
 from isotropy.symmetry.groups.catalogue import group_named
@@ -144,7 +144,7 @@ def build(
     if source is not None or target is not None:
         made = _equivariant(network, asked, source, target, generator)
     else:
-        learned = _learned(symmetry) if isinstance(symmetry, LearnResult | Path) else None
+        learned = finding_of(symmetry) if isinstance(symmetry, LearnResult | Path) else None
         shape = _shape(example, learned)
         if group is None and learned is not None:
             made = _from_learned(network, learned, shape, width, generator)
@@ -289,7 +289,7 @@ def _finite_error(model: InvariantModel, shape: tuple[int, ...]) -> float | None
 
 
 @dataclass(frozen=True)
-class _Learned:
+class Finding:
     """Symmetries that were found, as a record holds them; the law; the shape of an input."""
 
     found: list[dict[str, Any]]
@@ -297,7 +297,8 @@ class _Learned:
     shape: tuple[int, ...]
 
 
-def _learned(run: LearnResult | Path) -> _Learned:
+def finding_of(run: LearnResult | Path) -> Finding:
+    """What was found in a run of `learn`, or in its folder."""
     if isinstance(run, LearnResult):
         record, shape = run.record, tuple(run.config["data"]["shape"])
         law = copy.deepcopy(run.model.augmentation)
@@ -306,12 +307,12 @@ def _learned(run: LearnResult | Path) -> _Learned:
         law = augmentation_from_law(read_json(run / AUGMENTATION), shape)
     names = found_names(record)
     found = [s for s in record["symmetries"] if s["name"] in names]
-    return _Learned(found, law, shape)
+    return Finding(found, law, shape)
 
 
 def _from_learned(
     network: nn.Module,
-    learned: _Learned,
+    learned: Finding,
     shape: tuple[int, ...],
     width: Width,
     generator: torch.Generator | None,
@@ -359,6 +360,34 @@ def _whole_elements(found: Sequence[Mapping[str, Any]]) -> tuple[PointGroup | No
     return PointGroup.generated_by(whole) if whole else None, whole | turns
 
 
+def group_of(finding: Finding) -> PointGroup | Group | None:
+    """The group that a finding is about, however much of it was found; None where there is none.
+
+    Of images the group of the grid that its elements generate, quarter turns for a rotation by
+    nearly any angle. Of vectors (d,) that of the matrices of generators and elements.
+    """
+    high = {each["name"]: each["high"] for each in finding.found}
+    if len(finding.shape) > 1:
+        names = {name for name in high if name in ELEMENTS}
+        turns = {"turn_90"} if high.get("rotation", 0.0) > 180 * WHOLE else set()
+        return PointGroup.generated_by(names | turns) if names | turns else None
+    one = torch.eye(*finding.shape, dtype=torch.float64)
+    algebra = [
+        each.matrix
+        for each in finding.law.action.generators
+        if isinstance(each, MatrixGenerator) and each.name in high
+    ]
+    discrete = [
+        action.move(number, one).T.numpy()  # rows of the data are vectors
+        for action in (finding.law.finite if isinstance(finding.law, Mixture) else ())
+        for number, name in enumerate(action.names)
+        if name in high
+    ]
+    if not algebra and not discrete:
+        return None
+    return Group(joined(list(high)), algebra=algebra, discrete=discrete)
+
+
 # --- vectors and tensors ----------------------------------------------------------------------
 
 
@@ -393,7 +422,7 @@ def _equivariant(
 # --- small things -----------------------------------------------------------------------------
 
 
-def _shape(example: Tensor | Sequence[int] | None, learned: _Learned | None) -> tuple[int, ...]:
+def _shape(example: Tensor | Sequence[int] | None, learned: Finding | None) -> tuple[int, ...]:
     if isinstance(example, Tensor):
         return tuple(example.shape[1:])
     if example is not None:

@@ -1,6 +1,8 @@
-"""`isotropy.learn_layers`: train a relaxed network and find out what each of its layers becomes.
+"""`isotropy.relax` and `isotropy.learn_layers`: relax a network, train it, and find out what each
+of its layers becomes.
 
     relaxed = isotropy.relax(network, ("ffc", "conv"), example=images[:1])
+    relaxed = isotropy.relax(network, symmetry=isotropy.learn(network, (images, labels)))
     result = isotropy.learn_layers(relaxed, (images, labels), (test_images, test_labels))
     result.layers              [{"name": "0", "became": "conv", "effective": {…}, …}, …]
     result.model               the trained network
@@ -16,27 +18,36 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import Split
-from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule
+from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule, penalty_of
 from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, structures
 from isotropy.evidence.predictive import plain_scores
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
-from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
+from isotropy.networks.building import is_convolutional
+from isotropy.networks.equivariant.emlp import emlp_like
+from isotropy.networks.pathways.harden import harden
+from isotropy.networks.pathways.relax import FREE_AND_EQUIVARIANT, relaxed_cnn
+from isotropy.networks.pathways.relax import relax as relaxed_network
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import record_head, save_trainer
 from isotropy.report.pages.relax import relax_page, relax_sentences
+from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.point_groups import PointGroup
+from isotropy.symmetry.groups.representations import Representation, Scalar, V
+from isotropy.workflows.building import Asked, build, finding_of, group_of
+from isotropy.workflows.learning import LearnResult
 from isotropy.workflows.result import Result
 from isotropy.workflows.runs import (
     Beginning,
@@ -49,10 +60,89 @@ from isotropy.workflows.runs import (
 
 KIND = "relax"
 """What a record and a run folder's config.json say they are of."""
+SHIFTS = ("translation_x", "translation_y")
+"""What convolutions commute with."""
 ASKED = 256
 """Training examples on which it is asked whether outputs depend on inputs."""
 RELAXED_CNN = "relaxed_cnn"
 """Of a specification: the network is `networks.pathways.relax` of its arguments."""
+
+
+def relax(
+    model: nn.Module,
+    pathways: Sequence[str] | None = None,
+    *,
+    symmetry: Asked | tuple[Representation, Representation] | None = None,
+    example: Tensor | Sequence[int] | None = None,
+    layers: Iterable[str] | None = None,
+    group: PointGroup | Group | str | None = None,
+    options: PathwayOptions | None = None,
+    generator: torch.Generator | None = None,
+) -> nn.Module:
+    """A network of relaxed layers: each a sum of pathways, more and less equivariant.
+
+    Without `symmetry` a copy of `model` with the same outputs: convolutions, or the equivariant
+    layers of an EMLP, become one pathway of their layer, beside others that are zero.
+
+    symmetry   has that symmetry built in first (`isotropy.build`), with new weights, and is then
+               relaxed. A LearnResult, or the run folder of one as a Path: the group of what was
+               found, however much of it; of translations alone the convolutions are relaxed. A
+               group or its words. (source, target): how vectors transform, both bound to a group
+    pathways   of each layer. The one that holds the weights is among them: conv, or equivariant.
+               By default ffc and conv, of equivariant layers fc and equivariant, of group
+               convolutions conv and equivariant
+    example    a batch of inputs, or the shape of one; layers of vectors do without
+    layers     names of the layers to relax; all if None
+    group      of the pathway gconv; quarter turns if None
+    options    what new pathways are made with
+    generator  draws new weights; torch's own if None
+
+    Raises CallerError if there is nothing to relax, if a layer is of another type or is called at
+    two sizes, if new weights would take more than 2 GB, and if nothing was found that a network
+    could have.
+    """
+    if symmetry is not None:
+        model, usual, example = _with_symmetry(model, symmetry, example, generator)
+        pathways = usual if pathways is None else pathways
+    own: dict[str, Any] = {"example": example, "layers": layers, "group": group}
+    return relaxed_network(model, pathways, **own, options=options, generator=generator)
+
+
+def _with_symmetry(
+    network: nn.Module,
+    symmetry: Asked | tuple[Representation, Representation],
+    example: Tensor | Sequence[int] | None,
+    generator: torch.Generator | None,
+) -> tuple[nn.Module, tuple[str, ...], Tensor | Sequence[int] | None]:
+    """A network that has the symmetry, the pathways that relax it, and an example."""
+    if isinstance(symmetry, tuple):
+        return emlp_like(network, *symmetry, generator=generator), FREE_AND_EQUIVARIANT, example
+    wanted: Any = symmetry
+    if isinstance(symmetry, LearnResult | Path):
+        finding = finding_of(symmetry)
+        wanted, example = group_of(finding), finding.shape if example is None else example
+        names = [each["name"] for each in finding.found]
+        if wanted is None and set(names) & set(SHIFTS) and is_convolutional(network):
+            return network, ("ffc", "conv"), example
+        if wanted is None:
+            raise CallerError(
+                f"symmetry: expected a finding of flips, turns, translations or matrices on "
+                f"vectors, got {', '.join(names) or 'nothing found'}; name a group, or build an "
+                "average with isotropy.build"
+            )
+        if isinstance(wanted, Group):
+            like = next(network.parameters(), torch.zeros(()))
+            with torch.no_grad():
+                outputs = int(network(like.new_zeros(2, *finding.shape)).shape[1])
+            both = V(wanted), outputs * Scalar(wanted)
+            return _with_symmetry(network, both, example, generator)
+    built = build(network, wanted, example=example, generator=generator)
+    if built.how == "average":
+        raise CallerError(
+            f"symmetry: expected one that layers can have, to relax them, got an average: "
+            f"{built.sentence}"
+        )
+    return built.model, ("conv", "equivariant"), example
 
 
 @dataclass(frozen=True)
@@ -212,7 +302,7 @@ def relax_and_learn(
         network: nn.Module = relaxed_cnn(shape, data.train.num_outputs, width=width, **made)
     else:
         name, kept["network"] = model[0].text, model[0].as_dict()
-        network = relax(model[1], example=shape, **made)
+        network = relaxed_network(model[1], example=shape, **made)
     return learn_layers(
         network,
         data,
@@ -260,7 +350,12 @@ def _record(run: KeptRun[Trainer[RelaxSchedule]], *, hardened: bool) -> dict[str
     trained.eval()
     hyper_steps = sum(row["log_evidence"] is not None for row in run.history)
     layers = [structure.as_dict() for structure in found]
+    noise = getattr(trainer.likelihood, "noise", None)
     for layer in layers:
+        layer["penalty"] = {
+            kind: _penalty(trainer, precision, noise)
+            for kind, precision in layer["prior_precision"].items()
+        }
         if settings.objective == "laplace" and not hyper_steps and len(layer["effective"]) > 1:
             layer["became"] = None  # shares are those of precisions that nothing has moved
     return {
@@ -292,10 +387,21 @@ def _record(run: KeptRun[Trainer[RelaxSchedule]], *, hardened: bool) -> dict[str
         "hyper_steps": hyper_steps,
         "layers": layers,
         "prior_precision": trainer.prior.by_group(),
+        "noise": noise,
         "epochs": run.history,
         "hardened": _hardened(trained, trainer.likelihood, run.scored()) if hardened else None,
         "notes": _warnings(trained, trainer.inputs, settings),
     }
+
+
+def _penalty(
+    trainer: Trainer[RelaxSchedule], precision: float | None, noise: float | None
+) -> float | None:
+    """λ of this δ in a regression."""
+    if precision is None or noise is None:
+        return None
+    sizes = {"examples": len(trainer.inputs), "outputs": trainer.outputs}
+    return penalty_of(precision, **sizes, noise=noise)
 
 
 def _hardened(

@@ -39,6 +39,23 @@ STEPS_BEFORE = 500
 """Weight steps before the first step on precisions: pathways that start at zero get a size."""
 
 
+def precision_of(penalty: float, *, examples: int, outputs: int, noise: float = 1.0) -> float:
+    """δ of a Gaussian prior that is a penalty λ Σ θ² beside the mean squared error.
+
+        (1/ND) Σ (y − f)² + λ ‖θ‖²  =  (2σ²/ND) [ −log p(y | f) − log p(θ) ] + constant
+
+        δ = λ N D / σ²        N examples of D outputs, noise of standard deviation σ
+
+    (Finzi 2023 calls 1/λ the variance of the prior; it is 1/δ.)
+    """
+    return penalty * examples * outputs / noise**2
+
+
+def penalty_of(precision: float, *, examples: int, outputs: int, noise: float = 1.0) -> float:
+    """λ of a Gaussian prior of this precision δ; see `precision_of`."""
+    return precision * noise**2 / (examples * outputs)
+
+
 @dataclass(frozen=True)
 class RelaxConfig(Settings):
     """What a caller may set. None means: follow from the size of the problem (`resolved`).
@@ -57,7 +74,8 @@ class RelaxConfig(Settings):
     update_every     epochs between hyper steps; `prior_steps` on log precisions in each
     prior_rate       their learning rate, cosine to `prior_rate_end`
     prior_precision  δ at the start
-    free_precision   δ at the start of fully connected pathways beside others, when it is learned
+    free_precision   δ of fully connected pathways, and free gates, beside others: at the start with
+                     laplace, throughout with map, where it is `prior_precision` unless given
     augmentation     of images in weight steps: none, shifts, flips (and shifts)
     precision        of products on a GPU: float32, tf32 or bfloat16 (`settings`)
     captured         weight steps as CUDA graphs on a GPU
@@ -126,7 +144,9 @@ class RelaxConfig(Settings):
             weight_rate=RATE * math.sqrt(batch_size / 256),
             curvature_batch=1000 if on_gpu else 100,
             curvature_examples=1000 if on_gpu else 250,
-            free_precision=max(self.prior_precision, FREE_SHARE * examples),
+            free_precision=self.prior_precision
+            if self.objective == "map"
+            else max(self.prior_precision, FREE_SHARE * examples),
             burn_in=min(before, epochs // 3),
             update_every=1 if on_gpu else 2,
             precision="tf32" if on_gpu else "float32",

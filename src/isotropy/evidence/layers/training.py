@@ -7,7 +7,8 @@ epochs one pass over the data gives the curvature, and some steps of Adam on log
 Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing how the weights
 will follow. A pathway that the data does not need shrinks; in the second half of a run those that
 the evidence is better without are set to zero. (All three are in `pruning`.) With `map` precisions
-stay as they are. Only weight steps see augmented images, never the evidence.
+stay as they are, that of free pathways too. Only weight steps see augmented images, never the
+evidence.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from isotropy.evidence.layers.structure import (
     free_parameters,
     layer_structures,
     note_contributions,
+    relaxed_layers,
 )
 from isotropy.evidence.predictive import Scores
 from isotropy.evidence.settings import cosine, multiplying_in, stream
@@ -117,10 +119,9 @@ class Untransformed(Augmentation):
 def pathway_prior(
     config: RelaxSchedule, network: nn.Module, names: tuple[str, ...], _: Tensor
 ) -> GaussianPrior:
-    """One precision a tensor; fully connected pathways beside others start at a higher one."""
+    """One precision a tensor; free pathways beside others have, or start at, one of their own."""
     prior = GaussianPrior(network, names, "tensor", config.prior_precision)
-    if config.objective == "laplace":
-        prior.set_precision(set(free_parameters(network)) & set(names), config.free_precision)
+    prior.set_precision(set(free_parameters(network)) & set(names), config.free_precision)
     return prior
 
 
@@ -207,7 +208,14 @@ class PathwaySteps(HyperSteps):
         return super().after_epoch(trainer, loss) if self.has_learned else {}
 
     def take(self, trainer: Trainer[Any]) -> dict[str, Any]:
-        """The evidence is that before the step; shares of pathways are those after it."""
+        """The evidence is that before the step; shares of pathways are those after it.
+
+        What a free pathway has of the symmetry goes to the equivariant one first. Both fit it
+        alike, and training brings it there slowly: where priors let it, the evidence would take
+        it for a need of the free one.
+        """
+        for layer in relaxed_layers(trainer.network).values():
+            layer.gather_()
         fit = self.fit(trainer)
         log_evidence = self._precision_steps(trainer, fit)
         if trainer.epoch >= SETTLED * self.config.epochs:

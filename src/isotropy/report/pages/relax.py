@@ -83,11 +83,17 @@ WORDS: dict[str, tuple[str, str]] = {
     "gconv-full": _GROUP,
     "gconv-separable": _GROUP,
     "gconv-depthwise": _GROUP,
+    "equivariant": ("equivariant", "equivariant"),
+    "gate": ("an equivariant gate", "equivariant gates"),
+    "free-gate": ("a free gate", "free gates"),
     "off": (SWITCHED_OFF, SWITCHED_OFF),
 }
 _ROW = 27
 # Colours of the families, and how much paler each further pathway of a family is drawn.
-_FAMILIES = {"conv": ACCENT, "sconv": ACCENT, "fc": TRUTH, "ffc": TRUTH, "sfc": TRUTH}
+_FAMILIES = {
+    **dict.fromkeys(("conv", "sconv", "equivariant", "gate"), ACCENT),
+    **dict.fromkeys(("fc", "ffc", "sfc", "free-gate"), TRUTH),
+}
 _PALENESS = (1.0, 0.55, 0.3, 0.15)
 
 

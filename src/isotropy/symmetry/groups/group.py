@@ -34,6 +34,7 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from isotropy.checks import CallerError
+from isotropy.symmetry.groups.found_permutations import FoundPermutations
 
 ROUNDING = 1e-9
 """Relative size below which a number that should be zero is."""
@@ -58,7 +59,8 @@ class Group:
 
     name:     as users and files write it
     algebra:  matrices A_i (d, d) that span the Lie algebra; closed under the bracket
-    discrete: invertible matrices h_k (d, d), permutations, or operators
+    discrete: invertible matrices h_k (d, d), permutations, or operators; or what
+              `find_permutations` found
     dimension: d, needed where there are no generators
     classical: which classical group it is, if one; checked against the generators
     factors:  the groups of which this is the direct product, on V₁ ⊗ V₂ ⊗ …
@@ -69,7 +71,7 @@ class Group:
         name: str,
         *,
         algebra: Sequence[Any] = (),
-        discrete: Sequence[Any] = (),
+        discrete: Sequence[Any] | FoundPermutations = (),
         dimension: int | None = None,
         classical: Classical | None = None,
         factors: tuple[Group, ...] = (),
@@ -77,6 +79,9 @@ class Group:
         self.name = name
         self.classical = classical
         self.factors = factors
+        if isinstance(discrete, FoundPermutations):
+            dimension = discrete.dimension
+            discrete = discrete.check_found().generators
         self.algebra = tuple(as_matrix(each, f"group {name}, algebra") for each in algebra)
         self.discrete = tuple(as_matrix(each, f"group {name}, discrete") for each in discrete)
         sizes = {each.shape[0] for each in (*self.algebra, *self.discrete)}
