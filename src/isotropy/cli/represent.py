@@ -37,6 +37,8 @@ from isotropy.workflows.representing import RepresentConfig, RepresentResult, co
 DIGITS = "digits"
 DEMO_STEPS = {"shift-scale": 8000, DIGITS: 1000}
 """Of demos that need more or fewer steps than the default."""
+WITH_DISTANCES = {"steps": 8000, "batch_size": 256}
+"""Of demos whose distances are told: a pair says less than one compared with all others."""
 CODES = "codes.npz"
 
 
@@ -88,8 +90,9 @@ def represent_command(context: click.Context, /, resume: Path | None, **options:
     else:
         if (options["data"] is None) == (options["demo"] is None):
             raise CallerError("expected one of --data FILE and --demo NAME")
-        if options["steps"] is None:
-            options["steps"] = DEMO_STEPS.get(options["demo"])
+        budget: dict[str, Any] = {"steps": DEMO_STEPS.get(options["demo"])}
+        budget |= WITH_DISTANCES if options["with_distances"] else {}
+        options |= {name: budget[name] for name in budget if options[name] is None}
         config = RepresentConfig(**settings_given(RepresentConfig, options))
         named = {**options, "data": options["data"] or options["demo"], "variant": config.network}
         options["out"] = options["out"] or fresh_folder("represent", named)

@@ -136,10 +136,11 @@ def _autoencoder(path: Path) -> InvariantAutoencoder:
 
 def _config_of_learning(path: Path) -> dict[str, Any]:
     config = read_json(path / CONFIG)
-    if config.get("kind") == KIND:
+    others = {KIND: "relaxed layers", representing.KIND: "representations"}
+    if config.get("kind") in others:
         raise CallerError(
-            f"run folder {str(path)!r} is one of relaxed layers (`isotropy relax`); "
-            "isotropy.load gives its network"
+            f"run folder {str(path)!r} is one of {others[config['kind']]} "
+            f"(`isotropy {config['kind']}`); isotropy.load gives its network"
         )
     return config
 

@@ -24,7 +24,14 @@ from isotropy.report.page import (
     time_number,
 )
 from isotropy.report.record import Head, read
-from isotropy.report.wording import error_text, known_text, number_text, percent_text, power_text
+from isotropy.report.wording import (
+    error_text,
+    known_text,
+    number_text,
+    percent_text,
+    power_text,
+    title_of,
+)
 
 BLIND = 0.05
 """A change of the code, of the distance between entities, below which two things are one to it."""
@@ -100,6 +107,10 @@ def represent_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         for each in told.worst
     ]  # fmt: skip
     titles = ("Entity", "Nearest other", "To its own other sample", "To the nearest other")
+    changes = [
+        [named(title_of(name)), number(percent_text(change))]
+        for name, change in told.over_invariance.items()
+    ]
     return render_page(
         "represent",
         told,
@@ -109,6 +120,7 @@ def represent_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         key_numbers=key_numbers(told),
         distances=_distances_drawing(told.distances),
         worst=Table(titles, rows, style="dense") if rows else None,
+        changes=Table(("Done to a sample", "Its code moves by"), changes, style="short"),
         courses=_courses(told),
     )
 
@@ -167,8 +179,9 @@ def key_numbers(told: Represented) -> list[KeyNumber]:
 
 def _distances_drawing(distances: Distances) -> Drawing | None:
     """Two histograms over the logarithm of distances."""
-    edges = distances.log_edges
-    if len(edges) < 2:
+    edges, counts = distances.log_edges, {len(distances.within), len(distances.between)}
+    known = [*edges, *distances.within, *distances.between]
+    if len(edges) < 2 or counts != {len(edges) - 1} or not all(map(math.isfinite, known)):
         return None
     label = "Shares of distances within entities and between them, over powers of ten"
     with canvas(640, 230, left=46, right=70, key="distances", label=label) as drawn:
