@@ -22,6 +22,7 @@ from equivariant_tables import device_text
 from invariant_weights import TABLES as INVARIANT_WEIGHTS_TABLES
 from layer_figures import figure_link
 from layer_tables import TABLES as LAYER_TABLES
+from representation_tables import TABLES as REPRESENTATION_TABLES
 from results_table import evidence_tables, learning_table, records
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -312,6 +313,7 @@ TABLES = {
     **EQUIVARIANT_TABLES,
     **CALIBRATION_TABLES,
     **INVARIANT_WEIGHTS_TABLES,
+    **REPRESENTATION_TABLES,
 }
 PAGES: dict[str, Mapping[str, Callable[[Path], str]]] = {
     "results.md": TABLES,

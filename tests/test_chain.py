@@ -13,7 +13,9 @@ from learn_runs import SIZE, bar_tensors, bars_file, run_here
 from torch import Tensor, nn
 
 import isotropy
+from isotropy.data.pairs import distorted_vectors
 from isotropy.symmetry.actions.finite import flip, quarter_turns
+from isotropy.symmetry.actions.linear import matrix_elements
 from isotropy.symmetry.groups.representations import Scalar, T, V
 
 LEARN = isotropy.LearnConfig(epochs=3, samples=2, batch_size=20, burn_in=1, search=False)
@@ -100,6 +102,22 @@ def test_basis_emlp_measure() -> None:
     assert invariant(inputs).shape == (5, 1)
 
 
+def test_represent_measure_and_load(tmp_path: Path) -> None:
+    """The code of what shifts can be measured; a run folder and the transformer give it too."""
+    split = distorted_vectors("shift", 6, 0, entities=40, held_out=10, copies=4)
+    config = isotropy.RepresentConfig(steps=60, batch_size=32)
+    result = isotropy.represent(split, config=config)
+    shift = matrix_elements({"shift": torch.eye(6).roll(1, 0)})
+    samples = split.train.inputs[:20]
+    found = isotropy.measure(result.model, samples, shift)
+    assert found.record["finite"] or found.record["actions"]
+    loaded = isotropy.load(result.save(tmp_path / "run"))
+    assert torch.equal(loaded(samples), result.model(samples))
+    encoder = isotropy.InvariantEncoder(config=config)
+    codes = encoder.fit(split.train.inputs, split.train.targets).transform(samples)
+    assert (codes == result.codes(samples)[0].double().numpy()).all()
+
+
 @pytest.mark.parametrize("which", ["learned", "relaxed", "built"])
 def test_load_gives_what_was_trained(
     which: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -170,6 +188,7 @@ def test_the_page_has_every_pair() -> None:
     rows = re.findall(r"^\| ([a-zA-Z, ]+) \| ([a-z ]+) \| `", PAGE, flags=re.M)
     assert {("learn", "measure"), ("learn", "build"), ("build", "measure"), ("build", "learn"),
             ("relax", "measure"), ("relax, harden", "measure"), ("basis, EMLP", "measure"),
+            ("represent", "measure"),
             } <= set(rows)  # fmt: skip
     assert len(rows) == len(CALLS)
 

@@ -37,12 +37,13 @@ _ROOMS = {
     "symmetry.groups.representations": "Representation Scalar T V",
     "workflows.basis": "equivariant_basis",
     "workflows.building": "BuildResult build",
-    "workflows.estimators": "InvariantClassifier InvariantRegressor",
+    "workflows.estimators": "InvariantClassifier InvariantEncoder InvariantRegressor",
     "workflows.exploring": "profile screen",
     "workflows.learning": "LearnResult learn",
     "workflows.loading": "load",
     "workflows.measuring": "MeasureResult measure",
     "workflows.relaxing": "RelaxResult learn_layers relax",
+    "workflows.representing": "RepresentConfig RepresentResult represent",
     "workflows.result": "Result",
 }
 """Where public names are, by module."""

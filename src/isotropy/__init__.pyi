@@ -24,12 +24,17 @@ from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Representation, Scalar, T, V
 from isotropy.workflows.basis import equivariant_basis
 from isotropy.workflows.building import BuildResult, build
-from isotropy.workflows.estimators import InvariantClassifier, InvariantRegressor
+from isotropy.workflows.estimators import (
+    InvariantClassifier,
+    InvariantEncoder,
+    InvariantRegressor,
+)
 from isotropy.workflows.exploring import profile, screen
 from isotropy.workflows.learning import LearnResult, learn
 from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import MeasureResult, measure
 from isotropy.workflows.relaxing import RelaxResult, learn_layers, relax
+from isotropy.workflows.representing import RepresentConfig, RepresentResult, represent
 from isotropy.workflows.result import Result
 
 __all__ = [
@@ -45,6 +50,7 @@ __all__ = [
     "Generator",
     "Group",
     "InvariantClassifier",
+    "InvariantEncoder",
     "InvariantModel",
     "InvariantRegressor",
     "LabelledData",
@@ -53,6 +59,8 @@ __all__ = [
     "MeasureResult",
     "RelaxConfig",
     "RelaxResult",
+    "RepresentConfig",
+    "RepresentResult",
     "Representation",
     "Result",
     "Scalar",
@@ -77,6 +85,7 @@ __all__ = [
     "quarter_turns",
     "read",
     "relax",
+    "represent",
     "screen",
     "sequences",
 ]

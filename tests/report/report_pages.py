@@ -21,6 +21,7 @@ from isotropy.report.pages.learn import LearnRecord, learn_page
 from isotropy.report.pages.measure import measure_page
 from isotropy.report.pages.profile import profile_page
 from isotropy.report.pages.relax import relax_page
+from isotropy.report.pages.represent import represent_page
 from isotropy.report.pages.screen import screen_page
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -84,6 +85,7 @@ PAGES: dict[str, Callable[[Stored], str]] = {
     "measure": _of_result_and_config(measure_page),
     "compare": _of_result_and_config(measure_page),
     "relax": lambda given: relax_page(given["result"] or {}),
+    "represent": _of_result_and_config(represent_page),
     "screen": _of_result_and_config(screen_page),
     "profile": _of_result_and_config(profile_page),
 }

@@ -87,6 +87,11 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(_RUN, command)
 
 
+def output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Those of `run_options` that have nothing to do with data."""
+    return with_options(_RUN[1:], command)
+
+
 def with_options(
     options: Sequence[Callable[..., Any]], command: Callable[..., None]
 ) -> Callable[..., None]:

@@ -21,6 +21,7 @@ from isotropy.cli.learn import learn_command
 from isotropy.cli.measure import measure_command
 from isotropy.cli.profile import profile_command
 from isotropy.cli.relax import relax_command
+from isotropy.cli.represent import represent_command
 from isotropy.cli.reproduce import reproduce_command
 from isotropy.evidence.laplace import NotFiniteError
 
@@ -37,6 +38,7 @@ cli.add_command(learn_command)
 cli.add_command(measure_command)
 cli.add_command(profile_command)
 cli.add_command(relax_command)
+cli.add_command(represent_command)
 cli.add_command(reproduce_command)
 
 

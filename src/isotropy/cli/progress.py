@@ -25,6 +25,7 @@ from isotropy.records import REPORT, plain
 from isotropy.report.wording import finite, number_text, part_text, percent_text
 from isotropy.workflows.learning import LearnProgress
 from isotropy.workflows.relaxing import RelaxProgress
+from isotropy.workflows.representing import RepresentConfig, RepresentEpoch
 
 BAR = 30
 """Letters of a bar."""
@@ -251,6 +252,22 @@ class RelaxDisplay(EpochDisplay):
         """A pathway's share, averaged over layers."""
         shares = [finite(layer["effective"].get(kind)) or 0.0 for layer in self.layers]
         return sum(shares) / len(shares)
+
+
+class RepresentDisplay(EpochDisplay):
+    """The loss of pairs, and how many held-out entities are found."""
+
+    retrieval: float | None = None
+
+    def __call__(self, config: RepresentConfig, row: RepresentEpoch) -> None:
+        if row.retrieval is not None:
+            self.retrieval = row.retrieval
+        self.show(
+            row.epoch, config.epochs, row.train_loss, row.seconds, details="", phase="learning"
+        )
+
+    def _scores(self, loss: float, gap: str) -> str:
+        return f"loss {loss:.4f}{gap}held-out entities found {percent_text(self.retrieval)}"
 
 
 def reading(symmetry: Symmetry, amount: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from isotropy.report.page import KeyNumber, render, time_number
-from isotropy.report.pages import learn, measure, profile, relax, screen
+from isotropy.report.pages import learn, measure, profile, relax, represent, screen
 from isotropy.report.pages.findings import finding_sentences
 from isotropy.report.pages.measure import with_code
 from isotropy.report.record import (
@@ -81,6 +81,11 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Sequence[str]], Callable[[Any], li
     "build": (Built, lambda built: [built.sentence or "A network was built."], _build_numbers),
     "screen": (Screened, screen.screen_sentences, screen.key_numbers),
     "profile": (Profiled, profile.profile_sentences, profile.key_numbers),
+    "represent": (
+        represent.Represented,
+        represent.represent_sentences,
+        represent.key_numbers,
+    ),
     "basis": (Solved, _basis_sentences, _basis_numbers),
 }
 """The dataclass, sentences and key numbers of each kind of record."""

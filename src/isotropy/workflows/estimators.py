@@ -1,4 +1,4 @@
-"""scikit-learn estimators: `learn` behind fit and predict.
+"""scikit-learn estimators: `learn` behind fit and predict, `represent` behind fit and transform.
 
     classifier = InvariantClassifier("mlp:200", actions=affine(("rotation",))).fit(images, labels)
     classifier.predict(images)         labels, of the type that fit was given
@@ -37,16 +37,29 @@ from isotropy.networks.zoo.specification import NetworkSpecification, parse_netw
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.workflows.learning import LearnResult, learn
+from isotropy.workflows.representing import (
+    RepresentConfig,
+    RepresentResult,
+    neighbours_alike,
+    represent,
+)
 from isotropy.workflows.runs import Actions
 
 Model = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.base import (
+        BaseEstimator,
+        ClassifierMixin,
+        ClassNamePrefixFeaturesOutMixin,
+        RegressorMixin,
+        TransformerMixin,
+    )
     from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise CallerError(
-        "InvariantClassifier and InvariantRegressor need scikit-learn: install isotropy[sklearn]"
+        "InvariantClassifier, InvariantRegressor and InvariantEncoder need scikit-learn: install "
+        "isotropy[sklearn]"
     ) from error
 
 
@@ -140,13 +153,7 @@ class InvariantEstimator(BaseEstimator):
         check_is_fitted(self, "result_")
         model, like = self.result_.model, self.result_.trainer.inputs
         inputs = _inputs(x, lambda example: example.shape[1:] == self.input_shape_)
-        if tuple(inputs.shape[1:]) != self.input_shape_:
-            raise CallerError(
-                f"inputs: expected {self.input_shape_} for each example, as in fit, got "
-                f"{shape_text(inputs[0])}: X has {inputs[0].numel()} features, but "
-                f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
-            )
-        check_finite(inputs, what="inputs", advice="replace them or leave these examples out")
+        _check_shape(self, inputs)
         samples = 1 if model.augmentation.is_identity else model.samples
         seed = self.result_.trainer.config.seed  # as it was in fit; the parameter may be another
         noise = model.noise(1, samples=samples, generator=stream(seed, "predict", 0, like.device))
@@ -293,6 +300,83 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+class InvariantEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """A transformer to codes that ignore an unknown distortion (`represent`), also behind PCA.
+
+    InvariantEncoder().fit(x, entities).transform(x)      (samples, invariant)
+
+    invariant, steps   stand above the config's where they are given
+    config, device     as for `represent`, which holds nothing out here
+    seed               decides initial weights and all pairs, and stands above the config's
+
+    After fit: `result_` (the `RepresentResult`), `input_shape_`, `n_features_in_`. `score` is the
+    share of samples whose nearest other sample is of the same entity.
+    """
+
+    result_: RepresentResult
+    input_shape_: tuple[int, ...]
+    n_features_in_: int
+
+    def __init__(
+        self,
+        invariant: int | None = None,
+        steps: int | None = None,
+        config: RepresentConfig | None = None,
+        device: str | torch.device | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.invariant = invariant
+        self.steps = steps
+        self.config = config
+        self.device = device
+        self.seed = seed
+
+    def fit(self, x: Any, y: Any) -> Self:
+        """Learn from samples x `(samples, …)` and their entities y `(samples,)`.
+
+        Raises CallerError as `represent` does, and for y that are no entities.
+        """
+        entities, samples = _column(y, "entities"), _inputs(x, lambda example: True)
+        given = {"invariant": self.invariant, "steps": self.steps, "seed": self.seed}
+        known: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        settings = replace(self.config or RepresentConfig(), **known)
+        place = "cpu" if self.device is None else self.device
+        self.result_ = represent(samples, entities, config=settings, held_out=0.0, device=place)
+        self.input_shape_ = tuple(samples.shape[1:])
+        self.n_features_in_ = math.prod(self.input_shape_)
+        self._n_features_out = self.result_.model.invariant
+        return self
+
+    def transform(self, x: Any) -> Array:
+        """Invariant codes float64 `(samples, invariant)`."""
+        check_is_fitted(self, "result_")
+        inputs = _inputs(x, lambda example: True)
+        _check_shape(self, inputs)
+        return self.result_.codes(inputs)[0].double().numpy()
+
+    def score(self, x: Any, y: Any) -> float:
+        """The share of samples whose nearest other sample, by its code, is of the same entity."""
+        _, numbers = np.unique(_column(y, "entities").astype(str), return_inverse=True)
+        return neighbours_alike(torch.from_numpy(self.transform(x)), torch.from_numpy(numbers))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def _check_shape(estimator: Any, inputs: Tensor) -> None:
+    """Raise unless inputs `(examples, …)` are finite and shaped as in fit."""
+    if tuple(inputs.shape[1:]) != estimator.input_shape_:
+        raise CallerError(
+            f"inputs: expected {estimator.input_shape_} for each example, as in fit, got "
+            f"{shape_text(inputs[0])}: X has {inputs[0].numel()} features, but "
+            f"{type(estimator).__name__} is expecting {estimator.n_features_in_} features as input"
+        )
+    check_finite(inputs, what="inputs", advice="replace them or leave these examples out")
 
 
 def _column(y: Any, what: str) -> Array:

@@ -15,13 +15,14 @@ from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.building import rebuilt
+from isotropy.networks.invariant_autoencoder import InvariantAutoencoder
 from isotropy.networks.pathways.harden import harden
 from isotropy.networks.pathways.relax import relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import CHECKPOINT, CONFIG, RESULT, load_module, load_tensors, read_json
 from isotropy.symmetry.actions.catalogue import actions_named
-from isotropy.workflows import building
+from isotropy.workflows import building, representing
 from isotropy.workflows.relaxing import KIND
 from isotropy.workflows.runs import Actions
 
@@ -34,6 +35,7 @@ def load(
     learn   the network averaged over what was learned, an `InvariantModel`
     relax   the network with its relaxed layers, or after `--harden` that of plain ones
     build   the network with the symmetry built in
+    represent   the `InvariantAutoencoder`, which maps samples to their invariant codes
 
     network  needed when the run was given a module in Python: one of the same shapes (relaxed with
              the same pathways, where layers were)
@@ -44,6 +46,8 @@ def load(
         return _relaxed(Path(folder), network)
     if kind == building.KIND:
         return _built(Path(folder), network)
+    if kind == representing.KIND:
+        return _autoencoder(Path(folder))
     return _averaged(Path(folder), network, actions)
 
 
@@ -123,12 +127,21 @@ def _built(path: Path, network: nn.Module | None) -> nn.Module:
     return model.eval()
 
 
+def _autoencoder(path: Path) -> InvariantAutoencoder:
+    """The model of a run of `represent`."""
+    model = InvariantAutoencoder(**read_json(path / CONFIG)["network"]["arguments"])
+    tensors, _ = load_tensors(path / CHECKPOINT)
+    load_module(path, model, tensors, "network")
+    return model.eval()
+
+
 def _config_of_learning(path: Path) -> dict[str, Any]:
     config = read_json(path / CONFIG)
-    if config.get("kind") == KIND:
+    others = {KIND: "relaxed layers", representing.KIND: "representations"}
+    if config.get("kind") in others:
         raise CallerError(
-            f"run folder {str(path)!r} is one of relaxed layers (`isotropy relax`); "
-            "isotropy.load gives its network"
+            f"run folder {str(path)!r} is one of {others[config['kind']]} "
+            f"(`isotropy {config['kind']}`); isotropy.load gives its network"
         )
     return config
 

@@ -274,7 +274,8 @@ SEARCH = "search.json"
 CHECKPOINT_SECONDS = 5.0
 """A run folder's checkpoint is never older than this and one epoch."""
 
-AnyTrainer = TypeVar("AnyTrainer", bound=Trainer[Any])
+AnyTrainer = TypeVar("AnyTrainer", bound=Any)
+"""A `records.Resumable`: the trainer of `evidence`, or one of pairs."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,215 @@
+"""Figures 1 to 5 of Zhang and Arodz, "Learning Invariance in Deep Neural Networks".
+
+Rows of figures 1 to 3 are supervised, FIGURE/PART/TASK/NETWORK-LAYERS/d/RATE: the code of a vector
+x from U[−1, 1]^d is told, modulus and phase (task `phase`) or modulus, sine and cosine (`sine`) of
+all d bins of its Fourier transform, and the encoder, the decoder or both are trained, the latter on
+8 ‖f(x) − z*‖² + ‖x − g(f(x))‖². Rows of figures 4 and 5 and of `same` are those of
+`isotropy.represent`, FIGURE/DISTORTION/NETWORK/d, with the paper's distances d* or with the
+information which samples are the same. Settings are in `representations.toml`; the paper has
+curves and few numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.data.pairs import distorted_triples, distorted_vectors, turned_digits
+from isotropy.evidence.weight_steps import adam, set_rate
+from isotropy.experiments.runner import Job, Series, geometric_means
+from isotropy.networks.invariant_autoencoder import INVARIANCE_WEIGHT
+from isotropy.networks.rich_layer import RICH, network_for
+from isotropy.workflows.representing import RepresentConfig, represent
+
+PARTS = {"phase": ("modulus", "phase"), "sine": ("modulus", "sine", "cosine")}
+"""Of the code, by task."""
+KEPT = (
+    "retrieval", "retrieval_raw", "auc", "within_over_between", "reconstruction_mse", "loss_share",
+    "over_invariance", "classes_kept", "held_out_entities", "steps", "seconds",
+)  # fmt: skip
+"""What a row keeps of the record of `represent`."""
+
+
+def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
+    """Every row of every figure."""
+    changed = table["quick"] if quick else {}
+    found = []
+    for figure in table["figures"]:
+        own = {**table["settings"], **figure, **changed}
+        lists = [own.pop(key) for key in ("parts", "tasks", "networks", "sizes", "rates")]
+        for part, task, network, size, rate in product(*lists):
+            name, _, layers = network.partition("-")
+            settings = {
+                **own, "part": part, "task": task, "network": name, "size": size, "rate": rate,
+                "layers": int(layers),
+            }  # fmt: skip
+            row = f"{own['figure']}/{part}/{task}/{network}/{size}/{rate:g}"
+            cost = own["steps"] * settings["layers"] * size * (3.0 if name == RICH else 1.0)
+            found.append(Job(row, tuple(own["seeds"]), settings, cost, own["rank"]))
+    for figure in table["pairs"]:
+        own = {**table["settings"], **figure, **changed}
+        names = [network.partition("-")[0] for network in own["networks"]]
+        for distortion, network, size in product(own["distortions"], names, own["sizes"]):
+            steps = own["steps"] if quick else own["steps_of"].get(distortion, own["steps"])
+            settings = {**own, "part": None, "task": distortion, "network": network, "size": size}
+            row = f"{own['figure']}/{distortion}/{network}/{size}"
+            settings["steps"] = steps
+            found.append(Job(row, tuple(own["seeds"]), settings, steps * size, own["rank"]))
+    return list({job.row: job for job in found}.values())  # quick ones coincide
+
+
+def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
+    """Train the seeds of one row; the numbers of each."""
+    own = job.settings
+    described = {key: own[key] for key in ("figure", "part", "task", "network", "size")}
+    train = _represented if own["part"] is None else _supervised
+    return [{**described, **train(own, seed, device)} for seed in job.seeds]
+
+
+# --- figures 1 to 3 ---------------------------------------------------------------------------
+
+
+def code_of(samples: Tensor, task: str) -> Tensor:
+    """The paper's z* (samples, parts · d) of vectors (samples, d): all bins, unnormalised."""
+    transform = torch.fft.fft(samples.double())
+    modulus, phase = transform.abs(), transform.angle()
+    parts = (modulus, phase) if task == "phase" else (modulus, phase.sin(), phase.cos())
+    return torch.cat(parts, 1).to(samples.dtype)
+
+
+def _supervised(own: Mapping[str, Any], seed: int, device: torch.device) -> dict[str, Any]:
+    """Mean square errors of the parts of the code, and of the reconstruction, on test vectors."""
+    started = time.perf_counter()
+    size, task, part = own["size"], own["task"], own["part"]
+    generator = torch.Generator().manual_seed(seed)
+    count = own["samples"] + own["test_samples"]
+    vectors = (2 * torch.rand(count, size, generator=generator) - 1).to(device)
+    codes = code_of(vectors, task)
+    x, z = vectors[: own["samples"]], codes[: own["samples"]]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        named = own["network"], own["layers"]
+        encoder = network_for(named[0], size, z.shape[1], named[1], 8 * size).to(device)
+        decoder = network_for(named[0], z.shape[1], size, named[1], 8 * size).to(device)
+
+    def errors(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the code (samples, parts · d) and of the reconstruction, zero where not trained."""
+        zero = x.new_zeros(1, 1)
+        if part == "decoder":
+            return zero, decoder(z) - x
+        found = encoder(x)
+        return found - z, (decoder(found) - x if part == "autoencoder" else zero)
+
+    weight = INVARIANCE_WEIGHT if part == "autoencoder" else 1.0
+    alone = {"encoder": [encoder], "decoder": [decoder]}
+    trained = nn.ModuleList(alone.get(part, [encoder, decoder]))
+    optimiser = adam(list(trained.parameters()), rate=own["rate"])
+    for step in range(own["steps"]):
+        set_rate(optimiser, own["rate"] * (1 + math.cos(math.pi * step / own["steps"])) / 2)
+        chosen = torch.randint(len(x), (own["batch_size"],), generator=generator).to(device)
+        of_code, of_sample = errors(x[chosen], z[chosen])
+        optimiser.zero_grad()
+        (weight * of_code.square().mean() + of_sample.square().mean()).backward()
+        optimiser.step()
+    with torch.no_grad():
+        of_code, of_sample = errors(vectors[own["samples"] :], codes[own["samples"] :])
+    parts = of_code.square().mean(0).split(size if part != "decoder" else 1)
+    found = {name: float(each.mean()) for name, each in zip(PARTS[task], parts, strict=False)}
+    return {
+        "layers": own["layers"],
+        "rate": own["rate"],
+        "steps": own["steps"],
+        "code_mse": None if part == "decoder" else float(of_code.square().mean()),
+        "parts_mse": None if part == "decoder" else found,
+        "reconstruction_mse": None if part == "encoder" else float(of_sample.square().mean()),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+# --- figures 4 and 5, and same or not ---------------------------------------------------------
+
+
+def _represented(own: Mapping[str, Any], seed: int, device: torch.device) -> dict[str, Any]:
+    name, classes = own["task"], None
+    if name == "digits":
+        split, classes = turned_digits(seed)
+    else:
+        made = distorted_triples if own["distances"] else distorted_vectors
+        split = made(name, own["size"], seed)
+    settings = {key: own[key] for key in ("network", "steps", "batch_size")}
+    rate = own["rate_of"].get(own["network"], own["rate"])
+    config = RepresentConfig(seed=seed, rate=rate, **settings)
+    record = represent(split, classes=classes, config=config, device=device).record
+    return {"rate": rate, **{key: record[key] for key in KEPT}}
+
+
+# --- what came out ----------------------------------------------------------------------------
+
+
+def best_rates(
+    records: Sequence[Mapping[str, Any]], part: str, task: str, number: str
+) -> dict[int, dict[str, float]]:
+    """By size and network-layers, the geometric mean over seeds at the best rate."""
+    chosen = [
+        {**each, "kind": f"{each['network']}-{each['layers']}"}
+        for each in records
+        if each["part"] == part and each["task"] == task
+    ]
+    means = geometric_means(chosen, number, "size", "kind", "rate")
+    return {
+        size: {kind: min(by_rate.values()) for kind, by_rate in kinds.items()}
+        for size, kinds in means.items()
+    }
+
+
+def goals(records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """What the figures must show, and whether these records do."""
+    found: dict[str, bool] = {}
+    decoders = best_rates(records, "decoder", "sine", "reconstruction_mse")
+    for size, kinds in best_rates(records, "encoder", "sine", "code_mse").items():
+        rich = [error for kind, error in kinds.items() if kind.startswith(RICH)]
+        others = {kind: error for kind, error in kinds.items() if not kind.startswith(RICH)}
+        if rich and others:
+            lead = min(others.values()) / min(rich)
+            found[f"rich layers are 10 times below others at d = {size} ({lead:.1f})"] = lead >= 10
+        shared = [kind for kind in others if kind in decoders.get(size, {})]
+        if shared:
+            harder = all(others[kind] > decoders[size][kind] for kind in shared)
+            found[f"encoders are harder than decoders at d = {size}"] = harder
+    for each in (each for each in records if each["part"] is None and each["network"] == RICH):
+        at = f"{each['row']}, seed {each['seed']}"
+        if each["figure"] != "same":
+            share = each["loss_share"]
+            found[f"loss at most 10 % of a constant's: {at} ({share:.1%})"] = share <= 0.1
+            continue
+        is_digits = each["task"] == "digits"
+        if each["size"] == 20 and each["task"] != "shift":
+            continue
+        least = 0.97 if is_digits else 0.95 if each["size"] == 10 else 0.9
+        shown = f"{each['retrieval']:.1%}"
+        found[f"{least:.0%} are found: {at} ({shown})"] = each["retrieval"] >= least
+        if not is_digits:
+            ratio, error = each["within_over_between"], each["reconstruction_mse"]
+            found[f"within/between at most 0.02: {at} ({ratio:.4f})"] = ratio <= 0.02
+            found[f"reconstruction at most 1e-3: {at} ({error:.1e})"] = error <= 1e-3
+    return found
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Goals, and errors by network."""
+    lines = [f"{'holds' if holds else 'FAILS'}: {what}" for what, holds in goals(records).items()]
+    for part, task in product(("encoder", "decoder", "autoencoder"), PARTS):
+        number = "reconstruction_mse" if part == "decoder" else "code_mse"
+        for size, kinds in best_rates(records, part, task, number).items():
+            told = ", ".join(f"{kind} {error:.1e}" for kind, error in sorted(kinds.items()))
+            lines.append(f"{part}, {task}, d = {size}: {told}")
+    return lines
+
+
+SERIES = Series(jobs, run, summary, apart=True)
