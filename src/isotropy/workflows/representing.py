@@ -219,7 +219,7 @@ class RepresentResult(Result):
 @torch.no_grad()
 def codes_of(model: InvariantAutoencoder, x: Any) -> tuple[Tensor, Tensor]:
     """Invariant and varying codes of samples x (samples, …), on the CPU."""
-    samples = torch.as_tensor(x, dtype=torch.float32, device=model.mean.device)
+    samples = torch.as_tensor(x).to(model.mean)
     invariant, varying = model.codes(model.standardised(samples))
     return invariant.cpu(), varying.cpu()
 
