@@ -125,6 +125,11 @@ def test_manual_code_runs(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -
     assert listed == list(names["result"].record)
 
 
+def test_represent_code_runs(elsewhere: Path) -> None:
+    names = run_page(DOCS / "represent.md", {})
+    assert torch.equal(names["encoder"](names["x"]), names["invariant"])
+
+
 def script(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"gallery_{path.stem}", path)
     assert spec is not None and spec.loader is not None

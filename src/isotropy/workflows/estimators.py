@@ -19,6 +19,7 @@ data of three axes (sequences, point clouds), these are left as they are.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from isotropy.workflows.learning import LearnResult, learn
 from isotropy.workflows.representing import (
     RepresentConfig,
     RepresentResult,
+    codes_of,
     neighbours_alike,
     represent,
 )
@@ -354,7 +356,8 @@ class InvariantEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         check_is_fitted(self, "result_")
         inputs = _inputs(x, lambda example: True)
         _check_shape(self, inputs)
-        return self.result_.codes(inputs)[0].double().numpy()
+        exact = copy.deepcopy(self.result_.model).double()  # rows do not depend on their company
+        return codes_of(exact, inputs)[0].numpy()
 
     def score(self, x: Any, y: Any) -> float:
         """The share of samples whose nearest other sample, by its code, is of the same entity."""

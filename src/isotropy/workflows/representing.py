@@ -51,6 +51,8 @@ from isotropy.workflows.runs import KeptRun, fingerprint, kept_in
 KIND = "represent"
 STEPS_AN_EPOCH = 100
 """Training steps between two rows of the history."""
+LARGEST_GRADIENT = 1.0
+"""Norm to which gradients are cut: a pair of nearly zero norm has a slope of 1/norm."""
 MOST_JUDGED = 4000
 """Held-out entities that are compared with each other; more are left out."""
 WORST = 8
@@ -148,6 +150,7 @@ class PairTrainer:
             invariance, reconstruction = self.network.loss(*self._pairs(generator))
             optimiser.zero_grad()
             (INVARIANCE_WEIGHT * invariance + reconstruction).backward()
+            nn.utils.clip_grad_norm_(self.network.parameters(), LARGEST_GRADIENT)
             optimiser.step()
             total += torch.stack((invariance, reconstruction)).detach()
         invariance, reconstruction = (total / len(steps)).tolist()
@@ -219,7 +222,7 @@ class RepresentResult(Result):
 @torch.no_grad()
 def codes_of(model: InvariantAutoencoder, x: Any) -> tuple[Tensor, Tensor]:
     """Invariant and varying codes of samples x (samples, …), on the CPU."""
-    samples = torch.as_tensor(x, dtype=torch.float32, device=model.mean.device)
+    samples = torch.as_tensor(x).to(model.mean)
     invariant, varying = model.codes(model.standardised(samples))
     return invariant.cpu(), varying.cpu()
 
