@@ -44,7 +44,7 @@ pathway adds to each channel on average goes to the bias of another, where that 
 and Faul 2003 compare so for single weights of linear models.) Pathways are tried from the one that
 contributes least. A symmetry is kept unless the data asks for more: only a pathway beside one with
 as much symmetry or more can go. And the charge c_p is that of small changes: what takes away more
-than `LOST` at once, for each number that is predicted, stays, however large its charge.
+than `LOST` at once stays, however large its charge.
 """
 
 from __future__ import annotations
@@ -206,8 +206,7 @@ class ProximalAdam:
 OFF_PRECISION = 1e12
 """Prior precision of what is switched off."""
 LOST = 0.05
-"""Nats per example and number that is predicted, one label or every output of a regression, that
-the network may lose with a pathway, before it adapts."""
+"""Nats per example that the network may lose with a pathway, before it adapts."""
 
 Names = tuple[str, str]
 """A layer and a kind of pathway in it."""
@@ -253,7 +252,6 @@ def switch_off(
         if (name, kind) not in off
     )
     before = plain_scores(network, evidence.likelihood, inputs, targets).log_likelihood
-    allowed = LOST * (targets.shape[1] if targets.ndim > 1 else 1)
     found: dict[Names, list[str]] = {}
     for _, name, kind in by_share:
         members = layers[name].members()
@@ -273,7 +271,7 @@ def switch_off(
         after = plain_scores(network, evidence.likelihood, inputs, targets).log_likelihood
         saved = charged - _penalty(network, whole, precisions)
         saved += sum(left[each] for each in own if each in left)
-        if count * (after - before) + saved > 0 and before - after < allowed:
+        if count * (after - before) + saved > 0 and before - after < LOST:
             before = after
             shaping = {f"{pathway_prefix(name, kind)}{each}" for each in members[kind].shaping}
             found[name, kind] = [each for each in own if each in left and each not in shaping]
