@@ -23,6 +23,7 @@ from isotropy.experiments import (
     data_efficiency,
     dynamics,
     layer_equivariance,
+    soft_symmetry,
     thesis_bases,
 )
 from isotropy.experiments.runner import (
@@ -43,6 +44,7 @@ SERIES = {
     "data-efficiency": data_efficiency.SERIES,
     "dynamics": dynamics.SERIES,
     "layer-equivariance": layer_equivariance.SERIES,
+    "soft-symmetry": soft_symmetry.SERIES,
 }
 
 

@@ -51,11 +51,11 @@ def table_images(folder: str | Path, *, split: int | None = None) -> Split:
         raise CallerError(f"{place}: expected rows for training and for test, got one of them only")
     images = as_images(torch.from_numpy(table[:, :-1]).float())
     targets = torch.from_numpy(table[:, -1:]).float()
-    parts = []
-    for chosen, told in ((~test, ""), (test, ", test")):
-        where = torch.from_numpy(chosen)
-        parts.append(LabelledData(images[where], targets[where], None, place.name + told))
-    return Split(*parts)
+    train, testing = (
+        LabelledData(images[where], targets[where], None, place.name + told)
+        for where, told in ((torch.from_numpy(~test), ""), (torch.from_numpy(test), ", test"))
+    )
+    return Split(train, testing)
 
 
 def as_images(features: torch.Tensor) -> torch.Tensor:

@@ -315,6 +315,31 @@ def motion(states: Tensor, wind: float = 0.0) -> Tensor:
     return torch.cat([p_first, p_second, force_first, pull - weight], -1)
 
 
+def energy(states: Tensor, wind: float = 0.0) -> Tensor:
+    """H (…) of states (…, 12)."""
+    first, second, p_first, p_second = states.unflatten(-1, (4, 3)).unbind(-2)
+    found = (p_first.square() + p_second.square()).sum(-1) / 2 + first[..., 2] + second[..., 2]
+    found = found + (first.norm(dim=-1) - 1) ** 2 / 2 + ((first - second).norm(dim=-1) - 1) ** 2
+    for axis, blown in enumerate(WIND):
+        found = found - wind * blown * (first + second)[..., axis]
+    return found
+
+
+def pendulum_energies(examples: int, generator: torch.Generator, wind: float) -> RegressionData:
+    """States as motions begin, and their energies, standardised."""
+    states = initial_states(examples, generator)
+    values = energy(states, wind)[:, None]
+    return RegressionData(
+        states.float(),
+        values.float(),
+        torch.ones(12),
+        values.mean(0).float(),
+        values.std(0, correction=0).float(),
+        STATE,
+        Scalar,
+    )
+
+
 def angular_momentum(states: Tensor) -> Tensor:
     """L about the vertical axis, of states (…, 12)."""
     coordinates = states.unflatten(-1, (4, 3))
