@@ -87,6 +87,31 @@ def test_relax_measure_and_relax_harden_measure(relaxed: isotropy.RelaxResult) -
     assert measured(relaxed.harden().eval())
 
 
+def test_learn_relax_measure(learned: isotropy.LearnResult) -> None:
+    found = isotropy.relax(network(), symmetry=learned)
+    assert measured(found.eval())
+
+
+def test_build_relax_measure(built: isotropy.BuildResult) -> None:
+    soft = isotropy.relax(built.model, ("conv", "equivariant"), example=(1, SIZE, SIZE)).eval()
+    isotropy.assert_equivariant(soft, quarter_turns(), bar_tensors(4)[0])
+    assert measured(soft)
+
+
+def test_emlp_relax_learn_harden_measure() -> None:
+    group = isotropy.group_named("SO(3)")
+    both = (2 * V)(group), T(2)(group)
+    vectors = torch.randn((30, 6), generator=torch.Generator().manual_seed(0))
+    targets = (vectors[:, :3, None] * vectors[:, None, 3:]).flatten(1)
+    emlp = isotropy.EMLP(2 * V, T(2), group, channels=16, layers=1)
+    config = isotropy.RelaxConfig(epochs=3, objective="map", weight_rate=0.01)
+    result = isotropy.learn_layers(isotropy.relax(emlp), (vectors, targets), config=config)
+    assert [layer["name"] for layer in result.layers][-1] == "head"
+    soft = isotropy.measure(result.model.double(), vectors.double(), actions=both)
+    hard = isotropy.measure(result.harden(below=1.0).double(), vectors.double(), actions=both)
+    assert max(errors(hard).values()) < 1e-15 < max(errors(soft).values())
+
+
 def test_basis_emlp_measure() -> None:
     group = isotropy.group_named("SO(3)")
     basis = isotropy.equivariant_basis("SO(3)", "V >> T(2)")
@@ -170,6 +195,7 @@ def test_the_page_has_every_pair() -> None:
     rows = re.findall(r"^\| ([a-zA-Z, ]+) \| ([a-z ]+) \| `", PAGE, flags=re.M)
     assert {("learn", "measure"), ("learn", "build"), ("build", "measure"), ("build", "learn"),
             ("relax", "measure"), ("relax, harden", "measure"), ("basis, EMLP", "measure"),
+            ("learn", "relax"), ("build", "relax"), ("EMLP, relax", "measure"),
             } <= set(rows)  # fmt: skip
     assert len(rows) == len(CALLS)
 

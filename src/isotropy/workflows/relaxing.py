@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import Split
-from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule, penalty_of
+from isotropy.evidence.layers.settings import RelaxConfig, RelaxSchedule, penalty_of, precision_of
 from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, structures
 from isotropy.evidence.predictive import plain_scores
@@ -36,6 +36,7 @@ from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.building import is_convolutional
 from isotropy.networks.equivariant.emlp import emlp_like
+from isotropy.networks.pathways.equivariant import EquivariantPathway
 from isotropy.networks.pathways.harden import harden
 from isotropy.networks.pathways.relax import FREE_AND_EQUIVARIANT, relaxed_cnn
 from isotropy.networks.pathways.relax import relax as relaxed_network
@@ -62,6 +63,8 @@ KIND = "relax"
 """What a record and a run folder's config.json say they are of."""
 SHIFTS = ("translation_x", "translation_y")
 """What convolutions commute with."""
+CLOSED_PENALTY = 100.0
+"""λ of free pathways beside equivariant ones at the start of a regression, with noise of one."""
 ASKED = 256
 """Training examples on which it is asked whether outputs depend on inputs."""
 RELAXED_CNN = "relaxed_cnn"
@@ -316,6 +319,8 @@ def relax_and_learn(
 def _prepared(begun: Beginning, settings: RelaxConfig) -> KeptRun[Trainer[RelaxSchedule]]:
     """A run that keeps nothing yet."""
     split, place = begun.split, begun.place
+    if settings.free_precision is None and settings.objective == "laplace":
+        settings = _closed(begun.model, settings, split)
     schedule = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
     trained = copy.deepcopy(begun.model).to(place)
     likelihood = likelihood_named(
@@ -340,6 +345,18 @@ def _prepared(begun: Beginning, settings: RelaxConfig) -> KeptRun[Trainer[RelaxS
         "schedule": schedule.as_dict(),
     }
     return KeptRun(trainer, split, config)
+
+
+def _closed(model: nn.Module, settings: RelaxConfig, split: Split) -> RelaxConfig:
+    """Settings with which a regression by equivariant layers begins: what is free is all but
+    closed, so that the evidence opens the one layer that is worth most, and not all of them a
+    little. Classifiers and convolutions start as `RelaxConfig` says."""
+    pathways = (each for layer in relaxed_layers(model).values() for each in layer.members())
+    if split.train.is_classification or EquivariantPathway.kind not in pathways:
+        return settings
+    sizes = {"examples": len(split.train), "outputs": split.train.num_outputs}
+    closed = precision_of(CLOSED_PENALTY, **sizes)
+    return replace(settings, free_precision=max(settings.prior_precision, closed))
 
 
 def _record(run: KeptRun[Trainer[RelaxSchedule]], *, hardened: bool) -> dict[str, Any]:

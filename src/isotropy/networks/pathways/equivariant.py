@@ -155,8 +155,9 @@ class FreeGate(nn.Module):
         self.weight = nn.Parameter(torch.zeros(size))
 
     def values(self, inputs: Tensor) -> Tensor:
-        """v σ(v)."""
-        return functional.silu(inputs[..., inputs.shape[-1] - len(self.weight) :])
+        """v σ(v), the batch side by side in memory as before and after, its derivative too."""
+        rows = inputs.T
+        return functional.silu(rows[len(rows) - len(self.weight) :]).T
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.weight * self.values(inputs)

@@ -45,8 +45,27 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.curvature.blocks import KroneckerRoots, Roots
-from isotropy.curvature.layer_rules import LayerRule, Use, bias_roots, register_rule
+from isotropy.curvature.layer_rules import (
+    LayerRule,
+    LinearRule,
+    Use,
+    bias_roots,
+    register_rule,
+)
 from isotropy.networks.pathways.pathway import LayerShape, Pathway
+
+
+class BatchLastLinear(nn.Linear):
+    """y = W x + b of vectors (batch, n), with the batch side by side in memory.
+
+    So equivariant layers, which it is added to, hand their features on: nothing is transposed.
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.addmm(self.bias[:, None], self.weight, inputs.T).T
+
+
+register_rule(BatchLastLinear, LinearRule())
 
 
 class FullyConnectedPathway(Pathway):
@@ -65,7 +84,8 @@ class FullyConnectedPathway(Pathway):
         super().__init__(shape)
         inputs, outputs = math.prod(shape.source), math.prod(shape.target)
         # Without a draw from torch's own generator, whose state it would change.
-        self.linear = nn.Linear(inputs, outputs, device="meta")
+        kind = nn.Linear if shape.is_maps else BatchLastLinear
+        self.linear = kind(inputs, outputs, device="meta")
         self.linear.to_empty(device=torch.get_default_device())
         bound = 1 / math.sqrt(inputs)
         with torch.no_grad():
@@ -73,11 +93,15 @@ class FullyConnectedPathway(Pathway):
             self.linear.bias.zero_()
 
     def forward(self, maps: Tensor) -> Tensor:
+        if not self.shape.is_maps:
+            return self.linear(maps)
         return self.linear(maps.flatten(1)).unflatten(1, self.shape.target)
 
     def plain(self) -> nn.Module:
         """Flatten, Linear, Unflatten; of vectors the Linear alone."""
-        linear = copy.deepcopy(self.linear)
+        own = self.linear
+        linear = nn.Linear(own.in_features, own.out_features, device="meta")
+        linear.weight, linear.bias = copy.deepcopy(own.weight), copy.deepcopy(own.bias)
         if not self.shape.is_maps:
             return linear
         return nn.Sequential(nn.Flatten(), linear, nn.Unflatten(1, self.shape.target))
