@@ -27,6 +27,7 @@ from isotropy.symmetry.groups.representations import Scalar, T, V
 
 TABLE = read_table("soft-symmetry")
 CPU = torch.device("cpu")
+COMPARED = ("mlp", "emlp", "rpp")
 SMALL = {"channels": 12, "layers": 1, "examples": 40, "batch_size": 20, "epochs": 3}
 LEARNED = {"objective": "laplace", "epochs": 3, "batch_size": 20, "curvature_examples": 20}
 
@@ -61,7 +62,8 @@ def test_quick_rows_are_those_of_inertia():
     quick = jobs(TABLE, True)
     assert {job.settings["symmetry"] for job in quick} == {"exact", "approximate", "misspecified"}
     assert {job.settings["network"] for job in quick} == set(TABLE["networks"])
-    assert len(quick) == 15 and all(job.seeds == (0, 1, 2) for job in quick)
+    assert len(quick) == 15
+    assert all(job.seeds == (0, 1, 2) for job in quick if job.settings["network"] in COMPARED)
     assert all(job.settings["channels"] == 64 for job in quick)
 
 

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.evidence.settings import cosine
 from isotropy.experiments.runner import Job, Series, geometric_means
 from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
 from isotropy.experiments.thesis_problems import (
@@ -119,7 +118,6 @@ class RegressionSettings:
 
     validation, test: examples at the end of the data, test last
     penalties:        λ of λ‖θ‖² in the loss, by the name of a parameter
-    decays:           whether the learning rate falls to zero as a cosine
     """
 
     examples: int
@@ -129,7 +127,6 @@ class RegressionSettings:
     validation: int = VALIDATION
     test: int = TEST
     penalties: Mapping[str, float] = field(default_factory=dict)
-    decays: bool = False
 
     @property
     def epochs_in_all(self) -> int:
@@ -194,8 +191,6 @@ def fit_regression(
     epochs, batch = settings.epochs_in_all, min(settings.batch_size, settings.examples)
     every = -(-epochs // LOOKS)
     for epoch in range(1, epochs + 1):
-        if settings.decays:
-            run.stack.set_rate(cosine(settings.learning_rate, 0.0, (epoch - 1) / epochs))
         orders = torch.stack([_order(settings.examples, each) for each in generators])
         for chosen in orders.split(batch, 1):
             if augmented is None:
@@ -230,7 +225,7 @@ class _Run:
                 f"expected 1 to {available} training examples, got {settings.examples}; {kept} are "
                 "kept for validation and test"
             )
-        self.stack = SeedStack(networks, settings.learning_rate, decays=settings.decays)
+        self.stack = SeedStack(networks, settings.learning_rate)
         self.augmented = augmented
         self.validation = settings.validation
         self.penalties = settings.penalties

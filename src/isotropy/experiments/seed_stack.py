@@ -78,12 +78,9 @@ class SeedStack:
     """A stack of networks and their optimiser.
 
     parameters: (seeds, …) by name, leaves
-    decays:     whether `set_rate` is called; a recorded step then reads the rate from the device
     """
 
-    def __init__(
-        self, networks: Sequence[nn.Module], learning_rate: float, *, decays: bool = False
-    ) -> None:
+    def __init__(self, networks: Sequence[nn.Module], learning_rate: float) -> None:
         if not networks:
             raise CallerError("expected at least one network, got none")
         shapes = [{name: p.shape for name, p in each.named_parameters()} for each in networks]
@@ -101,8 +98,9 @@ class SeedStack:
         }
         leaves = list(self.parameters.values())
         on_gpu = leaves[0].is_cuda
-        rate = torch.tensor(learning_rate, device=self.device) if decays else learning_rate
-        self.optimiser = torch.optim.Adam(leaves, lr=rate, capturable=on_gpu, fused=on_gpu or None)
+        self.optimiser = torch.optim.Adam(
+            leaves, lr=learning_rate, capturable=on_gpu, fused=on_gpu or None
+        )
 
     @property
     def device(self) -> torch.device:
@@ -136,11 +134,6 @@ class SeedStack:
         for leaf, gradient in zip(leaves, gradients, strict=True):
             leaf.grad = None if gradient is None else gradient.contiguous()  # fused Adam asks
         self.optimiser.step()
-
-    def set_rate(self, rate: float) -> None:
-        """Go on with this learning rate; only if the stack `decays`."""
-        (group,) = self.optimiser.param_groups
-        group["lr"].fill_(rate)
 
     def penalty(self, coefficients: Mapping[str, float]) -> Tensor:
         """Σ λ ‖θ‖² of each seed, (seeds); λ by the name of a parameter."""

@@ -68,14 +68,14 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
     changed = dict(table["quick"]) if quick else {}
     chosen = changed.pop("problems", list(table["problems"]))
     seeds = tuple(changed.pop("seeds", table["seeds"]))
-    other_priors = changed.pop("lambdas", not quick)
+    seeds_of = changed.pop("seeds_of", {})
     found = []
     for problem in chosen:
         about = dict(table["problems"][problem])
         about.setdefault("wind", None)
         kinds = about.pop("networks", table["networks"])
         published = about.pop("published", {})
-        others = about.pop("lambdas", []) if other_priors else []
+        others = [] if quick else about.pop("lambdas", [])
         own = {**table["settings"], **table.get(about["data"], {}), **about, **changed}
         rows = [(network, own["lambda"]) for network in kinds] + [(RPP, each) for each in others]
         for place, (network, penalty) in enumerate(rows):
@@ -84,7 +84,8 @@ def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
             if not network.startswith(RPP) or network == LEARNED:
                 settings["lambda"] = None
             row = f"{problem}/{network}" + (f"/{penalty:g}" if place >= len(kinds) else "")
-            found.append(Job(row, seeds, settings, COST[network] * own["epochs"]))
+            own_seeds = tuple(seeds_of.get(network, seeds))
+            found.append(Job(row, own_seeds, settings, COST[network] * own["epochs"]))
     return found
 
 
@@ -226,7 +227,6 @@ def _settings(own: Mapping[str, Any], penalties: Mapping[str, float]) -> Regress
         validation=own["examples"],
         test=own["examples"],
         penalties=penalties,
-        decays=own.get("decays", False),
     )
 
 
