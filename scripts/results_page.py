@@ -24,6 +24,7 @@ from layer_figures import figure_link
 from layer_tables import TABLES as LAYER_TABLES
 from representation_tables import TABLES as REPRESENTATION_TABLES
 from results_table import evidence_tables, learning_table, records
+from soft_tables import TABLES as SOFT_TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 Record = dict[str, Any]
@@ -311,6 +312,7 @@ TABLES = {
     "measured": measured,
     "culprits": culprits,
     **EQUIVARIANT_TABLES,
+    **SOFT_TABLES,
     **CALIBRATION_TABLES,
     **INVARIANT_WEIGHTS_TABLES,
     **REPRESENTATION_TABLES,

@@ -8,7 +8,6 @@ import torch
 
 from isotropy.checks import CallerError
 from isotropy.experiments.thesis_problems import (
-    PROBLEMS,
     invariant_function,
     matrix_element,
     moment_of_inertia,
@@ -66,7 +65,7 @@ def values(name: str, inputs: torch.Tensor) -> torch.Tensor:
     return moment_of_inertia(inputs[:, :5], inputs[:, 5:].unflatten(1, (5, 3))).flatten(1)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", GROUPS)
 def test_targets_transform_as_is_said(name: str) -> None:
     data, group = regression_problem(name, generator(), 50), GROUPS[name]
     elements = random_elements(group, 50, generator(1))
@@ -80,7 +79,7 @@ def test_targets_transform_as_is_said(name: str) -> None:
     assert not torch.allclose(values(name, moved), values(name, inputs), rtol=0.1)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", GROUPS)
 def test_data_follow_their_seed_and_formula(name: str) -> None:
     first, again, other = (regression_problem(name, generator(seed), 40) for seed in (0, 0, 1))
     assert torch.equal(first.inputs, again.inputs) and not torch.equal(first.inputs, other.inputs)

@@ -24,6 +24,7 @@ from isotropy.experiments import (
     dynamics,
     layer_equivariance,
     representations,
+    soft_symmetry,
     thesis_bases,
 )
 from isotropy.experiments.runner import (
@@ -45,6 +46,7 @@ SERIES = {
     "dynamics": dynamics.SERIES,
     "layer-equivariance": layer_equivariance.SERIES,
     "representations": representations.SERIES,
+    "soft-symmetry": soft_symmetry.SERIES,
 }
 
 

@@ -15,8 +15,8 @@ of the group, ŷ = ρ_out(g)⁻¹ f(ρ_in(g) x), in training only. The seeds of 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     data, networks, generators = [], [], []
     for seed in job.seeds:
         generator = torch.Generator().manual_seed(seed)
-        data.append(_on(regression_problem(own["problem"], generator, examples), device))
+        data.append(on_device(regression_problem(own["problem"], generator, examples), device))
         made = data[-1]
         group = None if own["network"] in COST else own["group"]
         sizes = made.inputs.shape[1], made.targets.shape[1]
@@ -103,7 +103,8 @@ def _settings(own: Mapping[str, Any]) -> RegressionSettings:
     )
 
 
-def _on(data: RegressionData, device: torch.device) -> RegressionData:
+def on_device(data: RegressionData, device: torch.device) -> RegressionData:
+    """The same data there."""
     names = ("inputs", "targets", "input_scale", "target_mean", "target_scale")
     return replace(data, **{name: getattr(data, name).to(device) for name in names})
 
@@ -116,6 +117,7 @@ class RegressionSettings:
     """examples: N, the first of each seed's data; epochs: None for the rule above.
 
     validation, test: examples at the end of the data, test last
+    penalties:        λ of λ‖θ‖² in the loss, by the name of a parameter
     """
 
     examples: int
@@ -124,6 +126,7 @@ class RegressionSettings:
     epochs: int | None = None
     validation: int = VALIDATION
     test: int = TEST
+    penalties: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def epochs_in_all(self) -> int:
@@ -171,8 +174,13 @@ def fit_regression(
     settings: RegressionSettings,
     generators: Sequence[torch.Generator],
     augmented: Augmentation | None = None,
+    looked: Callable[[int, SeedStack], None] | None = None,
 ) -> list[RegressionResult]:
-    """Train one network a seed, each on its own data with its own generator (on their device)."""
+    """Train one network a seed, each on its own data with its own generator (on their device).
+
+    looked: called with the epoch and the stack whenever the validation error is taken
+    The networks are left with their weights where the validation error was least.
+    """
     if not len(networks) == len(data) == len(generators):
         raise CallerError(
             f"expected a network, data and a generator for each seed, got {len(networks)}, "
@@ -194,6 +202,9 @@ def fit_regression(
         if epoch % every == 0 or epoch == epochs:
             run.epoch.fill_(epoch)
             run.look()
+            if looked is not None:
+                looked(epoch, run.stack)
+    run.stack.hand_back(networks, run.best.values)
     return run.results(epochs, started)
 
 
@@ -217,6 +228,7 @@ class _Run:
         self.stack = SeedStack(networks, settings.learning_rate)
         self.augmented = augmented
         self.validation = settings.validation
+        self.penalties = settings.penalties
         self.scales = [
             torch.stack([getattr(each, name) for each in data])[:, None]
             for name in ("input_scale", "target_mean", "target_scale")
@@ -229,7 +241,7 @@ class _Run:
         device, seeds = self.inputs.device, len(data)
         self.epoch = self.inputs.new_zeros(seeds)
         nothing = torch.full_like(self.epoch, torch.nan)
-        self.best = Best({"test": nothing, "epoch": self.epoch})
+        self.best = Best({_TEST: nothing, _EPOCH: self.epoch, **self.stack.parameters})
         self.rows = torch.arange(seeds, device=device)[:, None]
         self.step = self.stack.captured(self._step)
         self.look = self.stack.captured(self._look, [self.epoch, *self.best.state()])
@@ -249,22 +261,28 @@ class _Run:
             moved = torch.einsum("sbij,sbj->sbi", self.augmented.inputs[drawn], inputs)
             back = self.augmented.outputs[drawn]
             predicted = torch.einsum("sbij,sbj->sbi", back, self.predict(moved))
-        self.stack.step((predicted - targets).square().mean((1, 2)))
+        losses = (predicted - targets).square().mean((1, 2))
+        self.stack.step(losses + self.stack.penalty(self.penalties) if self.penalties else losses)
 
     @torch.no_grad()
     def _look(self) -> None:
         squares = (self.predict(self.held_out) - self.held_out_targets).square().mean(2)
         validation, test = squares[:, : self.validation], squares[:, self.validation :]
-        self.best.offer(validation.mean(1), {"test": test.mean(1), "epoch": self.epoch})
+        values = {**self.stack.parameters, _TEST: test.mean(1), _EPOCH: self.epoch}
+        self.best.offer(validation.mean(1), values)
 
     def results(self, epochs: int, started: float) -> list[RegressionResult]:
-        tests, found = self.best.values["test"].tolist(), self.best.validation.tolist()
-        where = self.best.values["epoch"].tolist()
+        tests, found = self.best.values[_TEST].tolist(), self.best.validation.tolist()
+        where = self.best.values[_EPOCH].tolist()
         seconds = time.perf_counter() - started
         return [
             RegressionResult(tests[i], found[i], round(where[i]), epochs, seconds)
             for i in range(self.stack.seeds)
         ]
+
+
+_TEST, _EPOCH = "test error", "epoch reached"
+"""Beside names of parameters, none of which has a space."""
 
 
 def _order(examples: int, generator: torch.Generator) -> Tensor:

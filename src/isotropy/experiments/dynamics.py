@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,12 +102,18 @@ def _network(own: Mapping[str, Any], seed: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class DynamicsSettings:
-    """within: integration steps in 0.2 s of training."""
+    """within: integration steps in 0.2 s of training.
+
+    wind:      ε of the true motion
+    penalties: λ of λ‖θ‖² in the loss, by the name of a parameter
+    """
 
     epochs: int = 2000
     learning_rate: float = 3e-3
     within: int = 1
     duration: float = DURATION
+    wind: float = 0.0
+    penalties: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def times(self) -> int:
@@ -131,7 +138,10 @@ class DynamicsResult:
 def fit_dynamics(
     networks: Sequence[nn.Module], data: Sequence[PendulumData], settings: DynamicsSettings
 ) -> list[DynamicsResult]:
-    """Train one network a seed, d/dt of states, each on its own data, and roll it out."""
+    """Train one network a seed, d/dt of states, each on its own data, and roll it out.
+
+    The networks are left with their weights where the validation loss was least.
+    """
     if len(networks) != len(data):
         raise CallerError(
             f"expected data for each network, got {len(networks)} networks and {len(data)} data"
@@ -144,6 +154,7 @@ def fit_dynamics(
         if epoch % every == 0 or epoch == settings.epochs:
             run.epoch.fill_(epoch)
             run.look()
+    run.stack.hand_back(networks, run.best.values)
     return run.results(started)
 
 
@@ -172,7 +183,8 @@ class _Run:
         return (found.movedim(0, 2) - chunks).square().mean((1, 2, 3))
 
     def _step(self) -> None:
-        self.stack.step(self._loss(self.training))
+        loss, penalties = self._loss(self.training), self.settings.penalties
+        self.stack.step(loss + self.stack.penalty(penalties) if penalties else loss)
 
     @torch.no_grad()
     def _look(self) -> None:
@@ -182,7 +194,8 @@ class _Run:
     def results(self, started: float) -> list[DynamicsResult]:
         weights = {name: self.best.values[name].double() for name in self.stack.parameters}
         paths = rollout(self.stack, weights, self.test, self.settings.times)
-        truth = integrate(motion, self.test, self.settings.times, STEP, within=ACCURATE)
+        field = partial(motion, wind=self.settings.wind)
+        truth = integrate(field, self.test, self.settings.times, STEP, within=ACCURATE)
         errors = relative_error(paths, truth)
         momenta = angular_momentum(paths)[..., None]
         drifts = relative_error(momenta, momenta[:1])

@@ -135,6 +135,20 @@ class SeedStack:
             leaf.grad = None if gradient is None else gradient.contiguous()  # fused Adam asks
         self.optimiser.step()
 
+    def penalty(self, coefficients: Mapping[str, float]) -> Tensor:
+        """Σ λ ‖θ‖² of each seed, (seeds); λ by the name of a parameter."""
+        found = torch.zeros(self.seeds, device=self.device)
+        for name, coefficient in coefficients.items():
+            found = found + coefficient * self.parameters[name].square().flatten(1).sum(1)
+        return found
+
+    @torch.no_grad()
+    def hand_back(self, networks: Sequence[nn.Module], parameters: Parameters) -> None:
+        """Write parameters (seeds, …) into the networks, one a seed."""
+        for seed, network in enumerate(networks):
+            for name, parameter in network.named_parameters():
+                parameter.copy_(parameters[name][seed])
+
     def captured(
         self, function: Callable[..., None], state: Iterable[Tensor] = ()
     ) -> Callable[..., None]:

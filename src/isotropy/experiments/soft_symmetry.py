@@ -1,0 +1,441 @@
+"""Soft symmetry: Figure 3.2, the wind sweep, section 3.5.2 and Table 3.1 of Finzi (2023).
+
+Rows are PROBLEM/NETWORK, and PROBLEM/rpp/λ for other priors: `inertia-exact/rpp`,
+`pendulum-approximate/emlp`, `inertia-misspecified/rpp/1e-05`, `table-wine/conv`. Settings and
+published numbers are in `soft_symmetry.toml`. Networks:
+
+    mlp          no symmetry
+    emlp         the group as a constraint; of tables conv, translations
+    rpp          both in one layer, a prior on each:  loss + λ Σ θ² + λ_e Σ θ_e²,  λ of what is free
+    rpp-learned  the same, the prior precisions learned from the evidence (`learn_layers`)
+    rpp-trivial  a control: rpp of the trivial group, two matrices a layer and no symmetry
+
+The seeds of a row are trained together, but for learned ones. They are the deep ensemble of 3.5.2:
+`equivariance_by_epoch` of the seeds is the posterior of the equivariance error (Eq. 3.3).
+
+The pendulum is learned as a Hamiltonian network by rollouts (`dynamics`), its error is that of
+rollouts. Learned precisions need a regression: there targets are energies, and errors mean squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isotropy.checks import CallerError
+from isotropy.data.labelled import LabelledData
+from isotropy.data.tables import table_images
+from isotropy.evidence.layers.settings import RelaxConfig, precision_of
+from isotropy.evidence.layers.structure import free_parameters, pathway_prefix, relaxed_layers
+from isotropy.experiments.data_efficiency import RegressionSettings, fit_regression, on_device
+from isotropy.experiments.dynamics import DynamicsSettings, fit_dynamics
+from isotropy.experiments.runner import Job, Series
+from isotropy.experiments.seed_stack import SeedStack, seed_records, seeded_network
+from isotropy.experiments.thesis_problems import (
+    STATE,
+    Moved,
+    PendulumData,
+    RegressionData,
+    initial_states,
+    pendulum_data,
+    pendulum_energies,
+    regression_problem,
+)
+from isotropy.networks.pathways.relax import relax
+from isotropy.networks.pathways.relaxed_layer import FREE
+from isotropy.networks.zoo.backbones import HamiltonianNetwork
+from isotropy.symmetry.groups.catalogue import group_named
+from isotropy.symmetry.groups.representations import Representation, Scalar
+from isotropy.workflows.relaxing import learn_layers
+
+MLP, EMLP, RPP, LEARNED, TRIVIAL = "mlp", "emlp", "rpp", "rpp-learned", "rpp-trivial"
+CONV, CONSTANT = "conv", "constant"
+COST = {MLP: 1.0, EMLP: 4.0, RPP: 6.0, TRIVIAL: 3.0, LEARNED: 40.0, CONV: 2.0, CONSTANT: 0.0}
+PENDULUM, TABLE = "pendulum", "table"
+ELEMENTS = 200
+"""Examples, and as many elements of the group, by which the equivariance error is taken."""
+DESCRIBED = ("problem", "symmetry", "network", "lambda", "data", "group", "wind")
+
+
+def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
+    """Every problem and network of the table, and the other priors of `rpp`."""
+    changed = dict(table["quick"]) if quick else {}
+    chosen = changed.pop("problems", list(table["problems"]))
+    seeds = tuple(changed.pop("seeds", table["seeds"]))
+    seeds_of = changed.pop("seeds_of", {})
+    found = []
+    for problem in chosen:
+        about = dict(table["problems"][problem])
+        about.setdefault("wind", None)
+        kinds = about.pop("networks", table["networks"])
+        published = about.pop("published", {})
+        others = [] if quick else about.pop("lambdas", [])
+        own = {**table["settings"], **table.get(about["data"], {}), **about, **changed}
+        rows = [(network, own["lambda"]) for network in kinds] + [(RPP, each) for each in others]
+        for place, (network, penalty) in enumerate(rows):
+            settings = {**own, "problem": problem, "network": network, "lambda": penalty}
+            settings["published"] = published.get(network)
+            if not network.startswith(RPP) or network == LEARNED:
+                settings["lambda"] = None
+            row = f"{problem}/{network}" + (f"/{penalty:g}" if place >= len(kinds) else "")
+            own_seeds = tuple(seeds_of.get(network, seeds))
+            found.append(Job(row, own_seeds, settings, COST[network] * own["epochs"]))
+    return found
+
+
+def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
+    """Train the seeds of one row; the numbers of each."""
+    own = job.settings
+    if own["data"] == TABLE:
+        found = _tables(job, device)
+    elif own["network"] == LEARNED:
+        found = [_learned(own, seed, device) for seed in job.seeds]
+    elif own["data"] == PENDULUM:
+        found = _pendulums(job, device)
+    else:
+        found = _regressions(job, device)
+    described = {key: own.get(key) for key in DESCRIBED}
+    described |= {"published": own["published"], "channels": own["channels"]}
+    empty: dict[str, Any] = {
+        "equivariance_error": None,
+        "free_precision": None,
+        "equivariance_by_epoch": [],
+    }
+    return [{**described, **empty, **each} for each in found]
+
+
+# -- networks and priors -----------------------------------------------------------------------
+
+
+def soft_network(
+    own: Mapping[str, Any], source: Representation, target: Representation, seed: int
+) -> nn.Module:
+    """The network of a row; source and target are not yet bound to a group."""
+    group = group_named(own["group"])
+    kind = own["network"]
+    sizes = source(group).size, target(group).size
+    word = {MLP: None, TRIVIAL: f"Trivial({group.dimension})"}.get(kind, own["group"])
+    made = seeded_network(source, target, word, sizes, own, seed)
+    return relax(made) if kind.startswith(RPP) else made
+
+
+def penalties_of(network: nn.Module, free: float | None, equivariant: float) -> dict[str, float]:
+    """λ by the names of parameters of relaxed layers: all that is free, and equivariant weights.
+
+    A free bias breaks the symmetry as much as a free weight does. (The published code leaves it
+    without a prior on inertia, and has one on the pendulum.)
+    """
+    found = dict.fromkeys(free_parameters(network), free or 0.0)
+    for layer, module in relaxed_layers(network).items():
+        for kind, pathway in module.members().items():
+            if kind not in FREE:
+                names = (pathway_prefix(layer, kind) + name for name in pathway.weights)
+                found |= dict.fromkeys(names, equivariant)
+    return found
+
+
+def free_precisions(
+    network: nn.Module, penalty: float, examples: int, outputs: int
+) -> dict[str, float]:
+    """δ = λ N D of what is free in each layer, for noise of one."""
+    given = precision_of(penalty, examples=examples, outputs=outputs)
+    return dict.fromkeys(relaxed_layers(network), given)
+
+
+# -- regressions -------------------------------------------------------------------------------
+
+
+def _problem(own: Mapping[str, Any], seed: int) -> RegressionData:
+    generator = torch.Generator().manual_seed(seed)
+    if own["data"] == PENDULUM:
+        return pendulum_energies(3 * own["examples"], generator, own["wind"])
+    return regression_problem(own["data"], generator, 3 * own["examples"])
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """Equivariance errors on held-out examples, at the end and as training goes on."""
+
+    moved: Moved
+    inputs: Tensor
+    by_epoch: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, own: Mapping[str, Any], data: Sequence[RegressionData]) -> _Errors:
+        group, generator = group_named(own["group"]), torch.Generator().manual_seed(0)
+        first = data[0]
+        moved = Moved.by(first.source(group), first.target(group), ELEMENTS, generator)
+        inputs = torch.stack([each.inputs[-ELEMENTS:] for each in data])
+        if inputs.shape[1] < ELEMENTS:
+            moved = replace(
+                moved,
+                inputs=moved.inputs[: inputs.shape[1]],
+                outputs=moved.outputs[: inputs.shape[1]],
+            )
+        return cls(moved, inputs, [])
+
+    def look(self, epoch: int, stack: SeedStack) -> None:
+        with torch.no_grad():
+            errors = self.moved.error(stack, self.inputs).tolist()
+        self.by_epoch.append({"epoch": epoch, "errors": errors})
+
+    @torch.no_grad()
+    def at_the_end(self, networks: Sequence[nn.Module]) -> list[float]:
+        each = zip(networks, self.inputs, strict=True)
+        return [float(self.moved.error(network, inputs)) for network, inputs in each]
+
+    def of_seed(self, seed: int, every: int) -> list[list[float]]:
+        """[epoch, error], about ten of them."""
+        return [[each["epoch"], each["errors"][seed]] for each in self.by_epoch[every - 1 :: every]]
+
+
+def _regressions(job: Job, device: torch.device) -> list[dict[str, Any]]:
+    own = job.settings
+    data = [on_device(_problem(own, seed), device) for seed in job.seeds]
+    networks = [
+        soft_network(own, data[0].source, data[0].target, seed).to(device) for seed in job.seeds
+    ]
+    generators = [torch.Generator(device).manual_seed(seed) for seed in job.seeds]
+    errors = _Errors.of(own, data)
+    penalties = penalties_of(networks[0], own["lambda"], own["equivariant_lambda"])
+    settings = _settings(own, penalties)
+    found = fit_regression(networks, data, settings, generators, None, errors.look)
+    every = max(1, len(errors.by_epoch) // 10)
+    outputs = data[0].targets.shape[1]
+    records = seed_records({}, networks, found)
+    for index, (record, error) in enumerate(zip(records, errors.at_the_end(networks), strict=True)):
+        record["equivariance_error"] = error
+        record["equivariance_by_epoch"] = errors.of_seed(index, every)
+        if own["lambda"] is not None:
+            sizes = own["examples"], outputs
+            record["free_precision"] = free_precisions(networks[index], own["lambda"], *sizes)
+    return records
+
+
+def _settings(own: Mapping[str, Any], penalties: Mapping[str, float]) -> RegressionSettings:
+    return RegressionSettings(
+        examples=own["examples"],
+        batch_size=own["batch_size"],
+        learning_rate=own["learning_rate"],
+        epochs=own["epochs"],
+        validation=own["examples"],
+        test=own["examples"],
+        penalties=penalties,
+    )
+
+
+def _learned(own: Mapping[str, Any], seed: int, device: torch.device) -> dict[str, Any]:
+    """One network whose precisions are learned; training and validation examples are those of
+    the others, and the latter are not used."""
+    data = on_device(_problem(own, seed), device)
+    count = own["examples"]
+    inputs = data.inputs / data.input_scale
+    targets = (data.targets - data.target_mean) / data.target_scale
+    train, test = (
+        LabelledData(inputs[part], targets[part], None, own["problem"])
+        for part in (slice(0, count), slice(-count, None))
+    )
+    network = soft_network(own, data.source, data.target, seed).to(device)
+    config = RelaxConfig(seed=seed, **own["learned"])
+    result = learn_layers(network, train, test, config=config, device=device)
+    trained = result.model
+    with torch.no_grad():
+        squares = ((trained(test.inputs) - test.targets) * data.target_scale).square()
+    return {
+        "test_error": float(squares.mean()),
+        "equivariance_error": _Errors.of(own, [data]).at_the_end([trained])[0],
+        "free_precision": {
+            layer["name"]: _free(layer["prior_precision"]) for layer in result.layers
+        },
+        "free_penalty": {layer["name"]: _free(layer["penalty"]) for layer in result.layers},
+        "became": {layer["name"]: layer["became"] for layer in result.layers},
+        "noise": result.record["noise"],
+        "parameters": result.record["num_parameters"],
+        "epochs": result.record["config"]["epochs"],
+        "seconds": result.record["seconds"],
+    }
+
+
+def _free(by_kind: Mapping[str, float | None]) -> float | None:
+    return next((value for kind, value in by_kind.items() if kind in FREE), None)
+
+
+# -- the pendulum ------------------------------------------------------------------------------
+
+
+def _pendulums(job: Job, device: torch.device) -> list[dict[str, Any]]:
+    own = job.settings
+    data, networks = [], []
+    for seed in job.seeds:
+        generator = torch.Generator().manual_seed(seed)
+        made = pendulum_data(own["examples"], generator, own["wind"])
+        parts = (made.training, made.validation, made.test)
+        data.append(PendulumData(*(part.to(device) for part in parts)))
+        network = HamiltonianNetwork(soft_network(own, STATE, Scalar, seed))
+        networks.append(network.to(device))
+    settings = DynamicsSettings(
+        epochs=own["epochs"],
+        learning_rate=own["learning_rate"],
+        duration=own["duration"],
+        wind=own["wind"],
+        penalties=penalties_of(networks[0], own["lambda"], own["equivariant_lambda"]),
+    )
+    found = fit_dynamics(networks, data, settings)
+    state, drawn = STATE(group_named(own["group"])), torch.Generator().manual_seed(0)
+    moved = Moved.by(state, state, ELEMENTS, drawn)
+    states = initial_states(ELEMENTS, drawn).to(device)
+    records = seed_records({}, networks, found)
+    for index, record in enumerate(records):
+        record["test_error"] = record["rollout_error"]
+        error = moved.error(networks[index].double(), states)
+        record["equivariance_error"] = float(error.detach())
+        if own["lambda"] is not None:
+            sizes = own["examples"], data[0].training[0, 1:].numel()
+            record["free_precision"] = free_precisions(networks[index], own["lambda"], *sizes)
+    return records
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def table_network(own: Mapping[str, Any], shape: tuple[int, ...], seed: int) -> nn.Module:
+    """Convolutions of 3 × 3 with ReLU and one linear layer, or what becomes of them.
+
+    mlp: the same sizes, fully connected; rpp: each convolution with a fully connected pathway
+    """
+    torch.manual_seed(seed)
+    channels, pixels = own["channels"], shape[-2] * shape[-1]
+    layers: list[nn.Module] = []
+    width = shape[0]
+    for _ in range(own["layers"]):
+        if own["network"] == MLP:
+            layers += [nn.Linear(width * pixels, channels * pixels), nn.ReLU()]
+        else:
+            layers += [nn.Conv2d(width, channels, 3, padding=1), nn.ReLU()]
+        width = channels
+    head = nn.Linear(channels * pixels, 1)
+    if own["network"] == MLP:
+        return nn.Sequential(nn.Flatten(), *layers, head)
+    network = nn.Sequential(*layers, nn.Flatten(), head)
+    return relax(network, ("fc", "conv"), example=shape) if own["network"] == RPP else network
+
+
+def _tables(job: Job, device: torch.device) -> list[dict[str, Any]]:
+    """Each seed is a known split of the table, the seed modulo the number of splits."""
+    own = job.settings
+    place = own.get("places", {}).get("UCI")
+    if place is None:
+        raise CallerError("expected to be told where the tables are; use --data UCI=FOLDER")
+    records = []
+    for seed in job.seeds:
+        split = table_images(f"{place}/{own['table']}", split=seed % own["splits"])
+        assert split.test is not None
+        train, test = (
+            (part.inputs.to(device), part.targets.to(device)) for part in (split.train, split.test)
+        )
+        mean, deviation = train[0].mean(0), train[0].std(0).clamp(min=1e-6)
+        centre = train[1].mean()
+        if own["network"] == CONSTANT:
+            error = float((test[1] - centre).square().mean())
+            records.append({"test_error": error, "parameters": 1, "seconds": 0.0})
+            continue
+        network = table_network(own, tuple(split.train.inputs.shape[1:]), seed).to(device)
+        fitted = partial(_fitted, own, network)
+        scaled = [((inputs - mean) / deviation) for inputs, _ in (train, test)]
+        predicted = fitted(scaled[0], train[1], centre, scaled[1])
+        error = float((predicted - test[1]).square().mean())
+        count = sum(each.numel() for each in network.parameters())
+        records.append({"test_error": error, "parameters": count, "epochs": own["epochs"]})
+    return records
+
+
+def _fitted(
+    own: Mapping[str, Any],
+    network: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    centre: Tensor,
+    unseen: Tensor,
+) -> Tensor:
+    """Predictions of unseen inputs after training: Adam, the rate by a cosine to zero."""
+    stack = SeedStack([network], own["learning_rate"])
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stack.optimiser, own["epochs"])
+    penalties = penalties_of(network, own["lambda"], own["equivariant_lambda"])
+    scale = (targets - centre).square().mean().sqrt()
+    wanted = (targets - centre) / scale
+    for _ in range(own["epochs"]):
+        losses = (stack(inputs[None]) - wanted).square().mean((1, 2))
+        stack.step(losses + stack.penalty(penalties))
+        schedule.step()
+    with torch.no_grad():
+        return stack(unseen[None])[0] * scale + centre
+
+
+# -- what came out -----------------------------------------------------------------------------
+
+
+def medians(records: Sequence[Mapping[str, Any]], number: str) -> dict[str, dict[str, float]]:
+    """{problem: {network, or network/λ for other priors: median over seeds of this number}}."""
+    grouped: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        value = record[number]
+        if value is not None and value == value:
+            name = record["row"].removeprefix(f"{record['problem']}/")
+            grouped.setdefault(record["problem"], {}).setdefault(name, []).append(value)
+    return {
+        problem: {name: median(values) for name, values in own.items()}
+        for problem, own in grouped.items()
+    }
+
+
+def goals(records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """What soft symmetry should show on inertia, and whether these records do."""
+    errors = medians(records, "test_error")
+    told: dict[str, bool] = {}
+    for problem, own in errors.items():
+        if not {MLP, EMLP, RPP} <= set(own) or not problem.startswith("inertia"):
+            continue
+        rpp, emlp, mlp = own[RPP], own[EMLP], own[MLP]
+        if problem.endswith("exact"):
+            told["exact: RPP at most 1.2 × EMLP"] = rpp <= 1.2 * emlp
+        elif problem.endswith("approximate"):
+            told["approximate: RPP below EMLP"] = rpp < emlp
+            told["approximate: RPP at most a third of MLP"] = 3 * rpp <= mlp
+        else:
+            told["misspecified: RPP at most 1.3 × MLP"] = rpp <= 1.3 * mlp
+            told["misspecified: RPP at most a third of EMLP"] = 3 * rpp <= emlp
+    for problem, own in errors.items():
+        fixed = [error for name, error in own.items() if name == RPP or name.startswith(f"{RPP}/")]
+        if LEARNED in own and fixed and problem.startswith("inertia"):
+            told[f"{problem}: learned within 2 × of the best fixed λ"] = own[LEARNED] <= 2 * min(
+                fixed
+            )
+    return told
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Medians of both errors by problem and network, free precisions, and the goals."""
+    errors, broken = medians(records, "test_error"), medians(records, "equivariance_error")
+    lines = []
+    for problem, own in errors.items():
+        lines.append(f"{problem:<26}{'test error':>12}{'equivariance':>14}")
+        for name, error in own.items():
+            second = broken.get(problem, {}).get(name)
+            lines.append(f"  {name:<24}{error:12.3g}{'' if second is None else f'{second:14.2g}'}")
+    for record in records:
+        if record["network"] == LEARNED and record["free_precision"]:
+            each = ", ".join(
+                f"{layer} {'-' if value is None else format(value, '.2g')}"
+                for layer, value in record["free_precision"].items()
+            )
+            lines.append(f"{record['row']}, seed {record['seed']}: free precisions {each}")
+    return lines + [f"  {'met   ' if m else 'MISSED'} {what}" for what, m in goals(records).items()]
+
+
+SERIES = Series(jobs, run, summary)

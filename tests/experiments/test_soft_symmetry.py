@@ -1,0 +1,210 @@
+"""The series of soft symmetry: rows, priors, networks, small runs, what is said of records."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from isotropy.checks import CallerError
+from isotropy.evidence.layers.structure import relaxed_layers
+from isotropy.experiments.runner import read_table
+from isotropy.experiments.soft_symmetry import (
+    goals,
+    jobs,
+    medians,
+    penalties_of,
+    run,
+    soft_network,
+    summary,
+    table_network,
+)
+from isotropy.experiments.thesis_problems import regression_problem
+from isotropy.symmetry.groups.representations import Scalar, T, V
+
+TABLE = read_table("soft-symmetry")
+CPU = torch.device("cpu")
+COMPARED = ("mlp", "emlp", "rpp")
+SMALL = {"channels": 12, "layers": 1, "examples": 40, "batch_size": 20, "epochs": 3}
+LEARNED = {"objective": "laplace", "epochs": 3, "batch_size": 20, "curvature_examples": 20}
+
+
+def small(row, seeds=(0, 1), **settings):
+    (job,) = (job for job in jobs(TABLE, False) if job.row == row)
+    return replace(job, seeds=seeds, settings={**job.settings, **SMALL, **settings})
+
+
+def test_rows_are_problems_networks_and_priors():
+    rows = {job.row: job for job in jobs(TABLE, False)}
+    for name in ("mlp", "emlp", "rpp", "rpp-learned", "rpp-trivial", "rpp/1e-05", "rpp/100"):
+        assert f"inertia-approximate/{name}" in rows
+    assert rows["inertia-exact/rpp"].settings["lambda"] == 1.0
+    assert rows["inertia-exact/rpp/0.01"].settings["lambda"] == 0.01
+    assert rows["inertia-exact/emlp"].settings["lambda"] is None
+    assert rows["pendulum-approximate/emlp"].settings["channels"] == 128
+    assert rows["table-wine/conv"].settings["published"] == 0.79
+    assert all(len(job.seeds) == 10 for job in rows.values())
+
+
+def test_every_panel_has_one_prior():
+    found = {
+        (job.settings["lambda"], job.settings["equivariant_lambda"])
+        for job in jobs(TABLE, False)
+        if job.row.endswith("/rpp") and job.settings["data"] != "table"
+    }
+    assert found == {(1.0, 1e-6)}
+
+
+def test_quick_rows_are_those_of_inertia():
+    quick = jobs(TABLE, True)
+    assert {job.settings["symmetry"] for job in quick} == {"exact", "approximate", "misspecified"}
+    assert {job.settings["network"] for job in quick} == set(TABLE["networks"])
+    assert len(quick) == 15
+    assert all(job.seeds == (0, 1, 2) for job in quick if job.settings["network"] in COMPARED)
+    assert all(job.settings["channels"] == 64 for job in quick)
+
+
+@pytest.mark.parametrize("network", ["mlp", "emlp", "rpp", "rpp-trivial"])
+def test_errors_are_finite_and_symmetries_those_of_the_network(network):
+    found = run(small(f"inertia-exact/{network}"), CPU)
+    assert len(found) == 2
+    for record in found:
+        assert record["symmetry"] == "exact" and record["network"] == network
+        assert np.isfinite(record["test_error"])
+        assert (record["equivariance_error"] < 1e-5) == (network == "emlp")
+        assert [epoch for epoch, _ in record["equivariance_by_epoch"]] == [1, 2, 3]
+        assert (record["free_precision"] is None) == (network in ("mlp", "emlp"))
+    if network == "rpp":  # λ N D
+        assert set(found[0]["free_precision"].values()) == {1.0 * 40 * 9}
+
+
+def test_a_strong_prior_keeps_the_symmetry_and_a_weak_one_does_not():
+    weak, strong = (
+        run(small(f"inertia-approximate/rpp/{each}", (0,), epochs=60), CPU)[0]
+        for each in ("1e-05", "100")
+    )
+    assert strong["equivariance_error"] < 0.7 * weak["equivariance_error"]
+    assert strong["lambda"] == 100.0 and weak["lambda"] == 1e-5
+
+
+def test_precisions_are_learned():
+    (record,) = run(small("inertia-approximate/rpp-learned", (0,), learned=LEARNED), CPU)
+    assert np.isfinite(record["test_error"]) and record["lambda"] is None
+    assert set(record["free_precision"]) == {"blocks.0.linear", "blocks.0.nonlinearity", "head"}
+    assert all(value > 0 for value in record["free_precision"].values())
+
+
+@pytest.mark.parametrize("network", ["emlp", "rpp"])
+def test_the_pendulum_is_rolled_out(network):
+    changed = {"examples": 4, "epochs": 2, "duration": 1.0, "channels": 8}
+    (record,) = run(small(f"pendulum-approximate/{network}", (0,), **changed), CPU)
+    assert 0 < record["test_error"] <= 1 and record["wind"] == 0.01
+    assert record["test_error"] == record["rollout_error"]
+    assert (record["equivariance_error"] < 1e-5) == (network == "emlp")
+
+
+def test_energies_of_the_pendulum_for_learned_precisions():
+    changed = {"examples": 20, "channels": 8, "learned": LEARNED}
+    (record,) = run(small("pendulum-strong-wind/rpp-learned", (0,), **changed), CPU)
+    assert np.isfinite(record["test_error"]) and record["wind"] == 0.03
+
+
+def tables(folder):
+    generator = np.random.default_rng(0)
+    features = generator.standard_normal((40, 8))
+    rows = np.column_stack([features, features[:, 0] + 2 * features[:, 5] + 3])
+    (folder / "energy").mkdir()
+    for name, table in (("data", rows), ("test_mask", np.eye(10).repeat(4, 0))):
+        with gzip.open(folder / "energy" / f"{name}.csv.gz", "wt") as file:
+            file.write("\n".join(",".join(f"{v:g}" for v in row) for row in table))
+    return {"UCI": str(folder)}
+
+
+@pytest.mark.parametrize("network", ["mlp", "conv", "rpp", "constant"])
+def test_tables(tmp_path, network):
+    places = {"places": tables(tmp_path)}
+    job = small(f"table-energy/{network}", (0, 3), **places)
+    first, other = run(replace(job, settings={**job.settings, "epochs": 60, "channels": 8}), CPU)
+    assert first["test_error"] != other["test_error"]  # another split
+    constant = run(small("table-energy/constant", (0,), **places), CPU)[0]["test_error"]
+    assert first["test_error"] <= constant * (1 if network == "constant" else 0.9)
+    assert first["published"] == TABLE["problems"]["table-energy"]["published"].get(network)
+
+
+def test_tables_have_to_be_somewhere():
+    with pytest.raises(CallerError, match="--data UCI=FOLDER"):
+        run(small("table-wine/mlp"), CPU)
+
+
+def test_networks_of_tables_have_the_same_sizes():
+    own = {"channels": 4, "layers": 2}
+    shape = (1, 3, 3)
+    images = torch.randn(5, 1, 3, 3)
+    made = {name: table_network({**own, "network": name}, shape, 0) for name in ("conv", "rpp")}
+    torch.testing.assert_close(made["conv"](images), made["rpp"](images))  # free parts begin at 0
+    assert len(relaxed_layers(made["rpp"])) == 2
+    mlp = table_network({**own, "network": "mlp"}, shape, 0)
+    assert [each.out_features for each in mlp if hasattr(each, "out_features")] == [36, 36, 1]
+
+
+def test_penalties_are_on_all_that_is_free_and_on_equivariant_weights():
+    own = {"channels": 12, "layers": 1, "group": "O(3)", "network": "rpp"}
+    network = soft_network(own, 5 * Scalar + 5 * V, T(2), 0)
+    found = penalties_of(network, 2.0, 1e-3)
+    parameters = dict(network.named_parameters())
+    assert set(found) <= set(parameters)
+    free = {name for name, penalty in found.items() if penalty == 2.0}
+    assert {name for name in parameters if ".fc." in name or ".free-gate." in name} == free
+    assert all("equivariant" in name for name in set(found) - free) and set(found) - free
+    assert (
+        penalties_of(soft_network({**own, "network": "mlp"}, 5 * Scalar + 5 * V, T(2), 0), 1, 1)
+        == {}
+    )
+
+
+def test_the_control_has_no_symmetry_and_as_many_layers():
+    own = {"channels": 12, "layers": 1, "group": "O(3)"}
+    data = regression_problem("inertia", torch.Generator().manual_seed(0), 10)
+    both = [
+        soft_network({**own, "network": name}, data.source, data.target, 0)
+        for name in ("rpp", "rpp-trivial")
+    ]
+    first, control = (relaxed_layers(each) for each in both)
+    assert list(first) == list(control)
+    kinds = [list(layer.members()) for layer in control.values()]
+    assert kinds == [list(layer.members()) for layer in first.values()]
+    assert sum(p.numel() for p in both[1].parameters()) > sum(
+        p.numel() for p in both[0].parameters()
+    )
+
+
+def record(problem, network, error, penalty=None, seed=0):
+    row = f"{problem}/{network}" + ("" if penalty is None else f"/{penalty:g}")
+    return {
+        "row": row, "problem": problem, "network": network, "seed": seed, "test_error": error,
+        "equivariance_error": 0.1, "free_precision": {"head": 10.0}, "lambda": penalty,
+    }  # fmt: skip
+
+
+def test_goals_and_summary():
+    made = [
+        record("inertia-exact", "mlp", 4.0), record("inertia-exact", "emlp", 1.0),
+        record("inertia-exact", "rpp", 1.1), record("inertia-exact", "rpp", 9.0, 1e-5),
+        record("inertia-exact", "rpp-learned", 2.5),
+        record("inertia-misspecified", "mlp", 4.0), record("inertia-misspecified", "emlp", 27.0),
+        record("inertia-misspecified", "rpp", 5.0),
+    ]  # fmt: skip
+    told = goals(made)
+    assert told["exact: RPP at most 1.2 × EMLP"]
+    assert not told["inertia-exact: learned within 2 × of the best fixed λ"]
+    assert told["misspecified: RPP at most 1.3 × MLP"]
+    assert (
+        goals([*made, record("inertia-exact", "rpp", 2.0, seed=1)])["exact: RPP at most 1.2 × EMLP"]
+        is False
+    )  # the median
+    assert medians(made, "test_error")["inertia-exact"]["rpp/1e-05"] == 9.0
+    text = "\n".join(summary(made))
+    assert "MISSED inertia-exact: learned" in text and "free precisions head 10" in text
