@@ -24,6 +24,7 @@ from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Representation, Scalar, T, V
 from isotropy.workflows.basis import equivariant_basis
 from isotropy.workflows.building import BuildResult, build
+from isotropy.workflows.certifying import CertifyConfig, CertifyResult, certify, verify
 from isotropy.workflows.estimators import InvariantClassifier, InvariantRegressor
 from isotropy.workflows.exploring import profile, screen
 from isotropy.workflows.learning import LearnResult, learn

@@ -144,7 +144,7 @@ def build(
     if source is not None or target is not None:
         made = _equivariant(network, asked, source, target, generator)
     else:
-        learned = _learned(symmetry) if isinstance(symmetry, LearnResult | Path) else None
+        learned = read_learned(symmetry) if isinstance(symmetry, LearnResult | Path) else None
         shape = _shape(example, learned)
         if group is None and learned is not None:
             made = _from_learned(network, learned, shape, width, generator)
@@ -289,7 +289,7 @@ def _finite_error(model: InvariantModel, shape: tuple[int, ...]) -> float | None
 
 
 @dataclass(frozen=True)
-class _Learned:
+class Learned:
     """Symmetries that were found, as a record holds them; the law; the shape of an input."""
 
     found: list[dict[str, Any]]
@@ -297,7 +297,8 @@ class _Learned:
     shape: tuple[int, ...]
 
 
-def _learned(run: LearnResult | Path) -> _Learned:
+def read_learned(run: LearnResult | Path) -> Learned:
+    """What a run of `isotropy learn` found, from its result or its run folder."""
     if isinstance(run, LearnResult):
         record, shape = run.record, tuple(run.config["data"]["shape"])
         law = copy.deepcopy(run.model.augmentation)
@@ -306,12 +307,12 @@ def _learned(run: LearnResult | Path) -> _Learned:
         law = augmentation_from_law(read_json(run / AUGMENTATION), shape)
     names = found_names(record)
     found = [s for s in record["symmetries"] if s["name"] in names]
-    return _Learned(found, law, shape)
+    return Learned(found, law, shape)
 
 
 def _from_learned(
     network: nn.Module,
-    learned: _Learned,
+    learned: Learned,
     shape: tuple[int, ...],
     width: Width,
     generator: torch.Generator | None,
@@ -393,7 +394,7 @@ def _equivariant(
 # --- small things -----------------------------------------------------------------------------
 
 
-def _shape(example: Tensor | Sequence[int] | None, learned: _Learned | None) -> tuple[int, ...]:
+def _shape(example: Tensor | Sequence[int] | None, learned: Learned | None) -> tuple[int, ...]:
     if isinstance(example, Tensor):
         return tuple(example.shape[1:])
     if example is not None:
