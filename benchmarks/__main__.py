@@ -19,6 +19,7 @@ from benchmarks import (
     lie_derivative,
     orbit_training,
     pathways,
+    projectors,
     warp,
 )
 
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "lie_derivative": lie_derivative.main,
     "orbit_training": orbit_training.main,
     "pathways": pathways.main,
+    "projectors": projectors.main,
     "warp": warp.main,
 }
 

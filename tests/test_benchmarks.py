@@ -33,6 +33,7 @@ from benchmarks import (  # noqa: E402
     orbit_training,
     pathways,
     peers,
+    projectors,
     same_ranges,
     timing,
 )
@@ -97,6 +98,12 @@ def small_built(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return built_networks.run([0], 1, examples=20)
 
 
+def small_projectors(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    small = projectors.Size(900, 40)
+    patch.setattr(projectors, "CLAIMED", small)
+    return projectors.run(0, CPU, (small,))
+
+
 SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any, str]] = {
     "ablation": (small_ablation, ablation._table, "constant convolutions"),
     "built_networks": (small_built, built_networks._table, "parameters"),
@@ -111,6 +118,7 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
         "SO+(1,3)",
     ),
     "pathways": (small_pathways, pathways._table, "ffc+conv"),
+    "projectors": (small_projectors, projectors._table, "copies of D"),
     "basis": (lambda _: basis.run(0, SMALL_CASES), basis._table, "rank    15"),
 }
 
@@ -179,6 +187,13 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
             assert claim["measured"] == row["ratio"] == pytest.approx(row["emlp"] / row["mlp"])
     elif name == "pathways":
         assert report["goals"][0]["measured"] == report["ratios"]["ffc+conv"]
+    elif name == "projectors":
+        (rows,) = report["sizes"].values()
+        assert set(rows) == {*projectors.KINDS, projectors.PUBLISHED}
+        assert rows[projectors.PUBLISHED]["times_faster"] == 1.0
+        dead = {kind: row["dead"] for kind, row in rows.items()}
+        assert dead == {**dict.fromkeys(projectors.KINDS, 0), projectors.PUBLISHED: 4}
+        assert all(row["copies"] >= 2 for row in rows.values())
     else:
         assert list(report["cases"]) == [case.name for case in SMALL_CASES]
         for row in report["cases"].values():

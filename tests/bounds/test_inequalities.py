@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -111,9 +112,9 @@ def test_monotone(bound: Callable[[int, int, float, float], float]) -> None:
         "delta": [bound(40, 400, 30.0, delta) for delta in (0.9, 0.5, 0.05, 1e-3, 1e-9)],
     }
     for name, values in rows.items():
-        assert all(before <= after for before, after in zip(values, values[1:], strict=False)), name
+        assert all(before <= after for before, after in pairwise(values)), name
         assert values[0] < values[-1], name
-        assert 0 <= values[0] and values[-1] <= 1
+        assert values[0] >= 0 and values[-1] <= 1
 
 
 @pytest.mark.parametrize(("errors", "n", "bits", "delta"), CASES)

@@ -265,10 +265,10 @@ def _log_normaliser(shape: Shape, scale: Tensor) -> Tensor:
     if shape == "laplace":
         return -torch.log(torch.tanh(1 / (2 * scale)))
     index = torch.arange(1, 13, dtype=scale.dtype, device=scale.device)
-    if float(scale) < 1:
-        return torch.log1p(2 * torch.exp(-index.square() / (2 * scale.square())).sum())
+    narrow = torch.log1p(2 * torch.exp(-index.square() / (2 * scale.square())).sum())
     waves = 2 * torch.exp(-2 * math.pi**2 * scale.square() * index.square()).sum()
-    return 0.5 * math.log(2 * math.pi) + torch.log(scale) + torch.log1p(waves)
+    wide = 0.5 * math.log(2 * math.pi) + torch.log(scale) + torch.log1p(waves)
+    return torch.where(scale < 1, narrow, wide)
 
 
 def _gamma(number: int) -> list[int]:

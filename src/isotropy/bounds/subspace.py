@@ -133,7 +133,11 @@ class KroneckerProduct(Projector):
         rows, columns = self.inner
         padded = nn.functional.pad(coordinates, (0, rows * columns - self.dimension))
         u, v = self.u.to(padded.dtype), self.v.to(padded.dtype)
-        return ((u @ padded.view(rows, columns)) @ v.T).flatten()[: self.num_weights]
+        half = u @ padded.view(rows, columns)
+        # The last row may not be whole. By itself, it spares the backward pass a copy of the rest.
+        full, rest = divmod(self.num_weights, len(v))
+        whole = (half[:full] @ v.T).flatten()
+        return torch.cat((whole, v[:rest] @ half[full])) if rest else whole
 
 
 class KroneckerSum(Projector):
@@ -159,7 +163,9 @@ class KroneckerSum(Projector):
 
     def signs_times(self, coordinates: Tensor) -> Tensor:
         down, along = _times(self.u, coordinates), _times(self.v, coordinates)
-        return (down[:, None] + along[None, :]).flatten()[: self.num_weights]
+        full, rest = divmod(self.num_weights, len(along))
+        whole = (down[:full, None] + along[None, :]).flatten()
+        return torch.cat((whole, along[:rest] + down[full])) if rest else whole
 
 
 class Film(Projector):
@@ -208,26 +214,29 @@ def projector(
 ) -> Projector:
     """The operator of this kind, or a sum of kinds joined by +.
 
-    `rows` `(D,)` says which weights `film` moves (`film_rows`).
+    `rows` `(D,)` says which weights `film` moves (`film_rows`). Dimension 0 moves none.
     """
     check_at_least(num_weights, 1, what="number of weights")
-    if not 1 <= dimension <= num_weights:
+    if not 0 <= dimension <= num_weights:
         raise CallerError(
-            f"dimension: expected from 1 to {num_weights}, the number of weights, got {dimension}"
+            f"dimension: expected from 0 to {num_weights}, the number of weights, got {dimension}"
         )
     kinds = kind.split("+")
-    if kinds == ["film"] and rows is not None and dimension > int(rows.sum()):
-        raise CallerError(
-            f"film: expected at most {int(rows.sum())} coordinates, the weights that it moves, got "
-            f"{dimension}; use film+kronecker-product"
-        )
+    if dimension == 0:  # all kinds are one
+        return Dense(num_weights, 0, seed)
     terms = [
         _term(
             check_choice(name, KINDS, what="projector"), num_weights, dimension, seed, 2 * t, rows
         )
         for t, name in enumerate(kinds)
     ]
-    return terms[0] if len(terms) == 1 else ProjectorSum(terms)
+    alone = terms[0]
+    if len(terms) == 1 and isinstance(alone, Film) and dimension > len(alone.chosen):
+        raise CallerError(
+            f"film: expected at most {len(alone.chosen)} coordinates, the number of weights that "
+            f"it moves, got {dimension}; use film+kronecker-product"
+        )
+    return alone if len(terms) == 1 else ProjectorSum(terms)
 
 
 def _term(
