@@ -41,6 +41,8 @@ __all__ = [
     "Action",
     "BuildResult",
     "CallerError",
+    "CertifyConfig",
+    "CertifyResult",
     "EquivariantLinear",
     "FiniteAction",
     "Generator",
@@ -61,6 +63,7 @@ __all__ = [
     "affine",
     "assert_equivariant",
     "build",
+    "certify",
     "compose",
     "equivariant_basis",
     "flip",
@@ -80,4 +83,5 @@ __all__ = [
     "relax",
     "screen",
     "sequences",
+    "verify",
 ]

@@ -41,14 +41,14 @@ def check_layers(network: nn.Module, *, trained: bool = False) -> None:
             channels = layer.num_features
             groups = next(each for each in (8, 4, 2, 1) if channels % each == 0)
             raise CallerError(
-                f"layer {name!r} is {type(layer).__name__}, whose statistics come from the data and "
-                f"are not coded; replace it with nn.GroupNorm({groups}, {channels})"
+                f"layer {name!r} is {type(layer).__name__}, whose statistics come from the data "
+                f"and are not coded; replace it with nn.GroupNorm({groups}, {channels})"
             )
         statistics = getattr(layer, "track_running_stats", False)
         if statistics and isinstance(layer, nn.modules.instancenorm._InstanceNorm):
             raise CallerError(
-                f"layer {name!r} is {type(layer).__name__} with running statistics, which come from "
-                "the data and are not coded; set track_running_stats=False"
+                f"layer {name!r} is {type(layer).__name__} with running statistics, which come "
+                "from the data and are not coded; set track_running_stats=False"
             )
         if trained or not isinstance(layer, CompactNetwork):
             continue
@@ -82,8 +82,8 @@ def check_predictions(network: nn.Module, inputs: Tensor) -> None:
     parts = torch.cat([trial(part) for part in batch.split(half)])
     if _differ(together, parts):
         raise CallerError(
-            "model: its predictions change when a batch is split, so that it uses statistics of the "
-            "batch; normalise each example by itself, for example with nn.GroupNorm"
+            "model: its predictions change when a batch is split, so that it uses statistics of "
+            "the batch; normalise each example by itself, for example with nn.GroupNorm"
         )
 
 
@@ -93,7 +93,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def drawn_by(seed: int) -> Iterator[None]:
-    """Networks that are made within it draw their weights by this seed, as `torch.manual_seed` does.
+    """Networks made within it draw their weights by this seed, as `torch.manual_seed` does.
 
     Outside nothing changes: torch's own generator is put back.
     """

@@ -139,7 +139,7 @@ def digest(content: Mapping[str, Any]) -> str:
 
 
 def read_claim(content: Mapping[str, Any]) -> Claim:
-    """What a file claims; raises CallerError where it is no certificate, `Invalid` where altered."""
+    """What a file claims; raises CallerError if it is no certificate, `Invalid` if altered."""
     if content.get("certificate") != "isotropy" or content.get("schema") != SCHEMA:
         raise CallerError(
             f"expected a certificate of schema {SCHEMA} (certificate.json of `isotropy certify`), "
@@ -189,7 +189,8 @@ def _recheck(claim: Claim, content: Mapping[str, Any]) -> None:
             )
     if not math.isclose(claim.bound, content["bound"], rel_tol=1e-9, abs_tol=1e-9):
         raise CallerError(
-            f"a bound of {content['bound']:.6f} is stated, errors and bits make it {claim.bound:.6f}"
+            f"the bound is stated as {content['bound']:.6f}, errors and bits make it "
+            f"{claim.bound:.6f}"
         )
 
 

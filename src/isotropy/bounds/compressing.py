@@ -44,6 +44,7 @@ Predict = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 """Outputs (batch, classes) of a network, a function of inputs, at inputs (batch, …)."""
 LEVELS_PER_DEVIATION = 1.5
 """The step is chosen so that the levels of the trained coordinates have about this deviation."""
+REACH = 1e9
 CHUNK = 2000
 """Examples that are counted at once."""
 
@@ -93,7 +94,7 @@ class Grid:
 
     @property
     def choices(self) -> int:
-        """How many entries there are, without the steps, which have their own part in the account."""
+        """How many entries there are; steps have their own part in the account."""
         return math.prod(map(len, (self.dimensions, self.betas, self.widths, self.seeds)))
 
     def entries(self) -> list[Entry]:
@@ -226,7 +227,8 @@ def compress(
 ) -> Iterator[Compressed]:
     """Short forms of one network, for entries that differ in β alone.
 
-    The coordinates are trained once as real numbers; from there every β and step goes its own way.
+    The coordinates are trained once as real numbers, from those of the subspace, which are zero if
+    nobody set them. From there every β and step goes its own way.
     progress: is told after every epoch how many there were
     """
     tell = progress or (lambda _: None)
@@ -234,7 +236,7 @@ def compress(
     generator = torch.Generator().manual_seed(seed)
     real = schedule.real_epochs
     subspace.module.eval()
-    coordinates = torch.zeros_like(subspace.coordinates)
+    coordinates = subspace.coordinates.detach().clone()
     if len(coordinates):
         run = _Run(subspace, problem, schedule, generator)
         coordinates = run.real_valued(coordinates, real, tell)
@@ -260,6 +262,7 @@ class _Run:
         self.problem = problem
         self.schedule = schedule
         self.generator = generator
+        self.share = 0.0
 
     def real_valued(self, start: Tensor, epochs: int, tell: Callable[[int], None]) -> Tensor:
         """w after so many epochs, from w = `start`."""
@@ -278,7 +281,9 @@ class _Run:
         weight = beta * math.log(2) / examples
 
         def loss(at: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-            levels = at + (at.round() - at).detach()
+            rest = (at.round() - at).detach()
+            reach = REACH * self.share
+            levels = at + torch.where(rest.abs() <= reach, rest, 0.0) if reach < 0.5 else at + rest
             size = levels.detach()
             spread = size.square().mean().sqrt() if prior.shape == "gaussian" else size.abs().mean()
             spread = spread.clamp(min=min(prior.scales), max=max(prior.scales))
@@ -317,6 +322,7 @@ class _Run:
                 loss(at, inputs[batch], targets[batch]).backward()
                 adam.step()
                 done += 1
+                self.share = done / total
             tell(1)
         return at.detach()
 

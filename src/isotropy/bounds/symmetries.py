@@ -176,7 +176,7 @@ def _actions(
         return actions_named(list(names), shape, padding=padding)  # type: ignore[arg-type]
     except CallerError as error:
         raise CallerError(
-            f"symmetries: expected actions of the catalogue, because only these can be coded: {error}"
+            f"symmetries: expected actions of the catalogue, only these can be coded: {error}"
         ) from error
 
 

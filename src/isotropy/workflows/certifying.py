@@ -22,59 +22,35 @@ start.
 
 from __future__ import annotations
 
-import copy
+import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from isotropy.bounds.admission import (
-    begun_anew,
-    check_layers,
-    check_predictions,
-    drawn_by,
-    start_hash,
+from isotropy.bounds.admission import check_layers, start_hash
+from isotropy.bounds.certificate import CERTIFICATE, START, Claim, Invalid, read_claim
+from isotropy.bounds.coding import message_bits
+from isotropy.bounds.inequalities import ALL
+from isotropy.bounds.search import (
+    Beginning,
+    CertifyConfig,
+    CertifyProgress,
+    Model,
+    Search,
+    Source,
+    exact_errors,
 )
-from isotropy.bounds.certificate import (
-    CERTIFICATE,
-    START,
-    Claim,
-    Invalid,
-    account_of,
-    bound_of,
-    read_claim,
-    subspace_of,
-)
-from isotropy.bounds.coding import Prior, message_bits
-from isotropy.bounds.compressing import (
-    Compressed,
-    Entry,
-    Grid,
-    Problem,
-    Schedule,
-    compress,
-    count_errors,
-    fitting,
-    plainly,
-    suggested,
-    train_fully,
-)
-from isotropy.bounds.inequalities import ALL, occam
-from isotropy.bounds.symmetries import Average, CodedSymmetry, coded_group, coded_law
+from isotropy.bounds.symmetries import CodedSymmetry, coded_group, coded_law
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
 from isotropy.data.readers import read
-from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.export.laws import augmentation_from_law
-from isotropy.networks.zoo.specification import (
-    NetworkSpecification,
-    parse_network,
-    specification_of,
-)
+from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import (
     CONFIG,
     load_module,
@@ -92,65 +68,16 @@ from isotropy.workflows.loading import load_network
 from isotropy.workflows.result import Result
 from isotropy.workflows.runs import fingerprint
 
+__all__ = [
+    "CertifyConfig", "CertifyProgress", "CertifyResult", "VerifyResult", "certified_network",
+    "certify", "verify",
+]  # fmt: skip
+
 KIND = "certify"
-START_RATE = 2e-3
-"""Of Adam, where all weights of a start are trained."""
-Model = str | NetworkSpecification | nn.Module | Callable[[], nn.Module]
-"""A network by name, a module (begun anew), or a function that makes one."""
 Symmetry = str | Path | LearnResult | CodedSymmetry
 """A finite group in words, such as "C(4)"; what was learned, or its run folder as a Path."""
-
-
-@dataclass(frozen=True)
-class CertifyConfig:
-    """What is declared before the data are looked at.
-
-    delta:      the certificate is wrong with at most this probability over the data
-    grid:       all that may be chosen with the data at hand; its size is charged
-    train:      the part of it that is trained; None takes `suggested`
-    projector:  of the subspace, or a sum of kinds joined by +
-    prior:      of the levels
-    epochs, batch_size:  None: by the number of examples
-    left_out:   share of the examples on which certify trains the start, 0: none
-    samples:    copies that a law with ranges is averaged over
-    compare:    whether the network is certified without the symmetry too
-    seed:       of what is left out
-    """
-
-    delta: float = 0.05
-    grid: Grid = field(default_factory=Grid)
-    train: Grid | None = None
-    projector: str = "kronecker-product"
-    prior: Prior = field(default_factory=Prior)
-    epochs: int | None = None
-    batch_size: int | None = None
-    left_out: float = 0.0
-    samples: int = TEST_SAMPLES
-    compare: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.delta < 1:
-            raise CallerError(
-                f"delta: expected a probability between 0 and 1, got {self.delta:g}; 0.05 certifies "
-                "with 95 % confidence"
-            )
-        if not 0 <= self.left_out < 1:
-            raise CallerError(
-                f"left_out: expected a share from 0 to below 1, got {self.left_out:g}; 0.5 trains "
-                "the start on half of the examples"
-            )
-        if self.train is not None:
-            self.train.check_within(self.grid)
-
-
-@dataclass(frozen=True)
-class CertifyProgress:
-    """Told after every epoch: how many are done of how many, and the best bound so far."""
-
-    epoch: int
-    epochs: int
-    bound: float | None
+Begun = str | Path | tuple[nn.Module, Any]
+"""Where a network begins: a run folder, or a network and the data that it was trained on."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,56 +120,6 @@ class CertifyResult(Result):
 # --- where a network begins -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Makes the start of a certificate, for every width and seed of the grid.
-
-    make:    a function that makes the network. given: a module, to be begun anew
-    trained: a network with the weights of a run, or trained on what was left out
-    """
-
-    words: NetworkSpecification
-    shape: tuple[int, ...]
-    outputs: int
-    make: Callable[[], nn.Module] | None = None
-    given: nn.Module | None = None
-    trained: nn.Module | None = None
-
-    @classmethod
-    def of(cls, model: Model, shape: tuple[int, ...], outputs: int) -> Self:
-        if isinstance(model, str):
-            model = parse_network(model)
-        if isinstance(model, NetworkSpecification):
-            return cls(model, shape, outputs)
-        if isinstance(model, InvariantModel):
-            raise CallerError(
-                "model: expected a plain network, got one averaged over a law, whose amounts have "
-                "to be coded; pass its network, and the run or the group as symmetry="
-            )
-        if isinstance(model, nn.Module):
-            return cls(specification_of(model), shape, outputs, given=model)
-        name = getattr(model, "__qualname__", type(model).__name__)
-        return cls(NetworkSpecification("given", name), shape, outputs, make=model)
-
-    def start(self, width: int, seed: int) -> nn.Module:
-        """θ₀."""
-        if self.trained is not None:
-            return copy.deepcopy(self.trained)
-        if self.given is not None:
-            return begun_anew(self.given, seed)
-        with drawn_by(seed):
-            made = (
-                self.words_of(width).build(self.shape, self.outputs)
-                if self.make is None
-                else (self.make())
-            )
-        return made.network if isinstance(made, InvariantModel) else made
-
-    def words_of(self, width: int) -> NetworkSpecification:
-        """The specification of this width."""
-        return parse_network(f"{self.words.name}:{width}") if width else self.words
-
-
 def _built_in(words: NetworkSpecification, samples: int) -> CodedSymmetry | None:
     """What a built network is averaged over; group convolutions need nothing more."""
     if words.kind != "built":
@@ -267,28 +144,14 @@ def _coded(symmetry: Symmetry | None, shape: tuple[int, ...], samples: int) -> C
     names = [each["name"] for each in learned.found]
     if not names:
         raise CallerError(
-            "symmetries: no symmetry was found in this run, so that there is nothing to average over"
+            "symmetries: no symmetry was found in this run, so there is nothing to average over"
         )
     return coded_law(learned.law, shape, samples=samples, only=names)
 
 
-@dataclass(frozen=True)
-class _Beginning:
-    """The data that are counted, the source of the network, and what is said of its start.
-
-    start: entries of the certificate: kind, trained_on (a fingerprint), left_out, seed of that
-    part:  the examples that were left out, on which the start is still to be trained
-    """
-
-    data: LabelledData
-    source: _Source
-    start: dict[str, Any]
-    part: LabelledData | None = None
-
-
 def _begin(
-    model: Model | None, data: LabelledData, settings: CertifyConfig, start: str | Path | None
-) -> _Beginning:
+    model: Model | None, data: LabelledData, settings: CertifyConfig, start: Begun | None
+) -> Beginning:
     if not data.is_classification:
         raise CallerError(
             f"{data.name}: expected classes, got regression targets; a certificate counts errors"
@@ -298,22 +161,45 @@ def _begin(
     if start is not None:
         if settings.left_out:
             raise CallerError("expected one of start and left_out, got both")
+        if isinstance(start, tuple):
+            return _from_network(start[0], read(start[1], hold_out_fraction=0.0).train, data)
         return _from_run(Path(start), data, settings.seed)
     assert model is not None
-    source = _Source.of(model, tuple(data.inputs.shape[1:]), data.num_outputs)
+    source = Source.of(model, tuple(data.inputs.shape[1:]), data.num_outputs)
     count = round(settings.left_out * len(data))
     if not count:
-        return _Beginning(data, source, {"kind": None})
+        return Beginning(data, source, {"kind": None}, fingerprint(data))
     part = data.subset(count, settings.seed)
     words = _start_words("data-dependent", fingerprint(part), count, settings.seed)
-    return _Beginning(data.without_subset(count, settings.seed), source, words, part)
+    rest = data.without_subset(count, settings.seed)
+    return Beginning(rest, source, words, fingerprint(rest), part)
 
 
 def _start_words(kind: str, seen: str, left_out: int, seed: int) -> dict[str, Any]:
     return {"kind": kind, "trained_on": seen, "left_out": left_out, "left_out_seed": seed}
 
 
-def _from_run(run: Path, data: LabelledData, seed: int) -> _Beginning:
+def _from_network(network: nn.Module, seen: LabelledData, data: LabelledData) -> Beginning:
+    """A start that was trained on data that are at hand, none of which may be counted."""
+    shared = _rows(seen) & _rows(data)
+    if shared:
+        raise CallerError(
+            f"start: {len(shared)} different examples of {data.name} are among the data that it was "
+            "trained on, which voids the bound; leave them out"
+        )
+    shape = tuple(data.inputs.shape[1:])
+    words = _start_words("transfer", fingerprint(seen), 0, 0)
+    source = Source(specification_of(network), shape, data.num_outputs, trained=network.eval())
+    return Beginning(data, source, words, fingerprint(data))
+
+
+def _rows(data: LabelledData) -> set[bytes]:
+    """Every example, as a hash of its numbers."""
+    rows = data.inputs.cpu().contiguous().numpy()
+    return {hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows}
+
+
+def _from_run(run: Path, data: LabelledData, seed: int) -> Beginning:
     """A start that was trained before, on other data or on a part of these."""
     shape, outputs = tuple(data.inputs.shape[1:]), data.num_outputs
     config = read_json(run / CONFIG)
@@ -322,27 +208,28 @@ def _from_run(run: Path, data: LabelledData, seed: int) -> _Beginning:
     seen = known.get("fingerprint")
     if seen is None:
         raise CallerError(
-            f"start {str(run)!r}: its config.json does not say on which data it was trained, so that "
-            "these cannot be told from the data at hand"
+            f"start {str(run)!r}: its config.json does not say on which data it was trained, so "
+            "that these cannot be told from the data at hand"
         )
     if seen == fingerprint(data):
         raise CallerError(
-            f"start {str(run)!r} was trained on the same data, which voids the bound; train it on a "
-            "part (isotropy learn --subset), and the rest is counted, or begin anew with --model"
+            f"start {str(run)!r} was trained on the same data, which voids the bound; train it on "
+            "a part (isotropy learn --subset), and the rest is counted, or begin anew with --model"
         )
-    source = _Source(words, shape, outputs, trained=network.eval())
-    count = int(known.get("examples") or 0)
+    source = Source(words, shape, outputs, trained=network.eval())
+    count = int(known.get("train_examples") or 0)
     seeds = {int((config.get("request") or {}).get("seed") or 0), seed}
     for each in sorted(seeds) if 0 < count < len(data) else ():
         if fingerprint(data.subset(count, each)) == seen:
             words_of_start = _start_words("data-dependent", seen, count, each)
-            return _Beginning(data.without_subset(count, each), source, words_of_start)
+            rest = data.without_subset(count, each)
+            return Beginning(rest, source, words_of_start, fingerprint(rest))
     if known.get("name") == data.name:
         raise CallerError(
-            f"start {str(run)!r} was trained on examples of {data.name}, and which of them cannot be "
-            "told; train it with --subset and the same --seed, and the rest is counted"
+            f"start {str(run)!r} was trained on examples of {data.name}, and which of them cannot "
+            "be told; train it with --subset and the same --seed, and the rest is counted"
         )
-    return _Beginning(data, source, _start_words("transfer", seen, 0, 0))
+    return Beginning(data, source, _start_words("transfer", seen, 0, 0), fingerprint(data))
 
 
 # --- certify --------------------------------------------------------------------------------------
@@ -355,7 +242,7 @@ def certify(
     *,
     config: CertifyConfig | None = None,
     symmetry: Symmetry | None = None,
-    start: str | Path | None = None,
+    start: Begun | None = None,
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
     describe: dict[str, Any] | None = None,
@@ -369,7 +256,8 @@ def certify(
     test      only scored
     config    what is declared: the grid, δ, the subspace, the prior
     symmetry  what the outputs are averaged over: a group of the grid, or what was learned
-    start     the run folder of a network that was trained on other data, or on a part of these
+    start     the run folder of a network that was trained on other data, or on a part of these; or
+              a pair (network, data that it was trained on)
     device    where to train; by default the CPU
     folder    a run folder to write
     describe  further entries for the run's config
@@ -387,17 +275,17 @@ def certify(
     built_in = _built_in(begun.source.words, settings.samples)
     if built_in is not None and coded is not None:
         raise CallerError("symmetry: the built network is averaged already; leave it out")
-    work = _Work(settings, begun, coded or built_in, place, progress)
+    work = Search(settings, begun, coded or built_in, place, progress)
     claim, rows = work.certified()
     request = (describe or {}).get("request")
     claim = replace(claim, data={**claim.data, "request": request})
     plain = None
     if settings.compare and work.symmetry is not None:
-        plain = _plain_words(_Work(settings, begun, None, place, progress).certified()[0])
+        plain = _plain_words(Search(settings, begun, None, place, progress).certified()[0])
     model_found = work.averaged(claim.decoded(work.start_of(claim.entry)))
     test_error = None
     if split.test is not None:
-        test_error = _count(model_found, split.test, place) / len(split.test)
+        test_error = exact_errors(model_found, split.test, place) / len(split.test)
     account, n, errors = claim.account, claim.n, claim.errors
     record = {
         **record_head(KIND, seed=claim.entry.seed, device=place, seconds=time.monotonic() - began),
@@ -450,153 +338,8 @@ def _symmetry_text(symmetry: CodedSymmetry) -> str:
 
 def _data_words(data: LabelledData) -> dict[str, Any]:
     shape = list(data.inputs.shape[1:])
-    sizes = {"examples": len(data), "shape": shape, "outputs": data.num_outputs}
+    sizes = {"train_examples": len(data), "shape": shape, "outputs": data.num_outputs}
     return {"name": data.name, **sizes, "fingerprint": fingerprint(data)}
-
-
-def _count(network: nn.Module, data: LabelledData, place: torch.device) -> int:
-    """Errors of a network in float64, which every device counts alike."""
-    exact = copy.deepcopy(network).to(place, torch.float64).eval()
-    return count_errors(exact, data.inputs.to(place, torch.float64), data.targets.to(place))
-
-
-class _Work:
-    """Trains what is to be trained, and makes the claim of the best."""
-
-    def __init__(
-        self,
-        settings: CertifyConfig,
-        begun: _Beginning,
-        symmetry: CodedSymmetry | None,
-        place: torch.device,
-        progress: Callable[[CertifyProgress], None] | None,
-    ) -> None:
-        self.settings, self.begun = settings, begun
-        self.data, self.source = begun.data, begun.source
-        self.symmetry, self.place, self.progress = symmetry, place, progress
-        examples = len(begun.data)
-        self.schedule = Schedule.of(
-            examples, epochs=settings.epochs, batch_size=settings.batch_size
-        )
-        self.check_size()
-        train = settings.train or suggested(settings.grid, examples)
-        self.train_start(train)
-        first = self.source.start(train.widths[0], train.seeds[0])
-        check_layers(first, trained=self.begun.start["kind"] is not None)
-        check_predictions(self.averaged(first), self.data.inputs)
-        self.train = fitting(train, sum(each.numel() for each in first.parameters()))
-
-    def check_size(self) -> None:
-        """Raise CallerError where no entry of the grid can say more than that guessing errs."""
-        grid, prior, n = self.settings.grid, self.settings.prior, len(self.data)
-        least = min(grid.dimensions)
-        nothing = prior.bits([0] * least, min(prior.scales)) if least else 0.0
-        bits = account_of(grid, prior, least, nothing, self.symmetry).total
-        bound, guess = occam(0, n, bits, self.settings.delta), 1 - 1 / self.data.num_classes
-        if bound >= guess:
-            raise CallerError(
-                f"{n} examples are too few for any entry of the grid: {bits:.0f} bits for the choice "
-                f"alone allow an error of {bound:.0%} even if the network made none, and guessing "
-                f"errs at {guess:.0%}; declare a smaller grid or take more examples"
-            )
-
-    def train_start(self, train: Grid) -> None:
-        """Train all weights on the examples that were left out, where there are such."""
-        part = self.begun.part
-        if part is None:
-            return
-        network = self.source.start(train.widths[0], train.seeds[0]).to(self.place)
-        check_layers(network)
-        schedule = Schedule.of(len(part), epochs=self.settings.epochs)
-        problem = self.problem(part, 0.0)
-        train_fully(network, problem, replace(schedule, rate=START_RATE), seed=train.seeds[0])
-        self.source = replace(self.source, trained=network.cpu())
-
-    def averaged(self, network: nn.Module) -> nn.Module:
-        """The network that is certified: averaged where there is a symmetry."""
-        return network.eval() if self.symmetry is None else self.symmetry.model(network)
-
-    def problem(self, data: LabelledData, bits: float) -> Problem:
-        inputs = data.inputs.to(self.place, torch.float32)
-        predict = plainly if self.symmetry is None else Average(self.symmetry, inputs)
-        own = self.settings
-        return Problem(inputs, data.targets.to(self.place), own.prior, bits, own.delta, predict)
-
-    def start_of(self, entry: Entry) -> nn.Module:
-        return self.source.start(entry.width, entry.seed)
-
-    def certified(self) -> tuple[Claim, list[dict[str, Any]]]:
-        """The claim of the network with the least bound, and numbers of all that were trained."""
-        found: list[Compressed] = []
-        groups = [
-            [Entry(d, beta, width, seed) for beta in self.train.betas if d or not beta]
-            or [Entry(d, self.train.betas[0], width, seed)]
-            for width in self.train.widths
-            for seed in self.train.seeds
-            for d in self.train.dimensions
-        ]
-        total = sum(self._epochs(group) for group in groups)
-        done = 0
-
-        def tell(epochs: int) -> None:
-            nonlocal done
-            done += epochs
-            if self.progress is not None:
-                best = min((each.bound for each in found), default=None)
-                self.progress(CertifyProgress(done, total, best))
-
-        for group in groups:
-            for each in self._compressed(group, tell):
-                found.append(each)
-        best = min(found, key=lambda each: each.bound)
-        n = len(self.data)
-        rows = [{**each.as_dict(), "train_error": each.errors / n} for each in found]
-        return self._claim(best), rows
-
-    def _epochs(self, group: list[Entry]) -> int:
-        if not group[0].dimension:
-            return 0
-        real = self.schedule.real_epochs
-        return real + len(group) * self.schedule.steps_tried * (self.schedule.epochs - real)
-
-    def _compressed(self, group: list[Entry], tell: Callable[[int], None]) -> list[Compressed]:
-        own, entry = self.settings, group[0]
-        start = self.start_of(entry)
-        bits = account_of(own.grid, own.prior, entry.dimension, 0.0, self.symmetry).total
-        problem = self.problem(self.data, bits)
-        if not entry.dimension:
-            errors = count_errors(
-                start.to(self.place), problem.inputs, problem.targets, problem.predict
-            )
-            bound = bound_of("held-out", errors, len(self.data), bits, own.delta)
-            nothing = torch.zeros(0, dtype=torch.int64)
-            return [
-                Compressed(
-                    entry, own.grid.steps[0], own.prior.scales[0], nothing, 0.0, errors, bound
-                )
-            ]
-        subspace = subspace_of(start.to(self.place), own.projector, entry)
-        return list(compress(subspace, problem, group, self.train.steps, self.schedule, tell))
-
-    def _claim(self, best: Compressed) -> Claim:
-        own, entry = self.settings, best.entry
-        start = self.start_of(entry)
-        kind = self.begun.start["kind"] or "compression"
-        message = own.prior.encode(best.levels, best.scale) if entry.dimension else b""
-        claim = Claim(
-            kind=kind if entry.dimension else "held-out",
-            network=self.source.words_of(entry.width).as_dict(),
-            shape=self.source.shape, outputs=self.source.outputs,
-            start={**self.begun.start, "seed": entry.seed, "sha256": start_hash(start)},
-            symmetry=self.symmetry, projector=own.projector,
-            num_weights=sum(each.numel() for each in start.parameters()),
-            grid=own.grid, entry=entry, step=best.step, prior=own.prior, scale=best.scale,
-            message=message,
-            data={"name": self.data.name, "fingerprint": fingerprint(self.data)},
-            errors=0, n=len(self.data), delta=own.delta,
-        )  # fmt: skip
-        network = self.averaged(claim.decoded(start))
-        return replace(claim, errors=_count(network, self.data, self.place))
 
 
 # --- verify ---------------------------------------------------------------------------------------
@@ -654,6 +397,22 @@ def verify(
     return VerifyResult(record=record, config={})
 
 
+def certified_network(folder: Path, model: Model | None = None) -> nn.Module:
+    """The network of a certificate, decoded from its message, in evaluation mode."""
+    path = folder / CERTIFICATE
+    try:
+        claim = read_claim(read_json(path))
+        start = _start_again(claim, path, model)
+    except Invalid as error:
+        raise CallerError(f"certificate {str(path)!r}: {error}") from error
+    return _whole(claim, start)
+
+
+def _whole(claim: Claim, start: nn.Module) -> nn.Module:
+    found = claim.decoded(start)
+    return found.eval() if claim.symmetry is None else claim.symmetry.model(found)
+
+
 def _recounted(
     claim: Claim, path: Path, data: Any, model: Model | None, place: torch.device
 ) -> int:
@@ -679,9 +438,7 @@ def _recounted(
     if start_hash(network) != claim.start["sha256"]:
         raise Invalid("the network is another: its start has not the hash of the certificate")
     check_layers(network, trained=claim.start["kind"] is not None)
-    found = claim.decoded(network)
-    whole = found.eval() if claim.symmetry is None else claim.symmetry.model(found)
-    errors = _count(whole, train, place)
+    errors = exact_errors(_whole(claim, network), train, place)
     if errors != claim.errors:
         raise Invalid(f"{errors} errors were counted, the certificate says {claim.errors}")
     return errors
@@ -696,7 +453,7 @@ def _start_again(claim: Claim, path: Path, model: Model | None) -> nn.Module:
             "with model="
         )
     try:
-        source = _Source.of(words if model is None else model, claim.shape, claim.outputs)
+        source = Source.of(words if model is None else model, claim.shape, claim.outputs)
         start = source.start(0, claim.entry.seed)
         if claim.start["kind"] is not None:
             tensors, _ = load_tensors(path.with_name(START))

@@ -33,6 +33,7 @@ def load(
     learn   the network averaged over what was learned, an `InvariantModel`
     relax   the network with its relaxed layers, or after `--harden` that of plain ones
     build   the network with the symmetry built in
+    certify the compressed network that the certificate is about
 
     network  needed when the run was given a module in Python: one of the same shapes (relaxed with
              the same pathways, where layers were)
@@ -43,6 +44,10 @@ def load(
         return _relaxed(Path(folder), network)
     if kind == building.KIND:
         return _built(Path(folder), network)
+    if kind == "certify":
+        from isotropy.workflows.certifying import certified_network
+
+        return certified_network(Path(folder), network)
     return _averaged(Path(folder), network, actions)
 
 

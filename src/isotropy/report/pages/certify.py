@@ -30,11 +30,11 @@ from isotropy.report.wording import known_text, number_text, percent_text
 ABOUT = {
     "compression": "Nothing but the message comes from the data: the start is drawn by a seed.",
     "transfer": "The network starts from weights that were trained on other data.",
-    "data-dependent": "The network starts from weights that were trained on a part of the data. That "
-    "part is not counted. Most of what the network knows is in the start, so that the bound says "
-    "little about why it generalises.",
-    "held-out": "The network is its start, counted on data that it has not seen: this is a test set "
-    "bound.",
+    "data-dependent": "The network starts from weights that were trained on a part of the data. "
+    "That part is not counted. Most of what the network knows is in the start, so that the bound "
+    "says little about why it generalises.",
+    "held-out": "The network is its start, counted on data that it has not seen: this is a test "
+    "set bound.",
 }
 """What each kind of certificate rests on."""
 PARTS = {
@@ -132,8 +132,8 @@ def certify_sentences(result: Mapping[str, Any] | Certified) -> list[str]:
     confidence, error = percent_text(1 - told.delta, 0), percent_text(told.bound)
     sentences = [
         f"With {confidence} confidence the compressed network errs on at most {error} of new data.",
-        f"It errs on {percent_text(told.train_error)} of {number_text(told.n, 0)} training examples "
-        f"and is described by {number_text(told.bits.get('total'), 0)} bits: "
+        f"It errs on {percent_text(told.train_error)} of {number_text(told.n, 0)} training "
+        f"examples and is described by {number_text(told.bits.get('total'), 0)} bits: "
         f"{number_text(told.dimension, 0)} coordinates of a subspace of its "
         f"{number_text(told.num_weights, 0)} weights.",
     ]
