@@ -184,8 +184,8 @@ def _from_network(network: nn.Module, seen: LabelledData, data: LabelledData) ->
     shared = _rows(seen) & _rows(data)
     if shared:
         raise CallerError(
-            f"start: {len(shared)} different examples of {data.name} are among the data that it was "
-            "trained on, which voids the bound; leave them out"
+            f"start: {len(shared)} different examples of {data.name} are among the data that it "
+            "was trained on, which voids the bound; leave them out"
         )
     shape = tuple(data.inputs.shape[1:])
     words = _start_words("transfer", fingerprint(seen), 0, 0)
