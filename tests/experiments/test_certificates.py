@@ -73,10 +73,8 @@ def test_pixels_are_shuffled_alike_everywhere_and_labels_lose_their_images() -> 
     split = bars()
     pixels = changed(split, {"shuffle": "pixels"}, 0)
     assert pixels.test is not None and split.test is not None
-    order = [
-        int((pixels.train.inputs[:, 0].flatten(1)[:, n, None] == split.train.inputs[:, 0].flatten(1)).all(0).nonzero()[0])
-        for n in range(3)
-    ]  # fmt: skip
+    before, after = (each.train.inputs.flatten(1) for each in (split, pixels))
+    order = [int((after[:, n, None] == before).all(0).nonzero()[0]) for n in range(3)]
     assert torch.equal(pixels.test.inputs.flatten(1)[:, :3], split.test.inputs.flatten(1)[:, order])
     labels = changed(split, {"shuffle": "labels"}, 0)
     assert torch.equal(labels.train.inputs, split.train.inputs)

@@ -270,8 +270,8 @@ def test_group_normalisation_is_fine() -> None:
 
 
 def test_too_few_examples_are_refused() -> None:
-    with pytest.raises(isotropy.CallerError, match="15 examples are too few for any entry"):
-        certify(TORCH_LINEAR, data(15), config=FAST)
+    with pytest.raises(isotropy.CallerError, match="9 examples are too few for any entry"):
+        certify(TORCH_LINEAR, data(9), config=FAST)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
@@ -428,7 +428,7 @@ def test_certify_and_verify_in_the_shell(
         (("--delta", "2"), "delta: expected a probability"),
         (("--train", "dimension=30"), "30 is not among the dimensions"),
         (("--group", "SO(2)"), "expected a finite group"),
-        (("--subset", "12"), "too few for any entry of the grid"),
+        (("--subset", "9"), "too few for any entry of the grid"),
         (("--grid", "depth=3"), "unknown part of the grid 'depth'"),
         (
             ("--group", "C(4)", "--symmetries", "nowhere"),

@@ -34,7 +34,6 @@ from isotropy.bounds.compressing import (
     count_errors,
     fitting,
     plainly,
-    screening_loss,
     suggested,
     train_fully,
 )
@@ -51,8 +50,6 @@ from isotropy.networks.zoo.specification import (
 
 Model = str | NetworkSpecification | nn.Module | Callable[[], nn.Module]
 """A network by name, a module (begun anew), or a function that makes one."""
-MANY = 20000
-"""Examples from which on one seed is trained to the end, where nothing is said."""
 LEAST_BITS = 1.0
 """Of a coordinate: with less, nearly all levels are zero and the network stays at its start."""
 START_RATE = 2e-3
@@ -71,9 +68,6 @@ class CertifyConfig:
     epochs, batch_size:  None: by the number of examples
     left_out:   share of the examples on which certify trains the start, 0: none
     samples:    copies that a law with ranges is averaged over
-    seeds_kept: of several seeds so many are trained to the end, those with the least loss after a
-                short training; None: all that are named in `train`, else 2, or 1 from 20,000
-                examples on
     compare:    whether the network is certified without the symmetry too
     seed:       of what is left out
     """
@@ -87,7 +81,6 @@ class CertifyConfig:
     batch_size: int | None = None
     left_out: float = 0.0
     samples: int = TEST_SAMPLES
-    seeds_kept: int | None = None
     compare: bool = False
     seed: int = 0
 
@@ -255,10 +248,14 @@ class Search:
     def certified(self) -> tuple[Claim, list[dict[str, Any]]]:
         """The claim of the network with the least bound, and numbers of all that were trained."""
         found: list[Compressed] = []
-        pairs = [(d, width) for width in self.train.widths for d in self.train.dimensions]
-        kept = min(self.seeds_kept, len(self.train.seeds))
-        screened = len(self.train.seeds) if kept < len(self.train.seeds) else 0
-        total = sum(kept * self._epochs(d) + screened * bool(d) for d, _ in pairs)
+        first_beta = self.train.betas[0]
+        groups = [
+            [Entry(d, beta, width, seed) for beta in (self.train.betas if d else (first_beta,))]
+            for width in self.train.widths
+            for seed in self.train.seeds
+            for d in self.train.dimensions
+        ]
+        total = sum(self._epochs(group) for group in groups)
         done = 0
 
         def tell(epochs: int) -> None:
@@ -268,14 +265,6 @@ class Search:
                 best = min((each.bound for each in found), default=None)
                 self.progress(CertifyProgress(done, total, best))
 
-        groups = [
-            [
-                Entry(d, beta, width, seed)
-                for beta in (self.train.betas if d else self.train.betas[:1])
-            ]
-            for d, width in pairs
-            for seed in self._seeds(d, width, kept, tell)
-        ]
         for group in groups:
             for each in self._compressed(group, tell):
                 found.append(each)
@@ -284,36 +273,12 @@ class Search:
         rows = [{**each.as_dict(), "train_error": each.errors / n} for each in found]
         return self._claim(best), rows
 
-    def _epochs(self, dimension: int) -> int:
-        """Of one seed, over all β and steps that are tried."""
-        if not dimension:
+    def _epochs(self, group: list[Entry]) -> int:
+        """Over all β and steps that are tried."""
+        if not group[0].dimension:
             return 0
-        real, ways = self.schedule.real_epochs, len(self.train.betas) * self.schedule.steps_tried
+        real, ways = self.schedule.real_epochs, len(group) * self.schedule.steps_tried
         return real + ways * (self.schedule.epochs - real)
-
-    @property
-    def seeds_kept(self) -> int:
-        if self.settings.seeds_kept is not None:
-            return self.settings.seeds_kept
-        if self.settings.train is not None:
-            return len(self.train.seeds)
-        return 2 if len(self.data) < MANY else 1
-
-    def _seeds(
-        self, dimension: int, width: int, kept: int, tell: Callable[[int], None]
-    ) -> list[int]:
-        """The seeds that are trained to the end."""
-        if kept >= len(self.train.seeds) or not dimension:
-            return list(self.train.seeds)[:kept]
-        problem = self.problem(self.data, 0.0)
-        losses = {}
-        for seed in self.train.seeds:
-            entry = Entry(dimension, self.train.betas[0], width, seed)
-            subspace = subspace_of(
-                self.start_of(entry).to(self.place), self.settings.projector, entry
-            )
-            losses[seed] = screening_loss(subspace, problem, self.schedule, tell)
-        return sorted(losses, key=lambda seed: losses[seed])[:kept]
 
     def _compressed(self, group: list[Entry], tell: Callable[[int], None]) -> list[Compressed]:
         own, entry = self.settings, group[0]
