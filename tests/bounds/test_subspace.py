@@ -294,5 +294,8 @@ def test_refusals() -> None:
     with pytest.raises(CallerError, match="at most 4 coordinates.*got 5; use film"):
         projector("film", 10, 5, 0, rows)
     assert projector("film+dense", 10, 5, 0, rows).dimension == 5
+    for kind in ("dense", "dense+dense"):
+        with pytest.raises(CallerError, match="less than 2⁵²"):
+            projector(kind, 10, 2, 0).exact(torch.tensor([2**51, -(2**51)]), 1.0)
     with pytest.raises(CallerError, match="for the 773 weights of this network, got one for 10"):
         Subspace(network(), projector("dense", 10, 2, 0))

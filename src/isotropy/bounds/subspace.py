@@ -47,7 +47,6 @@ KINDS = ("dense", "kronecker-product", "kronecker-sum", "film")
 BLOCK = 2**22
 """Entries of a matrix of signs that are converted at a time."""
 _GOLDEN = 0x9E3779B97F4A7C15
-_WHOLE = 2**64 - 1
 _NORMALISATIONS = (
     nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm
 )  # fmt: skip
@@ -57,11 +56,7 @@ _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear)
 def random_signs(seed: int, stream: int, rows: int, columns: int) -> np.ndarray:
     """A `(rows, columns)` matrix of ±1, int8, from the stream defined at the top of this file."""
     count = rows * columns
-    base = _mixed(
-        np.array(
-            [(int(_mixed(np.array([seed & _WHOLE], np.uint64))[0]) + stream) & _WHOLE], np.uint64
-        )
-    )
+    base = _mixed(_mixed(np.array([seed % 2**64], np.uint64)) + np.uint64(stream))
     index = np.arange(1, -(-count // 64) + 1, dtype=np.uint64)
     words = _mixed(base + index * np.uint64(_GOLDEN))
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[:count]
@@ -77,7 +72,8 @@ def _mixed(words: np.ndarray) -> np.ndarray:
 class Projector(nn.Module):
     """P: from d coordinates to D weights.
 
-    A subclass defines `signs_times(coordinates)`, the product with its integer matrix, and `scale`.
+    A subclass defines `signs_times(coordinates)`, the product with its integer matrix, and `scale`;
+    a sum of projectors, whose terms have scales of their own, `forward` and `exact`.
     """
 
     def __init__(self, num_weights: int, dimension: int, scale: float) -> None:
@@ -95,7 +91,12 @@ class Projector(nn.Module):
         return self.signs_times(coordinates * self.scale)
 
     def exact(self, levels: Tensor, step: float) -> Tensor:
-        """P q Δ for integer levels `(d,)`, in float64: the same bits on every machine."""
+        """P q Δ for integer levels `(d,)`, in float64: the same bits on every machine.
+
+        Raises CallerError where Σ |q| ≥ 2⁵², which float64 does not add up exactly.
+        """
+        if float(levels.double().abs().sum()) >= 2**52:
+            raise CallerError("levels: expected numbers whose sizes add up to less than 2⁵²")
         return self.signs_times(levels.to(torch.float64)) * (self.scale * step)
 
     def _keep(self, name: str, signs: np.ndarray) -> None:
@@ -193,9 +194,6 @@ class ProjectorSum(Projector):
     def __init__(self, terms: Sequence[Projector]) -> None:
         super().__init__(terms[0].num_weights, terms[0].dimension, 1 / math.sqrt(len(terms)))
         self.terms = nn.ModuleList(terms)
-
-    def signs_times(self, coordinates: Tensor) -> Tensor:
-        raise NotImplementedError("terms have scales of their own")
 
     def forward(self, coordinates: Tensor) -> Tensor:
         scaled = coordinates * self.scale
