@@ -144,7 +144,7 @@ def certify_sentences(result: Mapping[str, Any] | Certified) -> list[str]:
         word = "lowers" if better > 0 else "raises"
         sentences.append(
             f"The symmetry {word} the bound by {number_text(100 * abs(better), 1)} points: without "
-            f"it is {percent_text(told.plain.bound)}."
+            f"it the bound is {percent_text(told.plain.bound)}."
         )
     if told.kind in ABOUT:
         sentences.append(ABOUT[told.kind])
