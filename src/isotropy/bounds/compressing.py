@@ -42,6 +42,7 @@ from isotropy.bounds.coding import Prior
 from isotropy.bounds.inequalities import occam
 from isotropy.bounds.subspace import Subspace
 from isotropy.checks import CallerError, check_at_least
+from isotropy.data.variants import FlipsAndShifts
 
 Predict = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 """Outputs (batch, classes) of a network, a function of inputs, at inputs (batch, …)."""
@@ -378,29 +379,31 @@ def train_fully(
     schedule: Schedule,
     *,
     seed: int,
-    progress: Callable[[int], None] | None = None,
+    moved: FlipsAndShifts | None = None,
 ) -> None:
-    """Train all weights of a network in place: the start of a certificate on other examples."""
+    """Train all weights of a network in place: the start of a certificate on other examples.
+
+    moved: how images are mirrored and shifted in every step
+    """
     generator = torch.Generator().manual_seed(seed)
     weights = [each for each in network.parameters() if each.requires_grad]
     network.eval()
     adam = torch.optim.Adam(weights, lr=schedule.rate, fused=weights[0].is_cuda)
-    inputs, targets = problem.inputs, problem.targets
-    count, size = len(targets), schedule.batch_size
-    total, done = schedule.epochs * math.ceil(count / size), 0
+    count, size, done = len(problem.targets), schedule.batch_size, 0
+    total = schedule.epochs * math.ceil(count / size)
     for _ in range(schedule.epochs):
-        for batch in torch.randperm(count, generator=generator).to(targets.device).split(size):
-            adam.param_groups[0]["lr"] = (
-                schedule.rate * 0.5 * (1 + math.cos(math.pi * done / total))
-            )
+        for batch in torch.randperm(count, generator=generator).split(size):
+            batch = batch.to(problem.targets.device)
+            inputs = problem.inputs[batch]
+            if moved is not None:
+                inputs = moved(inputs, moved.draw(len(inputs), generator).to(inputs.device))
+            falling = 0.5 * (1 + math.cos(math.pi * done / total))
+            adam.param_groups[0]["lr"] = schedule.rate * falling
             adam.zero_grad()
-            functional.cross_entropy(
-                problem.predict(network, inputs[batch]), targets[batch]
-            ).backward()
+            outputs = problem.predict(network, inputs)
+            functional.cross_entropy(outputs, problem.targets[batch]).backward()
             adam.step()
             done += 1
-        if progress is not None:
-            progress(1)
 
 
 def fitting(trained: Grid, weights: int) -> Grid:

@@ -41,6 +41,7 @@ from isotropy.bounds.inequalities import occam
 from isotropy.bounds.symmetries import Average, CodedSymmetry
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
+from isotropy.data.variants import FlipsAndShifts
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.zoo.specification import (
     NetworkSpecification,
@@ -67,6 +68,7 @@ class CertifyConfig:
     prior:      of the levels
     epochs, batch_size:  None: by the number of examples
     left_out:   share of the examples on which certify trains the start, 0: none
+    augment:    whether images are mirrored and shifted meanwhile
     samples:    copies that a law with ranges is averaged over
     compare:    whether the network is certified without the symmetry too
     seed:       of what is left out
@@ -80,6 +82,7 @@ class CertifyConfig:
     epochs: int | None = None
     batch_size: int | None = None
     left_out: float = 0.0
+    augment: bool = False
     samples: int = TEST_SAMPLES
     compare: bool = False
     seed: int = 0
@@ -229,7 +232,9 @@ class Search:
         check_layers(network)
         schedule = Schedule.of(len(part), epochs=self.settings.epochs)
         problem = self.problem(part, 0.0)
-        train_fully(network, problem, replace(schedule, rate=START_RATE), seed=train.seeds[0])
+        moved = FlipsAndShifts() if self.settings.augment else None
+        fully = replace(schedule, rate=START_RATE)
+        train_fully(network, problem, fully, seed=train.seeds[0], moved=moved)
         self.source = replace(self.source, trained=network.cpu())
 
     def averaged(self, network: nn.Module) -> nn.Module:

@@ -70,6 +70,7 @@ def _grid(
     default=0.0,
     help="Share of the examples on which the start is trained first; they are not counted.",
 )
+@click.option("--augment", is_flag=True, help="Mirror and shift images while the start is trained.")
 @click.option(
     "--symmetries",
     type=click.Path(path_type=Path),
@@ -171,7 +172,8 @@ def _settings(options: Mapping[str, Any]) -> CertifyConfig:
     if options["whole_grid"]:
         train = declared
     own = {
-        name: options[name] for name in ("delta", "projector", "epochs", "batch_size", "left_out")
+        name: options[name]
+        for name in ("delta", "projector", "epochs", "batch_size", "left_out", "augment")
     }
     return CertifyConfig(grid=declared, train=train, compare=options["compare"], seed=seed, **own)
 

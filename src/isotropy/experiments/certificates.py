@@ -156,12 +156,49 @@ def group_normalised(shape: Sequence[int], outputs: int, width: int) -> nn.Modul
     )
 
 
+class ResidualBlock(nn.Module):
+    """x + two 3×3 convolutions of normalised x, halved by `stride`."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            nn.GroupNorm(math.gcd(4, before), before), nn.ReLU(),
+            nn.Conv2d(before, after, 3, stride=stride, padding=1),
+            nn.GroupNorm(math.gcd(4, after), after), nn.ReLU(),
+            nn.Conv2d(after, after, 3, padding=1),
+        )  # fmt: skip
+        self.shortcut = nn.Conv2d(before, after, 1, stride=stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.shortcut(inputs) + self.branch(inputs)
+        return outputs
+
+
+def residual(shape: Sequence[int], outputs: int, width: int) -> nn.Module:
+    """A residual network of three stages of two blocks, widths w, 2w, 4w, group normalisation."""
+    layers: list[nn.Module] = [Standardised(), nn.Conv2d(shape[0], width, 3, padding=1)]
+    before = width
+    for stage in range(3):
+        for block in range(2):
+            stride = 2 if stage and not block else 1
+            layers.append(ResidualBlock(before, width << stage, stride))
+            before = width << stage
+    return nn.Sequential(
+        *layers, nn.GroupNorm(math.gcd(4, before), before), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs),
+    )  # fmt: skip
+
+
+OWN = {"group-normalised": group_normalised, "residual": residual}
+"""Networks of this series, by name."""
+
+
 def _model(text: str, data: LabelledData) -> Any:
     name, _, width = text.partition(":")
-    if name != "group-normalised":
+    if name not in OWN:
         return parse_network(text)
     shape = tuple(data.inputs.shape[1:])
-    return lambda: group_normalised(shape, data.num_outputs, int(width or 16))
+    return lambda: OWN[name](shape, data.num_outputs, int(width))
 
 
 # --- one row --------------------------------------------------------------------------------------
@@ -180,6 +217,7 @@ def _settings(own: Mapping[str, Any], seed: int, examples: int) -> CertifyConfig
         epochs=own.get("epochs"),
         batch_size=examples if batch == "all" else batch,
         left_out=own.get("left_out", 0.0),
+        augment=own.get("augment", False),
         samples=own.get("samples", 8),
         seed=seed,
     )
