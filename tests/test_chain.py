@@ -191,6 +191,19 @@ def test_commands_take_the_folder_of_the_one_before(
     again = ("learn", *data, "--model", folders["built"], "--generators", "translation_x")
     run(capsys, *again, *fast, "--out", folders["again"])
     run(capsys, "measure", "--model", folders["again"], *few, "--out", folders["c"])
+    declared = (*data, "--grid", "dimension=5,10 seed=0", "--epochs", "2")
+    for number, own in enumerate(
+        (
+            ("--model", "mlp:5", "--symmetries", folders["learn"]),
+            ("--model", folders["built"]),
+        )
+    ):
+        out = str(tmp_path / f"certified {number}")
+        record = run(capsys, "certify", *declared, *own, "--out", out)
+        assert record["kind"] == "compression"
+        checked = run(capsys, "verify", out, *data)
+        assert checked["valid"] and checked["bound"] == record["bound"]
+        assert isinstance(isotropy.load(out), nn.Module)
 
 
 # --- the page of the documentation ----------------------------------------------------------------
@@ -212,6 +225,8 @@ def results_of_the_page() -> dict[str, Any]:
 def test_the_page_has_every_pair() -> None:
     rows = re.findall(r"^\| ([a-zA-Z, ]+) \| ([a-z ]+) \| `", PAGE, flags=re.M)
     assert {("learn", "measure"), ("learn", "build"), ("build", "measure"), ("build", "learn"),
+            ("learn", "certify"), ("build", "certify"), ("certify", "verify"),
+            ("certify", "measure"),
             ("relax", "measure"), ("relax, harden", "measure"), ("basis, EMLP", "measure"),
             ("represent", "measure"),
             ("learn", "relax"), ("build", "relax"), ("EMLP, relax", "measure"),

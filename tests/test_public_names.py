@@ -17,13 +17,13 @@ import pytest
 import isotropy
 
 NAMES = """
-    Action BuildResult CallerError EMLP EquivariantLinear FiniteAction Generator Group
-    InvariantClassifier InvariantEncoder InvariantModel InvariantRegressor LabelledData LearnConfig
-    LearnResult MeasureResult RelaxConfig RelaxResult RepresentConfig RepresentResult Representation
-    Result Scalar T V __version__ actions_named affine assert_equivariant build compose
-    equivariant_basis flip fold group_named harden intensity learn learn_layers
-    lie_derivative_penalty load measure points profile quarter_turns read relax
-    represent screen sequences
+    Action BuildResult CallerError CertifyConfig CertifyResult EMLP EquivariantLinear
+    FiniteAction Generator Group InvariantClassifier InvariantEncoder InvariantModel
+    InvariantRegressor LabelledData LearnConfig LearnResult MeasureResult RelaxConfig
+    RelaxResult RepresentConfig RepresentResult Representation Result Scalar T V __version__
+    actions_named affine assert_equivariant build certify compose equivariant_basis flip fold
+    group_named harden intensity learn learn_layers lie_derivative_penalty load measure points
+    profile quarter_turns read relax represent screen sequences verify
 """.split()
 DOCUMENTED = [name for name in NAMES if name != "__version__"]
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference.md"

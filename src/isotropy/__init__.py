@@ -37,6 +37,7 @@ _ROOMS = {
     "symmetry.groups.representations": "Representation Scalar T V",
     "workflows.basis": "equivariant_basis",
     "workflows.building": "BuildResult build",
+    "workflows.certifying": "CertifyConfig CertifyResult certify verify",
     "workflows.estimators": "InvariantClassifier InvariantEncoder InvariantRegressor",
     "workflows.exploring": "profile screen",
     "workflows.learning": "LearnResult learn",

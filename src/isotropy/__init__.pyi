@@ -24,6 +24,7 @@ from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Representation, Scalar, T, V
 from isotropy.workflows.basis import equivariant_basis
 from isotropy.workflows.building import BuildResult, build
+from isotropy.workflows.certifying import CertifyConfig, CertifyResult, certify, verify
 from isotropy.workflows.estimators import (
     InvariantClassifier,
     InvariantEncoder,
@@ -45,6 +46,8 @@ __all__ = [
     "Action",
     "BuildResult",
     "CallerError",
+    "CertifyConfig",
+    "CertifyResult",
     "EquivariantLinear",
     "FiniteAction",
     "Generator",
@@ -68,6 +71,7 @@ __all__ = [
     "affine",
     "assert_equivariant",
     "build",
+    "certify",
     "compose",
     "equivariant_basis",
     "flip",
@@ -88,4 +92,5 @@ __all__ = [
     "represent",
     "screen",
     "sequences",
+    "verify",
 ]

@@ -17,6 +17,7 @@ from isotropy._version import __version__
 from isotropy.checks import CallerError
 from isotropy.cli.basis import basis_command
 from isotropy.cli.build import build_command
+from isotropy.cli.certify import certify_command, verify_command
 from isotropy.cli.learn import learn_command
 from isotropy.cli.measure import measure_command
 from isotropy.cli.profile import profile_command
@@ -34,12 +35,14 @@ def cli() -> None:
 
 cli.add_command(basis_command)
 cli.add_command(build_command)
+cli.add_command(certify_command)
 cli.add_command(learn_command)
 cli.add_command(measure_command)
 cli.add_command(profile_command)
 cli.add_command(relax_command)
 cli.add_command(represent_command)
 cli.add_command(reproduce_command)
+cli.add_command(verify_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -19,6 +19,7 @@ from isotropy.checks import check_choice
 from isotropy.cli.inputs import device_from
 from isotropy.experiments import (
     calibration,
+    certificates,
     commands,
     data_efficiency,
     dynamics,
@@ -41,6 +42,7 @@ from isotropy.records import plain
 
 SERIES = {
     "calibration": calibration.SERIES,
+    "certificates": certificates.SERIES,
     "convergence": thesis_bases.SERIES,
     "data-efficiency": data_efficiency.SERIES,
     "dynamics": dynamics.SERIES,

@@ -97,6 +97,14 @@ class LabelledData:
             )
         return self.take(_permutation(len(self), seed)[:count])
 
+    def without_subset(self, count: int, seed: int) -> LabelledData:
+        """The examples that `subset(count, seed)` leaves, in random order; at least one."""
+        if not 0 <= count < len(self):
+            raise CallerError(
+                f"{self.name}: expected to leave out 0 to {len(self) - 1} examples, got {count}"
+            )
+        return self.take(_permutation(len(self), seed)[count:])
+
 
 @dataclass(frozen=True, eq=False)
 class Split:

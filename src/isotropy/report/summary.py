@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from isotropy.report.page import KeyNumber, render, time_number
-from isotropy.report.pages import learn, measure, profile, relax, represent, screen
+from isotropy.report.pages import certify, learn, measure, profile, relax, represent, screen
 from isotropy.report.pages.findings import finding_sentences
 from isotropy.report.pages.measure import with_code
 from isotropy.report.record import (
@@ -37,7 +37,8 @@ def summary_html(record: Mapping[str, Any]) -> str:
             `kind`, or where it has none `command`, says of which. Text in it is escaped. Of a
             record of another kind only the kind, time and run folder are shown.
     """
-    kind = str(record.get("kind") or record.get("command") or "")
+    names = [str(record.get(name) or "") for name in ("kind", "command")]
+    kind = next((name for name in names if name in _KINDS), names[0] or names[1])
     own, sentences, numbers = _KINDS.get(kind, (Head, None, None))
     told: Any = read(own, record)
     headline, *remarks = sentences(told) if sentences else [f"A record of isotropy {kind}".strip()]
@@ -79,6 +80,7 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Sequence[str]], Callable[[Any], li
     "measure": (Measured, measure.measure_sentences, measure.key_numbers),
     "relax": (Relaxed, relax.relax_sentences, relax.key_numbers),
     "build": (Built, lambda built: [built.sentence or "A network was built."], _build_numbers),
+    "certify": (certify.Certified, certify.certify_sentences, certify.key_numbers),
     "screen": (Screened, screen.screen_sentences, screen.key_numbers),
     "profile": (Profiled, profile.profile_sentences, profile.key_numbers),
     "represent": (

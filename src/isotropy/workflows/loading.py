@@ -36,6 +36,7 @@ def load(
     relax   the network with its relaxed layers, or after `--harden` that of plain ones
     build   the network with the symmetry built in
     represent   the `InvariantAutoencoder`, which maps samples to their invariant codes
+    certify the compressed network that the certificate is about
 
     network  needed when the run was given a module in Python: one of the same shapes (relaxed with
              the same pathways, where layers were)
@@ -48,6 +49,10 @@ def load(
         return _built(Path(folder), network)
     if kind == representing.KIND:
         return _autoencoder(Path(folder))
+    if kind == "certify":
+        from isotropy.workflows.certifying import certified_network
+
+        return certified_network(Path(folder), network)
     return _averaged(Path(folder), network, actions)
 
 

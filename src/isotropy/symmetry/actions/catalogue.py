@@ -57,9 +57,8 @@ def actions_named(
     if not names or len(set(names)) < len(names):
         raise CallerError(f"generators: expected one or more different names, got {names}")
     kinds, finite = _known(names, shape, partial(affine, padding=padding, fill=fill))
-    known = [name for table, _ in kinds for name in table] + list(finite)
     for name in names:
-        check_choice(name, known, what="generator")
+        check_choice(name, known_names(shape, names), what="generator")
     found: list[Action | FiniteAction] = []
     for table, make in kinds:
         own = [name for name in names if name in table]
@@ -67,6 +66,12 @@ def actions_named(
             found.append(make(own))
     found += [finite[name]() for name in names if name in finite]
     return found
+
+
+def known_names(shape: Sequence[int], names: Sequence[str] = ()) -> list[str]:
+    """All names of Actions on data of `shape`; `names` tell sequences from clouds of points."""
+    kinds, finite = _known(names, shape, affine)
+    return [name for table, _ in kinds for name in table] + list(finite)
 
 
 Kind = tuple[Sequence[str], Callable[[Sequence[str]], Action]]

@@ -1,0 +1,417 @@
+"""Networks that are trained to have a short description: error and code length in one loss.
+
+The weights are θ₀ + P w (`subspace`). Training has two parts. First w is real-valued,
+
+    loss = cross entropy
+
+then w = Δ q with integer levels q = round(w/Δ), through which gradients pass unchanged
+(straight-through), and the length of their code is part of the loss:
+
+    loss = cross entropy + β (ln 2 / n) · bits(q | s),      s = root mean square of q
+
+Rounding begins with what is near a level already: |w/Δ − q| ≤ 0.6 t at a share t of the second
+part. The other coordinates make up for it while they still can.
+
+β = 1 weighs a nat of description like a nat of log likelihood, which is the description length of
+the labels and of the network together. A larger β gives shorter messages. The scale s is that of
+the prior (`coding.Prior.soft_bits`); where it is best, its own derivative vanishes, and so it is
+treated as a constant.
+
+**The grid.** What may be chosen with the data at hand is declared before: dimensions d, steps Δ,
+weights β, widths and seeds. An entry that is not declared is refused, because the account charges
+for the choice among the declared ones only. Trained can be all of it or a part. A part costs the
+same, since the data could have led to any other.
+
+(The thesis, section 5.4.2, trains a codebook of levels and charges for it; the code length is not
+in its loss.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from isotropy.bounds.coding import Prior
+from isotropy.bounds.inequalities import occam
+from isotropy.bounds.subspace import Subspace
+from isotropy.checks import CallerError, check_at_least
+from isotropy.data.variants import FlipsAndShifts
+
+Predict = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+"""Outputs (batch, classes) of a network, a function of inputs, at inputs (batch, …)."""
+LEVELS_PER_DEVIATION = 2.0
+"""The step is chosen so that the levels of the trained coordinates have about this deviation."""
+REACH = 0.6
+"""How far from a level coordinates are rounded at the end of training; ½ is all of them."""
+FEWEST_STEPS = 6000
+CHUNK = 2000
+"""Examples that are counted at once."""
+
+
+def plainly(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """The outputs of the network itself."""
+    return network(inputs)
+
+
+# --- the grid -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """One choice of the grid. width is 0 where the network has none to choose."""
+
+    dimension: int
+    beta: float
+    width: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Everything that may be chosen with the data at hand.
+
+    dimensions: d, of the subspace; 0 leaves the network at its start
+    steps:      Δ, in units of w
+    betas:      β, the weight of the code length
+    widths:     of the network; (0,) where it has none to choose
+    seeds:      of the start and of the projector
+    """
+
+    dimensions: tuple[int, ...] = (50, 100, 200, 300, 400, 600, 800, 1200)
+    steps: tuple[float, ...] = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+    betas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    widths: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = (0, 1, 2, 3)
+
+    def __post_init__(self) -> None:
+        for name, values in asdict(self).items():
+            if not values or len(set(values)) < len(values):
+                raise CallerError(f"{name} of the grid: expected different values, got {values}")
+            least = {"steps": "above 0", "betas": "of at least 0"}.get(name, "of at least 0")
+            if any(not value >= 0 or (name == "steps" and value == 0) for value in values):
+                raise CallerError(f"{name} of the grid: expected numbers {least}, got {values}")
+
+    @property
+    def choices(self) -> int:
+        """How many entries there are; steps have their own part in the account."""
+        return math.prod(map(len, (self.dimensions, self.betas, self.widths, self.seeds)))
+
+    def entries(self) -> list[Entry]:
+        """All of them."""
+        parts = self.dimensions, self.betas, self.widths, self.seeds
+        return [Entry(*each) for each in itertools.product(*parts)]
+
+    def check_within(self, declared: Grid) -> None:
+        """Raise CallerError unless everything here was declared."""
+        for name, values in asdict(self).items():
+            known = getattr(declared, name)
+            for value in values:
+                if value not in known:
+                    raise CallerError(
+                        f"{value:g} is not among the {name} of the declared grid "
+                        f"({', '.join(f'{each:g}' for each in known)}); only what was declared can "
+                        "be trained, because the certificate charges for that choice"
+                    )
+
+    def as_dict(self) -> dict[str, list[Any]]:
+        return {name: list(values) for name, values in asdict(self).items()}
+
+
+def suggested(declared: Grid, examples: int) -> Grid:
+    """The part of a grid that is worth training for so many examples on a small machine.
+
+    d grows with the cube root of n: 200 of 2,000 and 600 of 60,000 examples were best. Of the other
+    values the one nearest to β = 1, the first width and seed, and all steps.
+    """
+    wanted = 15.5 * examples ** (1 / 3)
+
+    def near(values: Sequence[Any], value: float) -> tuple[Any, ...]:
+        positive = [each for each in values if each > 0] or list(values)
+        return (min(positive, key=lambda each: abs(math.log((each or 1) / value))),)
+
+    return Grid(
+        near(declared.dimensions, wanted),
+        declared.steps,
+        near(declared.betas, 1.0),
+        declared.widths[:1],
+        declared.seeds[:1],
+    )
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast.
+
+    epochs:         passes over the data, of both parts together
+    real_share:     of the epochs, with real-valued coordinates
+    rate:           of Adam on w, in the first part
+    level_rate:     of Adam on w/Δ, in the second
+    steps_tried:    how many step sizes are tried, those next to the one that suits w
+    """
+
+    epochs: int
+    batch_size: int
+    real_share: float = 0.2
+    rate: float = 0.3
+    level_rate: float = 0.1
+    steps_tried: int = 1
+
+    def __post_init__(self) -> None:
+        check_at_least(self.epochs, 1, what="epochs")
+        check_at_least(self.batch_size, 1, what="batch_size")
+        check_at_least(self.steps_tried, 1, what="steps_tried")
+
+    @property
+    def real_epochs(self) -> int:
+        """Epochs of the first part."""
+        return max(1, round(self.real_share * self.epochs))
+
+    @classmethod
+    def of(
+        cls, examples: int, *, epochs: int | None = None, batch_size: int | None = None
+    ) -> Schedule:
+        """At least 6,000 steps, 40 √n of many: 300 epochs of 2,000 examples, 42 of 60,000."""
+        batch = batch_size or min(256, max(16, examples // 20))
+        steps = max(FEWEST_STEPS, 40 * math.sqrt(examples))
+        return cls(epochs or max(1, round(steps * batch / examples)), batch)
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A network in its short form, and what it is worth.
+
+    levels:  q, int64 (dimension,)
+    weights: bits of the levels
+    errors:  on the training data, counted in the precision of training
+    """
+
+    entry: Entry
+    step: float
+    scale: float
+    levels: Tensor
+    weights: float
+    errors: int
+    bound: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for the record of a run."""
+        own = {name: getattr(self, name) for name in ("step", "scale", "weights", "errors")}
+        return {**asdict(self.entry), **own, "bound": self.bound}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is trained on, and how outputs are made of a network's.
+
+    other_bits: of the account, beside the levels
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    prior: Prior
+    other_bits: float
+    delta: float
+    predict: Predict = plainly
+
+
+def compress(
+    subspace: Subspace,
+    problem: Problem,
+    entries: Sequence[Entry],
+    steps: Sequence[float],
+    schedule: Schedule,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Compressed]:
+    """Short forms of one network, for entries that differ in β alone.
+
+    The coordinates are trained once as real numbers, from those of the subspace, which are zero if
+    nobody set them. From there every β and step goes its own way.
+    progress: is told after every epoch how many there were
+    """
+    tell = progress or (lambda _: None)
+    seed = entries[0].seed
+    generator = torch.Generator().manual_seed(seed)
+    real = schedule.real_epochs
+    subspace.module.eval()
+    coordinates = subspace.coordinates.detach().clone()
+    if len(coordinates):
+        run = _Run(subspace, problem, schedule, generator)
+        coordinates = run.real_valued(coordinates, real, tell)
+    for entry in entries:
+        for step in _nearest(steps, coordinates, schedule.steps_tried):
+            generator.manual_seed(seed + 1)
+            run = _Run(subspace, problem, schedule, generator)
+            found = run.quantised(coordinates, step, entry.beta, schedule.epochs - real, tell)
+            yield _valued(subspace, problem, entry, step, found.round().long().cpu())
+
+
+class _Run:
+    """Steps of Adam over shuffled batches."""
+
+    def __init__(
+        self,
+        subspace: Subspace,
+        problem: Problem,
+        schedule: Schedule,
+        generator: torch.Generator,
+    ) -> None:
+        self.subspace = subspace
+        self.problem = problem
+        self.schedule = schedule
+        self.generator = generator
+        self.share = 0.0
+
+    def real_valued(self, start: Tensor, epochs: int, tell: Callable[[int], None]) -> Tensor:
+        """w after so many epochs, from w = `start`."""
+
+        def loss(at: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+            return self.cross_entropy(at, inputs, targets)
+
+        # The rate does not fall to zero: the second part goes on from here.
+        return self._minimised(loss, start, self.schedule.rate, 0.3, epochs, tell)
+
+    def quantised(
+        self, start: Tensor, step: float, beta: float, epochs: int, tell: Callable[[int], None]
+    ) -> Tensor:
+        """w/Δ whose rounded values are the levels."""
+        prior, examples = self.problem.prior, len(self.problem.targets)
+        weight = beta * math.log(2) / examples
+
+        def loss(at: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+            rest = (at.round() - at).detach()
+            levels = at + torch.where(rest.abs() <= REACH * self.share, rest, 0.0)
+            size = levels.detach()
+            spread = size.square().mean().sqrt() if prior.shape == "gaussian" else size.abs().mean()
+            spread = spread.clamp(min=min(prior.scales), max=max(prior.scales))
+            fit = self.cross_entropy(levels * step, inputs, targets)
+            return fit + weight * prior.soft_bits(levels, spread)
+
+        return self._minimised(loss, start / step, self.schedule.level_rate, 0.0, epochs, tell)
+
+    def cross_entropy(self, at: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        outputs = self.problem.predict(lambda x: self.subspace(x, at), inputs)
+        return functional.cross_entropy(outputs, targets)
+
+    def _minimised(
+        self,
+        loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+        start: Tensor,
+        rate: float,
+        last_share: float,
+        epochs: int,
+        tell: Callable[[int], None],
+    ) -> Tensor:
+        """Adam from `start`, its rate falling by a cosine to a share of the first."""
+        at = start.detach().clone().requires_grad_()
+        if not at.numel():
+            return at.detach()
+        adam = torch.optim.Adam([at], lr=rate, fused=at.is_cuda)
+        inputs, targets = self.problem.inputs, self.problem.targets
+        count, size = len(targets), self.schedule.batch_size
+        total, done = epochs * math.ceil(count / size), 0
+        for _ in range(epochs):
+            order = torch.randperm(count, generator=self.generator).to(targets.device)
+            for batch in order.split(size):
+                falling = 0.5 * (1 + math.cos(math.pi * done / total))
+                adam.param_groups[0]["lr"] = rate * (last_share + (1 - last_share) * falling)
+                adam.zero_grad()
+                loss(at, inputs[batch], targets[batch]).backward()
+                adam.step()
+                done += 1
+                self.share = done / total
+            tell(1)
+        return at.detach()
+
+
+def _nearest(steps: Sequence[float], coordinates: Tensor, count: int) -> list[float]:
+    """The steps that suit the coordinates best, the first one most."""
+    if not coordinates.numel():
+        return [steps[0]]
+    wanted = float(coordinates.square().mean().sqrt()) / LEVELS_PER_DEVIATION
+    return sorted(steps, key=lambda step: abs(math.log(step / max(wanted, 1e-9))))[:count]
+
+
+def _valued(
+    subspace: Subspace, problem: Problem, entry: Entry, step: float, levels: Tensor
+) -> Compressed:
+    prior = problem.prior
+    scale = prior.best_scale(levels)
+    weights = prior.bits(levels, scale)
+    network = subspace.decoded(levels, step)
+    errors = count_errors(network, problem.inputs, problem.targets, problem.predict)
+    bits = problem.other_bits + weights
+    bound = occam(errors, len(problem.targets), bits, problem.delta)
+    return Compressed(entry, step, scale, levels, weights, errors, bound)
+
+
+@torch.no_grad()
+def count_errors(
+    network: nn.Module, inputs: Tensor, targets: Tensor, predict: Predict = plainly
+) -> int:
+    """Examples whose class does not have strictly the largest output; NaN is an error.
+
+    In evaluation mode, on the data as they are. A tie is an error, so that every device counts
+    alike.
+    """
+    network.eval()
+    right = torch.zeros((), dtype=torch.int64, device=targets.device)
+    for part, labels in zip(inputs.split(CHUNK), targets.split(CHUNK), strict=True):
+        outputs = predict(network, part)
+        own = outputs.gather(1, labels[:, None])
+        others = outputs.scatter(1, labels[:, None], -math.inf).amax(1, keepdim=True)
+        right += (own > others).sum()
+    return len(targets) - int(right)
+
+
+def train_fully(
+    network: nn.Module,
+    problem: Problem,
+    schedule: Schedule,
+    *,
+    seed: int,
+    moved: FlipsAndShifts | None = None,
+) -> None:
+    """Train all weights of a network in place: the start of a certificate on other examples.
+
+    moved: how images are mirrored and shifted in every step
+    """
+    generator = torch.Generator().manual_seed(seed)
+    weights = [each for each in network.parameters() if each.requires_grad]
+    network.eval()
+    adam = torch.optim.Adam(weights, lr=schedule.rate, fused=weights[0].is_cuda)
+    count, size, done = len(problem.targets), schedule.batch_size, 0
+    total = schedule.epochs * math.ceil(count / size)
+    for _ in range(schedule.epochs):
+        for batch in torch.randperm(count, generator=generator).split(size):
+            batch = batch.to(problem.targets.device)
+            inputs = problem.inputs[batch]
+            if moved is not None:
+                inputs = moved(inputs, moved.draw(len(inputs), generator).to(inputs.device))
+            falling = 0.5 * (1 + math.cos(math.pi * done / total))
+            adam.param_groups[0]["lr"] = schedule.rate * falling
+            adam.zero_grad()
+            outputs = problem.predict(network, inputs)
+            functional.cross_entropy(outputs, problem.targets[batch]).backward()
+            adam.step()
+            done += 1
+
+
+def fitting(trained: Grid, weights: int) -> Grid:
+    """The trained part without dimensions that a network of so many weights does not have."""
+    possible = tuple(each for each in trained.dimensions if each <= weights)
+    if not possible:
+        raise CallerError(
+            f"dimensions: the network has {weights} weights, and the smallest dimension to be "
+            f"trained is {min(trained.dimensions)}; declare smaller ones or take a larger network"
+        )
+    return replace(trained, dimensions=possible)

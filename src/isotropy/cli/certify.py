@@ -1,0 +1,222 @@
+"""`isotropy certify` and `isotropy verify`: the most a network errs on new data, and the check."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from isotropy.bounds.certificate import CERTIFICATE
+from isotropy.bounds.compressing import Grid
+from isotropy.checks import CallerError, check_choice
+from isotropy.cli.inputs import data_options, device_from, fresh_folder, run_options, taken
+from isotropy.cli.progress import LiveDisplay, tell
+from isotropy.data.labelled import Split
+from isotropy.data.readers import digits, read
+from isotropy.data.variants import vary
+from isotropy.networks.zoo.specification import AUTO, NetworkSpecification, parse_network
+from isotropy.records import check_unused, read_json
+from isotropy.report.pages.certify import certify_sentences
+from isotropy.workflows.certifying import (
+    CertifyConfig,
+    CertifyProgress,
+    certify,
+    verify,
+)
+from isotropy.workflows.loading import load_network
+
+IMAGES, OTHERS = "compact:12", "mlp:32"
+"""The networks of --model auto: small, since every weight that matters is paid for."""
+PARTS = {each.name.removesuffix("s"): each.name for each in fields(Grid)}
+"""Parts of a grid as they are typed: dimension, step, beta, width, seed."""
+
+
+def _grid(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> dict[str, tuple[Any, ...]]:
+    """`dimension=50,100 beta=1,2` as fields of `Grid`."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for part in (text or "").split():
+        name, _, values = part.partition("=")
+        kind = float if name in ("step", "beta") else int
+        try:
+            numbers = tuple(kind(each) for each in values.split(","))
+        except ValueError as error:
+            raise click.BadParameter(f"expected NAME=NUMBER,NUMBER,…, got {part!r}") from error
+        found[PARTS[check_choice(name, PARTS, what="part of the grid")]] = numbers
+    return found
+
+
+@click.command("certify")
+@click.option(
+    "--model",
+    "model_text",
+    help="mlp:32 | compact:12 | cnn | … | FILE.py:factory | RUN_FOLDER of `isotropy build`. "
+    f"Default: {IMAGES} for images, {OTHERS} otherwise.",
+)
+@click.option(
+    "--start",
+    type=click.Path(path_type=Path),
+    help="A run folder: begin at its weights, which were trained on other data or with --subset on "
+    "a part of these, which is then left out.",
+)
+@click.option(
+    "--left-out",
+    type=float,
+    default=0.0,
+    help="Share of the examples on which the start is trained first; they are not counted.",
+)
+@click.option("--augment", is_flag=True, help="Mirror and shift images while the start is trained.")
+@click.option(
+    "--symmetries",
+    type=click.Path(path_type=Path),
+    help="A run folder of `isotropy learn`: average over what was found, in 8 bits an amount.",
+)
+@click.option("--group", help="Average over a group of the grid, such as C(4).")
+@click.option("--compare", is_flag=True, help="Certify without the symmetry too.")
+@click.option("--delta", type=float, default=0.05, show_default=True, help="1 − confidence.")
+@click.option(
+    "--grid",
+    callback=_grid,
+    help='Declare what may be chosen: "dimension=50,100,200 step=1,2 beta=1,2 seed=0,1 '
+    'width=8,16".',
+)
+@click.option(
+    "--train",
+    callback=_grid,
+    help="Train this part of the grid, in the same words. Default: one dimension that suits the "
+    "number of examples.",
+)
+@click.option("--whole-grid", is_flag=True, help="Train every entry of the grid.")
+@click.option(
+    "--projector",
+    default="kronecker-product",
+    show_default=True,
+    help="dense | kronecker-product | kronecker-sum | film, or a sum such as "
+    "film+kronecker-product.",
+)
+@click.option("--epochs", type=int, help="Passes over the training data for each entry.")
+@click.option("--batch-size", type=int, help="Examples a step.")
+@data_options
+@run_options
+def certify_command(**options: Any) -> None:
+    """Certify the most that a network errs on new data, with no data held out.
+
+    A network like the given one is trained to a short description. Its errors on the training data
+    and the length of that description bound its error on new data. Writes a run folder with
+    certificate.json, which `isotropy verify` checks.
+    """
+    folder = options["out"] or fresh_folder("certify", options)
+    check_unused(Path(folder))
+    split = _data(options)
+    settings = _settings(options)
+    model = None if options["start"] is not None else _model(options, split)
+    if options["symmetries"] is not None and options["group"] is not None:
+        raise CallerError("expected one of --symmetries and --group, got both")
+    with LiveDisplay(quiet=options["quiet"]) as display:
+        display.say(*split.notes)
+        result = certify(
+            model,
+            split,
+            config=settings,
+            symmetry=options["symmetries"] or options["group"],
+            start=options["start"],
+            device=device_from(options["device"]),
+            folder=folder,
+            describe={"request": {name: options[name] for name in ("variant", "subset", "seed")}},
+            progress=_teller(display),
+        )
+    tell(result.record, certify_sentences(result.record), as_json=options["as_json"])
+
+
+def _teller(display: LiveDisplay) -> Any:
+    """Says how far it is, ten times in a run."""
+    last = -1
+
+    def say(progress: CertifyProgress) -> None:
+        nonlocal last
+        tenth = 10 * progress.epoch // max(progress.epochs, 1)
+        if tenth > last:
+            last = tenth
+            best = "" if progress.bound is None else f", best bound {100 * progress.bound:.1f} %"
+            display.say(f"epoch {progress.epoch} of {progress.epochs}{best}")
+
+    return say
+
+
+def _data(options: Mapping[str, Any], request: Mapping[str, Any] | None = None) -> Split:
+    """The data a user named; nothing is held out of them.
+
+    request: variant, subset and seed of a certificate, where the user did not say others
+    """
+    own = {**options, **(request or {})}
+    if own["data"] is None:
+        split = digits()
+    else:
+        split = read(
+            own["data"], own["test_data"], image_size=own["image_size"], hold_out_fraction=0.0
+        )
+    return taken(vary(split, own["variant"]), own)
+
+
+def _settings(options: Mapping[str, Any]) -> CertifyConfig:
+    seed = options["seed"]
+    seeds = {"seeds": tuple(range(seed, seed + len(Grid().seeds)))}
+    declared = Grid(**{**seeds, **options["grid"]})
+    chosen = options["train"]
+    train = replace(_first(declared), **chosen) if chosen else None
+    if options["whole_grid"]:
+        train = declared
+    own = {
+        name: options[name]
+        for name in ("delta", "projector", "epochs", "batch_size", "left_out", "augment")
+    }
+    return CertifyConfig(grid=declared, train=train, compare=options["compare"], seed=seed, **own)
+
+
+def _first(declared: Grid) -> Grid:
+    """What --train leaves open: all steps, β nearest to 1, the first width and seed."""
+    near = min(declared.betas, key=lambda beta: abs(beta - 1))
+    return replace(declared, betas=(near,), widths=declared.widths[:1], seeds=declared.seeds[:1])
+
+
+def _model(options: Mapping[str, Any], split: Split) -> NetworkSpecification:
+    text = options["model_text"]
+    if text in (None, AUTO):
+        text = IMAGES if split.train.is_images else OTHERS
+    if Path(text).is_dir():
+        shape = tuple(split.train.inputs.shape[1:])
+        return load_network(Path(text), shape, split.train.num_outputs)[0]
+    return parse_network(text)
+
+
+@click.command("verify")
+@click.argument("file", type=click.Path(path_type=Path))
+@data_options
+@run_options
+@click.pass_context
+def verify_command(context: click.Context, /, file: Path, **options: Any) -> None:
+    """Check a certificate: decode its network and count the errors on the data again.
+
+    Exit status 1 and a reason where it does not hold. Variant, subset and seed of the data are
+    those of the certificate, unless others are given.
+    """
+    path = file / CERTIFICATE if file.is_dir() else file
+    request = read_json(path).get("data", {}).get("request") or {}
+    typed = {
+        name: options[name]
+        for name in request
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+    split = _data(options, {**request, **typed})
+    result = verify(path, split, device=device_from(options["device"]))
+    record = result.record
+    words = "The certificate holds." if result.valid else f"Not valid: {result.reason}."
+    told = [] if not result.valid else [f"Error on new data at most {100 * record['bound']:.2f} %."]
+    tell(record, told, as_json=options["as_json"], last=words)
+    if not result.valid:
+        sys.exit(1)

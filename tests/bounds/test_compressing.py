@@ -1,0 +1,146 @@
+"""The grid that may be trained, training to short messages, and the count of errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from isotropy.bounds.coding import Prior
+from isotropy.bounds.compressing import (
+    Compressed,
+    Entry,
+    Grid,
+    Problem,
+    Schedule,
+    compress,
+    count_errors,
+    fitting,
+    suggested,
+    train_fully,
+)
+from isotropy.bounds.inequalities import occam
+from isotropy.bounds.subspace import Subspace, projector
+from isotropy.checks import CallerError
+
+
+def two_classes(count: int = 200) -> tuple[Tensor, Tensor]:
+    """Points on both sides of a line, (count, 4)."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(count, 4, generator=generator)
+    return inputs, (inputs @ torch.tensor([1.0, -2.0, 0.5, 0.0]) > 0).long()
+
+
+def linear() -> nn.Module:
+    network = nn.Linear(4, 2)
+    nn.init.zeros_(network.weight)
+    nn.init.zeros_(network.bias)
+    return network
+
+
+def compressed(
+    beta: float = 1.0, epochs: int = 20, steps: tuple[float, ...] = (0.25, 0.5, 1.0)
+) -> Compressed:
+    inputs, targets = two_classes()
+    subspace = Subspace(linear(), projector("dense", 10, 6, 0))
+    problem = Problem(inputs, targets, Prior(), 5.0, 0.05)
+    entry = Entry(6, beta, 0, 0)
+    (found,) = compress(subspace, problem, [entry], steps, Schedule(epochs, 20))
+    return found
+
+
+def test_training_finds_a_short_description_that_fits() -> None:
+    found = compressed()
+    assert found.errors <= 20
+    assert found.levels.dtype == torch.int64
+    assert found.levels.any()
+    assert found.weights == Prior().bits(found.levels, found.scale)
+    assert found.bound == occam(found.errors, 200, 5.0 + found.weights, 0.05) < 0.4
+
+
+def test_a_larger_weight_of_the_code_length_gives_a_shorter_message() -> None:
+    assert compressed(beta=200.0).weights < compressed(beta=0.0).weights
+
+
+def test_training_repeats_itself() -> None:
+    one, other = compressed(epochs=4), compressed(epochs=4)
+    assert one.levels.equal(other.levels)
+    assert one.as_dict() == other.as_dict()
+
+
+def test_the_step_is_the_declared_one_nearest_to_the_coordinates() -> None:
+    assert compressed(epochs=4, steps=(1e-6, 0.5, 1e6)).step == 0.5
+
+
+def test_every_weight_of_the_length_and_every_step_goes_its_own_way() -> None:
+    inputs, targets = two_classes()
+    subspace = Subspace(linear(), projector("dense", 10, 6, 0))
+    problem = Problem(inputs, targets, Prior(), 5.0, 0.05)
+    schedule = Schedule(4, 20, steps_tried=2)
+    epochs: list[int] = []
+    entries = [Entry(6, beta, 0, 0) for beta in (0.5, 2.0)]
+    found = list(compress(subspace, problem, entries, (0.5, 1.0), schedule, epochs.append))
+    assert sorted({(each.entry.beta, each.step) for each in found}) == [
+        (0.5, 0.5), (0.5, 1.0), (2.0, 0.5), (2.0, 1.0)
+    ]  # fmt: skip
+    assert sum(epochs) == schedule.real_epochs + 4 * (schedule.epochs - schedule.real_epochs)
+
+
+# --- the grid -------------------------------------------------------------------------------------
+
+
+def test_the_choices_of_a_grid_are_its_entries() -> None:
+    grid = Grid((5, 10), (1.0, 2.0), (1.0,), (4, 8), (0, 1, 2))
+    assert grid.choices == len(grid.entries()) == 12
+    assert len(set(grid.entries())) == 12
+
+
+@pytest.mark.parametrize("name", ["dimensions", "steps", "betas", "widths", "seeds"])
+def test_only_what_was_declared_can_be_trained(name: str) -> None:
+    declared = Grid()
+    declared.check_within(declared)
+    with pytest.raises(CallerError, match=f"7 is not among the {name} of the declared grid"):
+        Grid(**{name: (7,)}).check_within(declared)
+
+
+@pytest.mark.parametrize(
+    "values", [{"dimensions": ()}, {"steps": (1.0, 1.0)}, {"steps": (0.0,)}, {"betas": (-1.0,)}]
+)
+def test_grids_that_make_no_sense_are_refused(values: dict[str, tuple[float, ...]]) -> None:
+    with pytest.raises(CallerError, match="of the grid: expected"):
+        Grid(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("examples", "dimension"), [(2000, 200), (60000, 600), (10, 50)])
+def test_what_is_suggested_follows_the_number_of_examples(examples: int, dimension: int) -> None:
+    found = suggested(Grid(), examples)
+    found.check_within(Grid())
+    assert found.dimensions == (dimension,)
+    assert len(found.entries()) == 1
+
+
+def test_dimensions_beyond_the_network_are_left_out() -> None:
+    assert fitting(Grid(dimensions=(5, 50)), 20).dimensions == (5,)
+    with pytest.raises(CallerError, match="the network has 3 weights"):
+        fitting(Grid(dimensions=(5, 50)), 3)
+
+
+# --- counting -------------------------------------------------------------------------------------
+
+
+def test_errors_are_counted_strictly() -> None:
+    outputs = torch.tensor(
+        [[2.0, 1.0, 0.0], [1.0, 1.0, 0.0], [math.nan, 0.0, 0.0], [0.0, 0.0, 3.0]]
+    )
+    assert count_errors(nn.Identity(), outputs, torch.tensor([0, 0, 0, 1])) == 3
+    assert count_errors(nn.Identity(), outputs[:1], torch.tensor([0])) == 0
+
+
+def test_all_weights_of_a_start_are_trained() -> None:
+    inputs, targets = two_classes()
+    network = linear()
+    problem = Problem(inputs, targets, Prior(), 0.0, 0.05)
+    train_fully(network, problem, Schedule(20, 20, rate=0.1), seed=0)
+    assert count_errors(network, inputs, targets) <= 4
