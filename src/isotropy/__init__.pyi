@@ -12,7 +12,8 @@ from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.equivariant.emlp import EMLP
 from isotropy.networks.equivariant.linear import EquivariantLinear
 from isotropy.networks.folding import fold
-from isotropy.networks.pathways.relax import harden, relax
+from isotropy.networks.pathways.harden import harden
+from isotropy.networks.pathways.relax import relax
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction, flip, quarter_turns

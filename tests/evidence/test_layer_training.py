@@ -348,6 +348,12 @@ def test_pathways_beside_more_symmetric_ones_start_at_it(
     assert decays == pytest.approx({name: each / EXAMPLES for name, each in expected.items()})
 
 
-def test_with_map_all_start_alike() -> None:
-    trainer = started(("ffc", "conv"), objective="map")
-    assert set(trainer.prior.by_group().values()) == {2.0}
+def test_with_map_free_pathways_have_the_precision_that_is_given() -> None:
+    given = started(("ffc", "conv"), objective="map").prior.by_group()
+    assert {round(v) for n, v in given.items() if "ffc" in n} == {40}
+    assert {round(v) for n, v in given.items() if "ffc" not in n} == {2}
+
+
+def test_with_map_all_are_alike_unless_told() -> None:
+    config = RelaxConfig(prior_precision=2.0, objective="map")
+    assert config.resolved(examples=10_000, on_gpu=False).free_precision == 2.0

@@ -41,8 +41,8 @@ from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.training import structures
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import Categorical, Likelihood
+from isotropy.networks.pathways.harden import harden
 from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape
-from isotropy.networks.pathways.relax import harden
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, RelaxedLayer, options_for
 
 SIZE, CHANNELS = 4, 5

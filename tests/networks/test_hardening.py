@@ -14,8 +14,9 @@ from user_networks import disturb, images, layers_of, model_of, seeded, size_of
 from isotropy.checks import CallerError
 from isotropy.networks.equivariant.point_group_layers import PolyphaseDownsampling
 from isotropy.networks.pathways.fully_connected import FactoredPathway
+from isotropy.networks.pathways.harden import harden, kept_pathways
 from isotropy.networks.pathways.pathway import BiasMap, ConvolutionPathway, LayerShape
-from isotropy.networks.pathways.relax import harden, kept_pathways, relax, relaxed_cnn
+from isotropy.networks.pathways.relax import relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import RelaxedLayer, options_for
 
 

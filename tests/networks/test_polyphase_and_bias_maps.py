@@ -72,9 +72,11 @@ def test_numbers_that_are_none_are_not_lost() -> None:
     assert layer is not None and layer.bias.isnan().any()
 
 
-@pytest.mark.parametrize("shape", [(CHANNELS,), (HEIGHT, WIDTH), (1, CHANNELS, HEIGHT, WIDTH)])
+@pytest.mark.parametrize("shape", [(), (HEIGHT, WIDTH), (1, CHANNELS, HEIGHT, WIDTH)])
 def test_other_axes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(CallerError, match=r"expected \(channels, height, width\), got \("):
+    with pytest.raises(
+        CallerError, match=r"\(channels, height, width\), or \(n,\).*got \("
+    ):
         BiasMap(torch.zeros(shape))
 
 

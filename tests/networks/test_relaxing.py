@@ -184,7 +184,7 @@ def test_relaxing_twice_finds_nothing_to_do():
 
 def test_relax_refuses_what_it_cannot_keep():
     model = model_of("sequence")
-    with pytest.raises(CallerError, match="expected conv among the pathways.*got sconv, ffc"):
+    with pytest.raises(CallerError, match="expected conv or equivariant among.*got sconv, ffc"):
         relax(model, ("sconv", "ffc"), example=images())
     with pytest.raises(CallerError, match="unknown pathway 'cnv'"):
         relax(model, ("cnv",), example=images())
@@ -194,6 +194,8 @@ def test_relax_refuses_what_it_cannot_keep():
         relax(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), example=(3, 2, 2))
     with pytest.raises(CallerError, match=r"layer shared .*sizes \(3×12×12, 3×6×6\).*layers="):
         relax(TwoSizes(), example=(3, 12, 12))
+    with pytest.raises(CallerError, match="example: expected a batch of images.*got none"):
+        relax(model)
     assert relaxed_names(relax(TwoSizes(), example=(3, 12, 12), layers=["first"])) == ["first"]
 
 

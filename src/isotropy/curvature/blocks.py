@@ -5,6 +5,7 @@ A parameter tensor has one block of the (approximate) GGN, in one of these forms
     Kronecker    H = (1/N) G ⊗ A      weights of a layer, vec row-major (output index slow)
     dense        H                     biases and scalars
     diagonal     diag(h)               layers without a rule, and the diagonal curvature
+    piecewise    one Kronecker block for each of several pieces of the tensor
     joint        H over several tensors: the full curvature, and that of a last layer
 
 Layer rules deliver *roots*: matrices X whose rows add up to a factor, A = Σ XᵀX over batches.
@@ -24,6 +25,10 @@ In a joint block each tensor keeps a prior precision of its own, repeated over i
 log|s H + diag(δ)|. Different precisions do not commute with H, so eigenvalues of H alone do not
 help; every value takes a Cholesky factorisation. H has (parameters)² entries: for networks of a
 few thousand parameters.
+
+A piece is a matrix (out, in) among the entries of its tensor, flattened: its columns lie in `spans`
+(first, last), each with all rows of a part of the columns. A layer that commutes with a group has
+one for each kind of irreducible part.
 
 With few examples a root has r rows and n > r columns, and XᵀX has n − r eigenvalues of zero. The
 others are those of the r × r matrix XXᵀ, with the eigenvectors Xᵀu/√μ (`spectra_of_roots`):
@@ -124,6 +129,36 @@ class DiagonalRoots(_Roots):
         return DiagonalFactors(self.rows.square().sum(0))
 
 
+Spans = tuple[tuple[int, int], ...]
+"""Of the columns of one piece in the flattened tensor."""
+
+
+class _Pieces(_Tensors):
+    """A record of `pieces` that are records of tensors."""
+
+    pieces: tuple[_Tensors, ...]
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for piece in self.pieces for tensor in piece.tensors())
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> Self:
+        left = iter(tensors)
+        made = (p.with_tensors([next(left) for _ in p.tensors()]) for p in self.pieces)
+        return replace(self, **{"pieces": tuple(made)})
+
+
+@dataclass(frozen=True)
+class PiecewiseRoots(_Pieces, _Roots):
+    """Roots of the block of every piece, and where each lies."""
+
+    pieces: tuple[KroneckerRoots, ...]
+    spans: tuple[Spans, ...]
+
+    def factors(self) -> PiecewiseFactors:
+        """A and G of every piece."""
+        return PiecewiseFactors(tuple(piece.factors() for piece in self.pieces), self.spans)
+
+
 @dataclass(frozen=True)
 class JointRoots(_Roots):
     """Root of the block: `rows` (rows, parameters); sizes of the tensors, in order."""
@@ -136,7 +171,7 @@ class JointRoots(_Roots):
         return JointFactors(self.rows.mT @ self.rows, self.sizes)
 
 
-Roots = KroneckerRoots | DenseRoots | DiagonalRoots | JointRoots
+Roots = KroneckerRoots | DenseRoots | DiagonalRoots | PiecewiseRoots | JointRoots
 
 
 @dataclass(frozen=True)
@@ -195,6 +230,28 @@ class DiagonalFactors(_Factors):
 
 
 @dataclass(frozen=True)
+class PiecewiseFactors(_Pieces, _Factors):
+    """A and G of every piece, summed over examples."""
+
+    pieces: tuple[KroneckerFactors, ...]
+    spans: tuple[Spans, ...]
+
+    def spectrum(self, count: int, *, values_only: bool = False) -> PiecewiseSpectrum:
+        found = [piece.spectrum(count, values_only=values_only) for piece in self.pieces]
+        return PiecewiseSpectrum(tuple(found), self.spans)
+
+    def dense(self, count: int) -> Tensor:
+        """(1, parameters, parameters), entries in the order of the tensor."""
+        matrix = torch.block_diag(*(piece.dense(count)[0] for piece in self.pieces))
+        rows = [piece.outputs.shape[-1] for piece in self.pieces]
+        places = torch.arange(len(matrix), device=matrix.device)
+        order = torch.cat(
+            [_piece(places, own, n).flatten() for own, n in zip(self.spans, rows, strict=True)]
+        ).argsort()
+        return matrix[order][:, order][None]
+
+
+@dataclass(frozen=True)
 class JointFactors(_Factors):
     """H (parameters, parameters), summed over examples."""
 
@@ -211,7 +268,7 @@ class JointFactors(_Factors):
         return self.matrix[None]
 
 
-Factors = KroneckerFactors | DenseFactors | DiagonalFactors | JointFactors
+Factors = KroneckerFactors | DenseFactors | DiagonalFactors | PiecewiseFactors | JointFactors
 
 
 def all_factors(roots: Mapping[str, Roots]) -> dict[str, Factors]:
@@ -309,6 +366,36 @@ class DiagonalSpectrum(Spectrum):
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
     ) -> tuple[Tensor, ...]:
         return ((scale / (scale * self.values + precision)).to(dtype),)
+
+
+@dataclass(frozen=True)
+class PiecewiseSpectrum(Spectrum):
+    """The spectrum of every piece."""
+
+    pieces: tuple[KroneckerSpectrum, ...]
+    spans: tuple[Spans, ...]
+
+    def eigenvalues(self) -> Tensor:
+        return torch.cat([piece.eigenvalues() for piece in self.pieces])
+
+    def pullback(
+        self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, ...]:
+        found = (piece.pullback(scale, precision, dtype) for piece in self.pieces)
+        return tuple(tensor for each in found for tensor in each)
+
+    def split(self, weight: Tensor) -> list[Tensor]:
+        """The matrix (…, out, in) of every piece of a tensor (…, parameters)."""
+        return [
+            _piece(weight, own, piece.output_values.shape[-1])
+            for own, piece in zip(self.spans, self.pieces, strict=True)
+        ]
+
+
+def _piece(flat: Tensor, spans: Spans, rows: int) -> Tensor:
+    """The matrix (…, rows, columns) in these places of (…, parameters)."""
+    parts = [flat[..., first:last].unflatten(-1, (rows, -1)) for first, last in spans]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 @dataclass(frozen=True)
@@ -423,9 +510,17 @@ def _spectrum(parts: Sequence[Roots], count: int) -> Spectrum:
     if isinstance(parts[0], DiagonalRoots):
         squares = [root.double().square().sum(0) for part in parts for root in part.tensors()]
         return DiagonalSpectrum(torch.stack(squares).sum(0))
+    if isinstance(parts[0], PiecewiseRoots):
+        split = [part.pieces for part in parts if isinstance(part, PiecewiseRoots)]
+        found = [_kronecker_spectrum(own, count) for own in zip(*split, strict=True)]
+        return PiecewiseSpectrum(tuple(found), parts[0].spans)
+    if isinstance(parts[0], KroneckerRoots):
+        return _kronecker_spectrum(parts, count)
+    return DenseSpectrum(*decomposed(torch.cat([p.tensors()[0] for p in parts], -2)))
+
+
+def _kronecker_spectrum(parts: Sequence[Roots], count: int) -> KroneckerSpectrum:
     roots = [torch.cat(each, -2) for each in zip(*(p.tensors() for p in parts), strict=True)]
-    if isinstance(parts[0], DenseRoots):
-        return DenseSpectrum(*decomposed(roots[0]))
     inputs, outputs = roots
     of_inputs = decomposed(inputs.double() / count**0.5)
     return KroneckerSpectrum(*decomposed(outputs), *of_inputs, count)
@@ -453,6 +548,9 @@ def squares_along(spectrum: Spectrum, weight: Tensor) -> Tensor:
     What lies along eigenvectors of zero that were not found is added up, at one of them.
     """
     weight = weight.double()
+    if isinstance(spectrum, PiecewiseSpectrum):
+        split = zip(spectrum.pieces, spectrum.split(weight), strict=True)
+        return torch.cat([squares_along(piece, matrix) for piece, matrix in split])
     if isinstance(spectrum, KroneckerSpectrum):
         outer, inner = spectrum.output_vectors, spectrum.input_vectors
     elif isinstance(spectrum, DenseSpectrum):

@@ -80,7 +80,7 @@ class KFAC:
             own = {
                 name: parameter
                 for name, parameter in module.named_parameters(recurse=False)
-                if parameter.requires_grad
+                if parameter.requires_grad and parameter.numel()
             }
             check_running_statistics(module, layer_name)
             if not own:

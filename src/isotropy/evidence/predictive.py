@@ -71,6 +71,7 @@ from isotropy.curvature.blocks import (
     DiagonalSpectrum,
     JointSpectrum,
     KroneckerSpectrum,
+    PiecewiseSpectrum,
 )
 from isotropy.curvature.jacobians import averaged_outputs, example_gradients
 from isotropy.curvature.kinds import Copies
@@ -332,6 +333,14 @@ def covariance_root(spectrum: AnySpectrum, scale: Tensor, precision: Tensor) -> 
     if isinstance(spectrum, JointSpectrum):
         factor = torch.linalg.cholesky(spectrum.posterior_precision(scale, precision))
         return lambda rows: torch.linalg.solve_triangular(factor, rows.mT, upper=False).mT
+    if isinstance(spectrum, PiecewiseSpectrum):
+        roots = [covariance_root(piece, scale, precision) for piece in spectrum.pieces]
+
+        def piecewise_root(rows: Tensor) -> Tensor:
+            split = zip(roots, spectrum.split(rows), strict=True)
+            return torch.cat([root(matrix.flatten(1)) for root, matrix in split], 1)
+
+        return piecewise_root
     spread = (scale * spectrum.eigenvalues() + precision).rsqrt()
     if isinstance(spectrum, KroneckerSpectrum):
         outer, inner = spectrum.output_vectors, spectrum.input_vectors

@@ -15,7 +15,8 @@ from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.building import rebuilt
-from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
+from isotropy.networks.pathways.harden import harden
+from isotropy.networks.pathways.relax import relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import CHECKPOINT, CONFIG, RESULT, load_module, load_tensors, read_json

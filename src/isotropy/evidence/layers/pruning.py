@@ -310,12 +310,13 @@ def _penalty(network: nn.Module, names: Sequence[str], precisions: Mapping[str, 
 
 
 def _channel_means(network: nn.Module, pathway: Pathway, inputs: Tensor) -> Tensor:
-    """(C',): what a pathway adds to each channel, the mean over examples and pixels."""
+    """(C',): what a pathway adds to each channel, the mean over examples and pixels; (n,) of
+    vectors."""
     sums: list[Tensor] = []
     counts: list[int] = []
 
     def add(_: Pathway, outputs: Tensor) -> None:
-        sums.append(outputs.sum((0, 2, 3)))
+        sums.append(outputs.sum((0, *range(2, outputs.ndim))))
         counts.append(outputs[:, 0].numel())
 
     watch(network, [pathway], inputs, add)

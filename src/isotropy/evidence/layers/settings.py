@@ -57,7 +57,8 @@ class RelaxConfig(Settings):
     update_every     epochs between hyper steps; `prior_steps` on log precisions in each
     prior_rate       their learning rate, cosine to `prior_rate_end`
     prior_precision  δ at the start
-    free_precision   δ at the start of fully connected pathways beside others, when it is learned
+    free_precision   δ of fully connected pathways, and free gates, beside others: at the start with
+                     laplace, throughout with map, where it is `prior_precision` unless given
     augmentation     of images in weight steps: none, shifts, flips (and shifts)
     precision        of products on a GPU: float32, tf32 or bfloat16 (`settings`)
     captured         weight steps as CUDA graphs on a GPU
@@ -126,7 +127,9 @@ class RelaxConfig(Settings):
             weight_rate=RATE * math.sqrt(batch_size / 256),
             curvature_batch=1000 if on_gpu else 100,
             curvature_examples=1000 if on_gpu else 250,
-            free_precision=max(self.prior_precision, FREE_SHARE * examples),
+            free_precision=self.prior_precision
+            if self.objective == "map"
+            else max(self.prior_precision, FREE_SHARE * examples),
             burn_in=min(before, epochs // 3),
             update_every=1 if on_gpu else 2,
             precision="tf32" if on_gpu else "float32",

@@ -8,7 +8,8 @@ and van der Wilk 2023, D.1 and D.2):
     relative     (γ / P) / Σ over the layer's pathways of the same
 
 A pathway of two weights, such as a factored one, has the sums of both; biases do not count. Its
-prior precision is the higher one of its weights: a product is off where one of its factors is. A
+prior precision is the higher one of its weights: a product is off where one of its factors is. One
+without weights, a gate, counts as determined, and has no prior. A
 layer has become the pathways that hold at least a tenth of the relative number, or make at least a
 tenth of what it makes of its inputs (`note_contributions`), and a bias map if constants that differ
 from place to place are as large as that. The first alone would overlook a large pathway of which
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit
-from isotropy.networks.pathways.pathway import Pathway, varying_part
+from isotropy.networks.pathways.pathway import Pathway
 from isotropy.networks.pathways.relaxed_layer import FREE, RelaxedLayer
 
 COUNTS_FROM = 0.1
@@ -50,7 +51,7 @@ class PathwayUse:
     effective: float
     normalised: float
     relative: float
-    prior_precision: float
+    prior_precision: float | None
     weight_norm: float
     precisions: dict[str, float]
     contribution: float | None = None
@@ -152,9 +153,9 @@ def layer_structures(
             uses[kind] = PathwayUse(
                 parameters=size,
                 effective=gamma,
-                normalised=gamma / size,
+                normalised=gamma / size if size else 1.0,
                 relative=0.0,
-                prior_precision=max(precisions[name] for name in names),
+                prior_precision=max((precisions[name] for name in names), default=None),
                 weight_norm=sum(float(fit.squared_norms[name]) for name in names),
                 precisions=own,
                 contribution=(module.contributions or {}).get(kind),
@@ -172,7 +173,8 @@ def note_contributions(network: nn.Module, inputs: Tensor) -> None:
 
     c_p = ‖L_p x‖ / √(Σ_q ‖L_q x‖²)  with  L_p x = pathway_p(x) − pathway_p(0), norms over examples,
     channels and pixels, each pathway at its own resolution: root mean squares are compared. The
-    bias map is what the sum of constants differs by from place to place, over the same root.
+    bias map is what of the sum of constants breaks the symmetry (`RelaxedLayer.varying`), over the
+    same root.
     """
     squares: dict[Pathway, list[Tensor]] = {}
     constants = {
@@ -183,7 +185,8 @@ def note_contributions(network: nn.Module, inputs: Tensor) -> None:
 
     def note(pathway: Pathway, outputs: Tensor) -> None:
         linear = outputs - constants[pathway]
-        squares.setdefault(pathway, []).append(linear.double().square().mean((1, 2, 3)))
+        axes = tuple(range(1, linear.ndim))
+        squares.setdefault(pathway, []).append(linear.double().square().mean(axes))
 
     watch(network, constants, inputs, note)
     for layer in relaxed_layers(network).values():
@@ -192,7 +195,7 @@ def note_contributions(network: nn.Module, inputs: Tensor) -> None:
         total = sum(means.values()) or 1.0
         layer.contributions = {kind: (mean / total) ** 0.5 for kind, mean in means.items()}
         reaching = [constants[p] for p in members.values() if p.reaches_target]
-        varying = varying_part(torch.stack(reaching).sum(0)) if reaching else inputs.new_zeros(1)
+        varying = layer.varying(torch.stack(reaching).sum(0)) if reaching else inputs.new_zeros(1)
         layer.bias_map = float(varying.double().square().mean() / total) ** 0.5
 
 

@@ -7,7 +7,8 @@ epochs one pass over the data gives the curvature, and some steps of Adam on log
 Laplace evidence (van der Ouderaa, Immer and van der Wilk 2023, Eq. 9), foreseeing how the weights
 will follow. A pathway that the data does not need shrinks; in the second half of a run those that
 the evidence is better without are set to zero. (All three are in `pruning`.) With `map` precisions
-stay as they are. Only weight steps see augmented images, never the evidence.
+stay as they are, that of free pathways too. Only weight steps see augmented images, never the
+evidence.
 """
 
 from __future__ import annotations
@@ -117,10 +118,9 @@ class Untransformed(Augmentation):
 def pathway_prior(
     config: RelaxSchedule, network: nn.Module, names: tuple[str, ...], _: Tensor
 ) -> GaussianPrior:
-    """One precision a tensor; fully connected pathways beside others start at a higher one."""
+    """One precision a tensor; free pathways beside others have, or start at, one of their own."""
     prior = GaussianPrior(network, names, "tensor", config.prior_precision)
-    if config.objective == "laplace":
-        prior.set_precision(set(free_parameters(network)) & set(names), config.free_precision)
+    prior.set_precision(set(free_parameters(network)) & set(names), config.free_precision)
     return prior
 
 

@@ -34,6 +34,9 @@ The linear layer before fills all of them as it likes, so that the pairs it want
 w (copies of c, j) mixes what comes out. In the public code all pairs meet, which costs several
 times what the linear layer does, and s is 0.1. Gates multiply by scalars already, and what lies
 further apart is reached in two steps.
+
+**Curvature.** y_c is linear in w: a linear layer from all s z_ab to the copies of c, shared by the
+coordinates C. Of several copies of an example the mean of z is taken, not z of the mean.
 """
 
 from __future__ import annotations
@@ -47,7 +50,17 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.bases.maps import Kind, map_atoms
-from isotropy.networks.equivariant.channels import OfParts, Parts, keeps_form, scale_to
+from isotropy.curvature.blocks import Roots
+from isotropy.curvature.kinds import Copies
+from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
+from isotropy.networks.equivariant.channels import (
+    OfParts,
+    Parts,
+    Shared,
+    keeps_form,
+    scale_to,
+    shared_roots,
+)
 from isotropy.networks.equivariant.larger_symmetry import Telling, telling
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import BASE, Product, Representation
@@ -217,11 +230,57 @@ class EquivariantBilinear(OfParts):
         maps = maps.reshape(each.count, outer, inner, batch)
         return (maps * source[:, None]).sum(2)
 
+    def products(self, inputs: Tensor) -> Tensor:
+        """s z of all contractions, (rows, Σ pairs · C), for inputs (rows, source.size)."""
+        found = [z.flatten(0, 1) for _, _, z in self._mixtures(self.parts(inputs))]
+        return SCALE * torch.cat(found).T
+
+    def shared(self, products: Tensor, gradients: Sequence[Tensor]) -> list[Shared]:
+        """w of every kind of the target, for `products` and for gradients by outputs as parts."""
+        sizes = [(pairs, self.target_kinds[c].size) for c, (_, pairs) in self._by_kind()]
+        pieces = products.T.split([pairs * size for pairs, size in sizes])
+        found, last = [], 0
+        for (c, (copies, pairs)), piece, size in zip(self._by_kind(), pieces, sizes, strict=True):
+            first, last = last, last + copies * pairs
+            found.append(Shared(((first, last),), piece.unflatten(0, size), gradients[c]))
+        return found
+
+    def _by_kind(self) -> list[tuple[int, tuple[int, int]]]:
+        """Kinds of the target that are reached, and the shapes of their weights."""
+        return list(zip(self._by_target, self._shapes, strict=True))
+
     def extra_repr(self) -> str:
         return (
             f"{self.source} >> {self.target}, {len(self.contractions)} contractions, "
             f"{self.coefficients.numel()} weights"
         )
+
+
+class EquivariantBilinearRule(LayerRule):
+    """`EquivariantBilinear`, of whose inputs s z is kept."""
+
+    parameters = ("coefficients",)
+
+    def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
+        """s z (batch, …, Σ pairs · C), the mean over copies."""
+        assert isinstance(module, EquivariantBilinear)
+        flat = module.products(inputs.flatten(0, -2))
+        return copies.mean(flat.unflatten(0, inputs.shape[:-1]))
+
+    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        """Gradients are (directions, batch, …, out)."""
+        assert isinstance(module, EquivariantBilinear)
+        shared = [
+            module.shared(
+                use.inputs.flatten(0, -2), module.target_parts(use.gradient.flatten(0, -2))
+            )
+            for use in uses
+        ]
+        places = sum(use.gradient[0, 0, ..., 0].numel() for use in uses)
+        return {"coefficients": shared_roots(shared, places)}
+
+
+register_rule(EquivariantBilinear, EquivariantBilinearRule())
 
 
 class _Objects:

@@ -18,12 +18,16 @@ over T(k, r − k) as the binomial coefficients say. They do not differ where th
 (O(1,3), Sp): x ↦ B x makes one the other, T(k, r − k) is T(r), and one kind is cheaper than many.
 Even ranks come first, then odd ones: a group with −1 maps neither to the other, and layers leave
 out blocks that are zero.
+
+Coefficients of layers are matrices that act alike at several positions, such as the coordinates of
+an irreducible part. So their curvature has Kronecker form (`Shared`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
 from typing import Any, Self
@@ -34,6 +38,7 @@ from torch import Tensor, nn
 
 from isotropy.bases.maps import kinds
 from isotropy.checks import CallerError, shape_text
+from isotropy.curvature.blocks import KroneckerRoots, PiecewiseRoots, Spans
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Maps, Representation, Scalar, T
 
@@ -113,6 +118,40 @@ class ExactBuffers(nn.Module):
 
 
 Parts = list[Tensor]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A matrix W (m, f) among the coefficients of a layer, y = W a at each of d positions.
+
+    spans:    where its columns lie among the coefficients (`curvature.blocks`)
+    entering: a (f, d, batch)
+    leaving:  what is asked by y (m, d, rows)
+    """
+
+    spans: Spans
+    entering: Tensor
+    leaving: Tensor
+
+
+def shared_roots(uses: Sequence[Sequence[Shared]], places: int) -> PiecewiseRoots:
+    """Roots of the coefficients of a layer of such matrices, the same ones in every use:
+
+        A = Σ_n Σ_t a aᵀ        G = (1/T) Σ_n Σ_t g gᵀ        over the T positions t of all uses
+
+    places: rows of the inputs that one example has in all uses together; T = d · places
+    """
+    pieces = []
+    for own in zip(*uses, strict=True):
+        positions = places * own[0].entering.shape[1]
+        into, out = (
+            torch.cat([tensor.flatten(1).mT for tensor in tensors])
+            for tensors in ([s.entering for s in own], [s.leaving for s in own])
+        )
+        pieces.append(KroneckerRoots(into[None], out[None] / positions**0.5))
+    return PiecewiseRoots(tuple(pieces), tuple(each.spans for each in uses[0]))
+
+
 VANISHING = 1e-6
 """A standard deviation that rounding may leave of zero."""
 LARGEST_FACTOR = 10.0
@@ -178,6 +217,17 @@ class OfParts(ExactBuffers):
         return [
             piece.unflatten(0, (kind.copies, kind.size))
             for piece, kind in zip(pieces, self.source_kinds, strict=True)
+        ]
+
+    def target_parts(self, outputs: Tensor) -> Parts:
+        """Parts of the target from outputs (batch, target.size): what `joined` joins."""
+        rows = outputs.T
+        if self.target_order is not None:
+            rows = rows.index_select(0, self.target_order.argsort())
+        pieces = rows.split([kind.places.size for kind in self.target_kinds])
+        return [
+            piece.unflatten(0, (kind.copies, kind.size))
+            for piece, kind in zip(pieces, self.target_kinds, strict=True)
         ]
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:

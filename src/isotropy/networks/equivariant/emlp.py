@@ -30,6 +30,7 @@ group on R⁴, where V is the real parts of C² and then its imaginary parts. T(
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import pairwise
@@ -106,6 +107,25 @@ class GatedNonlinearity(OfParts):
         return f"{self.in_features} to {self.out_features}, {self.gates} gates"
 
 
+class OfLayers(OfParts):
+    """A module of layers that hand each other parts, or vectors if anybody watches them.
+
+    Parts are handed from layer to layer by `of_parts`, and hooks of a layer are not called. Where
+    one has any, such as those that record a network (`curvature.recording`), layers are called
+    one by one on vectors (`of_vectors`). Outputs are the same.
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inner = (each for each in self.modules() if each is not self)
+        if any(each._forward_hooks or each._forward_pre_hooks for each in inner):
+            return self.of_vectors(inputs)
+        return super().forward(inputs)
+
+    @abstractmethod
+    def of_vectors(self, inputs: Tensor) -> Tensor:
+        """(…, source.size) → (…, target.size), layer by layer."""
+
+
 EXAMPLES = 1024
 """Normal inputs on which initial weights are scaled."""
 LINEAR_SPREAD, OUTPUT_SPREAD = 0.25, 0.05
@@ -121,7 +141,7 @@ FEW_LAYERS = 3
 """Of more layers each squares less of its inputs, so that all together do not square too much."""
 
 
-class EMLP(OfParts):
+class EMLP(OfLayers):
     """f on (…, source.size) → (…, target.size) with f(ρ_in(g) x) = ρ_out(g) f(x).
 
     source, target: representations
@@ -177,6 +197,9 @@ class EMLP(OfParts):
             parts = block.of_parts(parts)
         return self.head.of_parts(parts)
 
+    def of_vectors(self, inputs: Tensor) -> Tensor:
+        return self.head(self.blocks(inputs))
+
     def _blocks(self) -> list[EquivariantBlock]:
         return [block for block in self.blocks if isinstance(block, EquivariantBlock)]
 
@@ -197,7 +220,7 @@ class EMLP(OfParts):
         }
 
 
-class EquivariantBlock(OfParts):
+class EquivariantBlock(OfLayers):
     """gate(L x + B(L x)): (…, source.size) → (…, target.size)."""
 
     def __init__(
@@ -215,6 +238,10 @@ class EquivariantBlock(OfParts):
 
     def of_parts(self, parts: Sequence[Tensor]) -> Parts:
         return self.nonlinearity.of_parts(self.bilinear.added(self.linear.of_parts(parts)))
+
+    def of_vectors(self, inputs: Tensor) -> Tensor:
+        inner = self.linear(inputs)
+        return self.nonlinearity(inner + self.bilinear(inner))
 
     def rescale_(self, parts: Sequence[Tensor], bilinear_spread: float) -> Parts:
         """Scale both layers by what they make of these examples: irreducible parts of L x have the

@@ -26,6 +26,10 @@ together; θ_λ (parts out, parts in) mixes them. β is there for the trivial λ
 Coefficients are the entries of θ_λ, one λ after another, (parts out, parts in, degree) row-major;
 parts lie by kind, then by multiplicity, then by copy. One unit of a coefficient moves coordinates
 of size one by one: that is the unit of a matrix entry, in which a learning rate is thought.
+
+**Curvature.** θ_λ is the matrix of a linear layer from E_t u_λn, of all n and t, to v_λm that is
+shared by the d_λ coordinates. Frames are orthonormal and parts of different λ have no coordinate in
+common: with a Gaussian likelihood the block of one layer is exact.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ import torch
 from torch import Tensor
 
 from isotropy.bases.maps import Kind, MapBasis, Pair, map_basis
-from isotropy.networks.equivariant.channels import ExactBuffers, Parts, scale_to
+from isotropy.networks.equivariant.channels import ExactBuffers, Parts, Shared, scale_to
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Product, Representation, Term, product_size
 
@@ -303,7 +307,8 @@ class IsotypicMap(ExactBuffers):
         batch = parts[0].shape[-1]
         pieces: dict[int, list[Tensor]] = {}
         matrices = self._by_amount(coefficients)
-        for each, matrix, own in zip(self._types, matrices, self._by_type(parts), strict=True):
+        by_type = self._by_type(self._into, parts)
+        for each, matrix, own in zip(self._types, matrices, by_type, strict=True):
             found = self._mixed(each, matrix, bias, own, batch)
             pieces[each.number] = list(found.split(each.runs)) if len(each.runs) > 1 else [found]
         return [self._together(k, pieces, parts[0]) for k in range(len(self._targets))]
@@ -311,10 +316,11 @@ class IsotypicMap(ExactBuffers):
     def _by_amount(self, coefficients: Tensor) -> Sequence[Tensor]:
         return coefficients.split([each.amount for each in self._types])
 
-    def _by_type(self, parts: Sequence[Tensor]) -> list[Parts]:
-        """For each irreducible that maps reach, its parts (copies, d, batch) in the inputs."""
+    def _by_type(self, frames: Sequence[_Frame], parts: Sequence[Tensor]) -> list[Parts]:
+        """For each irreducible that maps reach, its parts (copies, d, batch) in the features that
+        have these frames."""
         found: dict[int, Parts] = {each.number: [] for each in self._types}
-        for frame, part in zip(self._into, parts, strict=True):
+        for frame, part in zip(frames, parts, strict=True):
             if frame.numbers:
                 for number, piece in zip(frame.numbers, self._split(frame, part), strict=True):
                     found[number].append(piece)
@@ -387,13 +393,28 @@ class IsotypicMap(ExactBuffers):
     def rescale_(self, coefficients: Tensor, parts: Sequence[Tensor], spread: float) -> None:
         """Scale W so that the coordinates of each irreducible part of the outputs have this
         standard deviation over examples. Parts that do not vary stay."""
-        matrices = self._by_amount(coefficients)
-        for each, matrix, pieces in zip(self._types, matrices, self._by_type(parts), strict=True):
+        matrices, by_type = self._by_amount(coefficients), self._by_type(self._into, parts)
+        for each, matrix, pieces in zip(self._types, matrices, by_type, strict=True):
             if pieces:
                 found = self._mixed(each, matrix, None, pieces, parts[0].shape[-1])
                 rows = matrix.view(each.parts_out, -1).split(each.runs)
                 for own, values in zip(rows, found.split(each.runs), strict=True):
                     own.mul_(scale_to(spread, values))
+
+    def shared(self, parts: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Shared]:
+        """θ_λ of every λ, for inputs and for gradients by outputs, both as parts."""
+        into, out = self._by_type(self._into, parts), self._by_type(self._out, gradients)
+        found, last = [], 0
+        for each, pieces, back in zip(self._types, into, out, strict=True):
+            first, last = last, last + each.amount
+            if not each.amount:
+                continue
+            inputs = torch.cat(pieces)
+            if each.degree > 1:
+                ends = getattr(self, f"ends_{each.number}").unflatten(1, (each.size, each.size))
+                inputs = torch.einsum("tij,njb->ntib", ends, inputs).flatten(0, 1)
+            found.append(Shared(((first, last),), inputs, torch.cat(back)))
+        return found
 
     def _type(self, number: int) -> _Type:
         return next(each for each in self._types if each.number == number)

@@ -14,12 +14,18 @@ to a largest entry of one, so that a coefficient has the unit of a matrix entry:
 the weights of a plain layer learn is right for coefficients, too. Constants are rounded anew from
 double precision whenever the layer is moved or converted: `.double()` is as exact as a layer made
 in float64.
+
+**Curvature.** In irreducible coordinates coefficients are those of linear layers that are shared by
+the coordinates of a part (`isotypic`); where W is assembled, those of one from all Q_r x_l to the
+copies of a kind of the target, shared by its coordinates o. Blocks are Kronecker either way, the
+bias has its exact one. Oracle: tests/oracles/dense_ggn.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import scipy.sparse as sparse
@@ -29,7 +35,16 @@ from torch.nn import functional
 
 from isotropy.bases.maps import MapBasis, Pair, map_basis
 from isotropy.checks import CallerError
-from isotropy.networks.equivariant.channels import ExactBuffers, OfParts, Parts, scale_to
+from isotropy.curvature.blocks import Roots
+from isotropy.curvature.layer_rules import LayerRule, Use, bias_roots, register_rule
+from isotropy.networks.equivariant.channels import (
+    ExactBuffers,
+    OfParts,
+    Parts,
+    Shared,
+    scale_to,
+    shared_roots,
+)
 from isotropy.networks.equivariant.isotypic import IsotypicMap, splitting
 from isotropy.symmetry.groups.representations import Representation, Scalar
 
@@ -121,6 +136,17 @@ class EquivariantLinear(OfParts):
         own = self.coefficients, self.bias_coefficients
         return self.joined(self.map(*own, self.parts(zero)))[0]
 
+    def invariant_vectors(self) -> Tensor:
+        """What the coefficients of b are of: orthogonal columns (out, rank)."""
+        if self.bias_coefficients is None:
+            return self.coefficients.new_zeros(self.out_features, 0)
+        nothing = self.parts(self.coefficients.new_zeros(1, self.in_features))
+        no_weights = torch.zeros_like(self.coefficients)
+        one = torch.eye(len(self.bias_coefficients)).to(self.coefficients)
+        return torch.stack(
+            [self.joined(self.map(no_weights, row, nothing))[0] for row in one], 1
+        ).detach()
+
     def plain_state(self) -> dict[str, Tensor]:
         """Parameters of `export()` as functions of the coefficients, by name."""
         bias = self.bias
@@ -185,11 +211,43 @@ class AssembledMap(ExactBuffers):
         if self.vector is not None and bias is not None:
             self.vector.draw(bias, bias_spread, generator)
 
+    def shared(self, parts: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Shared]:
+        """θ for inputs and gradients by outputs, both as parts; one for each kind of the target."""
+        return self.matrix.shared(parts, gradients)
+
     def rescale_(self, coefficients: Tensor, parts: Sequence[Tensor], spread: float) -> None:
         """Scale W so that each kind of the outputs has this standard deviation over examples. Kinds
         that do not vary stay."""
         found = self(coefficients, None, parts)
         self.matrix.scale_(coefficients, [scale_to(spread, each) for each in found])
+
+
+class EquivariantLinearRule(LayerRule):
+    """`EquivariantLinear`: every axis of inputs but the first and last is of positions, too."""
+
+    parameters = ("coefficients", "bias_coefficients")
+
+    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
+        """Axes: inputs (batch, …, in), gradients (directions, batch, …, out)."""
+        assert isinstance(module, EquivariantLinear)
+        shared = [
+            module.map.shared(
+                module.parts(use.inputs.flatten(0, -2)),
+                module.target_parts(use.gradient.flatten(0, -2)),
+            )
+            for use in uses
+        ]
+        places = sum(use.inputs[0, ..., 0].numel() for use in uses)
+        roots: dict[str, Roots] = {"coefficients": shared_roots(shared, places)}
+        if module.bias_coefficients is not None:
+            vectors = module.invariant_vectors()
+            by_row = [(use.gradient @ vectors) for use in uses]
+            sums = [each.flatten(2, -2).sum(2) if each.ndim > 3 else each for each in by_row]
+            roots["bias_coefficients"] = bias_roots(sums)
+        return roots
+
+
+register_rule(EquivariantLinear, EquivariantLinearRule())
 
 
 class AssembledMatrix(ExactBuffers):
@@ -220,6 +278,31 @@ class AssembledMatrix(ExactBuffers):
             for r, height in enumerate(self._rows)
         ]
         return torch.cat([torch.cat(row, 1) for row in blocks])
+
+    def shared(self, parts: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Shared]:
+        """θ of all pairs with one kind of the target, for inputs and gradients as parts."""
+        ends = list(accumulate(self._spans))
+        found = []
+        for row, gradient in enumerate(gradients):
+            own = [(block, column) for (r, column), block in self._blocks.items() if r == row]
+            if own:
+                spans = [(ends[b.number] - self._spans[b.number], ends[b.number]) for b, _ in own]
+                into = [
+                    torch.einsum("roi,lib->lrob", self._elements(block), parts[column])
+                    for block, column in own
+                ]
+                entering = torch.cat([each.flatten(0, 1) for each in into])
+                found.append(Shared(tuple(spans), entering, gradient))
+        return found
+
+    def _elements(self, block: _Block) -> Tensor:
+        """Q (rank, o, i) of one pair."""
+        basis = getattr(self, block.name)
+        if block.is_read_off:
+            index = getattr(self, f"{block.name}_index")
+            rows = functional.one_hot(index, block.coefficients[2] + 1)[:, :-1]
+            basis = rows.T.to(basis) * basis
+        return basis.unflatten(1, block.size)
 
     def draw(self, coefficients: Tensor, gain: float, generator: torch.Generator | None) -> None:
         """Normal numbers, such that W x has standard deviation `gain` where x has one of 1."""

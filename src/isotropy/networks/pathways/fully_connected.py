@@ -50,7 +50,8 @@ from isotropy.networks.pathways.pathway import LayerShape, Pathway
 
 
 class FullyConnectedPathway(Pathway):
-    """y = W x + b of flattened maps: `linear` is an nn.Linear from C·X·Y to C'·X'·Y'.
+    """y = W x + b of flattened maps: `linear` is an nn.Linear from C·X·Y to C'·X'·Y'; of vectors
+    as they are.
 
     generator: draws the initial weights, uniform within ±1/√(CXY); the bias starts at zero.
     """
@@ -74,9 +75,11 @@ class FullyConnectedPathway(Pathway):
     def forward(self, maps: Tensor) -> Tensor:
         return self.linear(maps.flatten(1)).unflatten(1, self.shape.target)
 
-    def plain(self) -> nn.Sequential:
-        """Flatten, Linear, Unflatten."""
+    def plain(self) -> nn.Module:
+        """Flatten, Linear, Unflatten; of vectors the Linear alone."""
         linear = copy.deepcopy(self.linear)
+        if not self.shape.is_maps:
+            return linear
         return nn.Sequential(nn.Flatten(), linear, nn.Unflatten(1, self.shape.target))
 
 

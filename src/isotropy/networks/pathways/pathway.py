@@ -1,12 +1,14 @@
-"""A pathway: one linear map of feature maps, with a symmetry of its own, of several in one layer.
+"""A pathway: one linear map of features, with a symmetry of its own, of several in one layer.
 
-    y = Σ_p pathway_p(x)        x (batch, C, X, Y)        y (batch, C', X', Y')
+    y = Σ_p pathway_p(x)        maps      x (batch, C, X, Y)        y (batch, C', X', Y')
+                                vectors   x (batch, n)              y (batch, n')
 
 (van der Ouderaa, Immer and van der Wilk 2023, Eq. 4 and 11.) A layer is the sum of its pathways
 (`relaxed_layer.RelaxedLayer`). Each has a Gaussian prior; where its variance is zero so is the
 pathway, and what is left has its symmetry exactly (Eq. 8). Kinds of pathways lie in files with the
-curvature rules of their parameters: `fully_connected`, `sparse`, `group_convolution`, and here the
-convolution, the same filters at every place, equivariant to translations,
+curvature rules of their parameters: `fully_connected`, `sparse`, `group_convolution`,
+`equivariant`, and here the convolution, the same filters at every place, equivariant to
+translations,
 
     y(c', x') = Σ_c Σ_t θ(c', c, t) x(c, x' + t) + b(c')                                    (Eq. 3)
 
@@ -14,12 +16,13 @@ whose parameters are those of an nn.Conv2d. New ones have stride one and maps co
 periodically: they commute exactly with circular shifts, and where the layer has a stride it keeps
 one polyphase component of what they return. One taken from an existing network is as it was there.
 
-Pathways are affine. One whose weights are gone can still add a constant, and where that differs
-from place to place it tells later layers where things are. Hardening keeps it as a `BiasMap`,
+Pathways are affine, but for gates. One whose weights are gone can still add a constant, and where
+that differs from place to place it tells later layers where things are. Hardening keeps it as a
+`BiasMap`,
 
     y(c, x) = x(c, x) + b(c, x)        b (C, X, Y), or (C, 1, 1) if it is the same everywhere
 
-whose curvature rule is beside it.
+whose curvature rule is beside it. Of vectors it is (n,), what an invariant bias cannot hold.
 """
 
 from __future__ import annotations
@@ -38,25 +41,33 @@ from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
 from isotropy.curvature.kinds import Copies
 from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 
-MapSize = tuple[int, int, int]
-"""Channels, height, width."""
+Size = tuple[int, ...]
+"""Of features: channels, height and width of maps; the one of vectors."""
 NOTHING = 1e-6
 """Largest entry up to which a constant counts as none, and differences as equality."""
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes of the maps a layer is between: source (C, X, Y) and target (C', X', Y')."""
+    """Sizes of the features a layer is between: source (C, X, Y) and target (C', X', Y') of maps,
+    (n,) and (n',) of vectors."""
 
-    source: MapSize
-    target: MapSize
+    source: Size
+    target: Size
+
+    @property
+    def is_maps(self) -> bool:
+        """Whether both have a height and a width."""
+        return len(self.source) == len(self.target) == 3
 
     @property
     def stride(self) -> int:
-        """X / X', the same for both axes.
+        """X / X', the same for both axes; 1 of vectors.
 
         Raises CallerError where sizes are not multiples, or differently so.
         """
+        if not self.is_maps:
+            return 1
         (_, height, width), (_, rows, columns) = self.source, self.target
         factor = height // max(rows, 1)
         if (rows * factor, columns * factor) != (height, width) or factor < 1:
@@ -68,7 +79,7 @@ class LayerShape:
 
 
 class Pathway(nn.Module):
-    """One pathway (batch, C, X, Y) → (batch, C', X', Y'); subclasses say how.
+    """One pathway (batch, *source) → (batch, *target); subclasses say how.
 
     kind:           its name in words, command lines and records
     shape:          what the layer maps between
@@ -108,15 +119,16 @@ class Pathway(nn.Module):
 
     @torch.no_grad()
     def constant(self) -> Tensor:
-        """What the pathway adds whatever the inputs are, its outputs for zeros: (C', X', Y'), or
-        (C', X, Y) if it does not reach the target's size."""
+        """What the pathway adds whatever the inputs are, its outputs for zeros: of the target's
+        size, or (C', X, Y) if it does not reach that."""
         like = next(self.parameters())
         found: Tensor = self(torch.zeros(1, *self.shape.source, dtype=like.dtype).to(like.device))
         return found[0]
 
     def absorb_(self, means: Tensor) -> bool:
-        """Add `means` (C',) to all pixels of the outputs, by changing parameters, if there are any
-        for it; whether there are. Pathways that are bound to a symmetry add what it allows."""
+        """Add `means` (C',) to all pixels of the outputs, or (n',) to vectors, by changing
+        parameters, if there are any for it; whether there are. Pathways that are bound to a
+        symmetry add what it allows."""
         return False
 
     def plain(self) -> nn.Module:
@@ -148,6 +160,11 @@ class ConvolutionPathway(Pathway):
             raise CallerError(
                 f"a convolutional pathway: expected an nn.Conv2d, got "
                 f"{type(convolution).__name__}; put its weights into an nn.Conv2d"
+            )
+        if not shape.is_maps:
+            raise CallerError(
+                f"a convolutional pathway: expected maps (channels, height, width), got "
+                f"{_text(shape.source)} and {_text(shape.target)}"
             )
         found = _output_size(convolution, shape.source)
         waiting = (shape.target[0], *shape.source[1:])
@@ -228,7 +245,7 @@ def circular_convolution(filters: Tensor, bias: Tensor, groups: int = 1) -> nn.C
     return found
 
 
-def _output_size(convolution: nn.Conv2d, source: MapSize) -> MapSize:
+def _output_size(convolution: nn.Conv2d, source: Size) -> Size:
     """Channels, height and width of what `convolution` makes of maps of this size."""
     if source[0] != convolution.in_channels:
         raise CallerError(
@@ -245,27 +262,30 @@ def _output_size(convolution: nn.Conv2d, source: MapSize) -> MapSize:
     return (convolution.out_channels, sizes[0], sizes[1])
 
 
-def _text(size: MapSize) -> str:
+def _text(size: Size) -> str:
     return "×".join(map(str, size))
 
 
 class BiasMap(nn.Module):
-    """Adds `bias` (C, X, Y), or (C, 1, 1), to maps (batch, C, X, Y)."""
+    """Adds `bias` (C, X, Y), or (C, 1, 1), to maps (batch, C, X, Y); or (n,) to vectors."""
 
     def __init__(self, bias: Tensor) -> None:
         super().__init__()
-        if bias.ndim != 3:
+        if bias.ndim not in (1, 3):
             raise CallerError(
-                f"bias map: expected (channels, height, width), got {shape_text(bias)}"
+                f"bias map: expected (channels, height, width), or (n,) of vectors, got "
+                f"{shape_text(bias)}"
             )
         self.bias = nn.Parameter(bias.detach().clone())
 
     @classmethod
     def of(cls, constant: Tensor) -> BiasMap | None:
         """The map of a constant (C, X, Y), of one pixel if all are equal; None if it is zero."""
-        means = constant.mean((1, 2), keepdim=True)
         if constant.abs().max() <= NOTHING:
             return None
+        if constant.ndim == 1:
+            return cls(constant)
+        means = constant.mean((1, 2), keepdim=True)
         return cls(means if varying_part(constant).abs().max() <= NOTHING else constant)
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -282,8 +302,8 @@ def varying_part(constant: Tensor) -> Tensor:
 
 class _BiasMapRule(LayerRule):
     """With a bias for every pixel G ⊗ I, G = (1/T) Σ_n Σ_t ĝ ĝᵀ over the T pixels: that is a
-    linear layer on inputs which say the place, whose A is N times the identity. With one for all
-    the exact block of gradients summed over pixels."""
+    linear layer on inputs which say the place, whose A is N times the identity. With one for all,
+    and of vectors, the exact block of gradients summed over pixels."""
 
     parameters = ("bias",)
 
@@ -292,7 +312,8 @@ class _BiasMapRule(LayerRule):
 
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
         assert isinstance(module, BiasMap)
-        total = sum((use.gradient for use in uses[1:]), start=uses[0].gradient).flatten(3)
+        total = sum((use.gradient for use in uses[1:]), start=uses[0].gradient)
+        total = total.flatten(3) if total.ndim > 3 else total[..., None]
         if module.bias[0].numel() == 1:
             return {"bias": DenseRoots(total.sum(-1).flatten(0, 1))}
         _, batch, _, places = total.shape

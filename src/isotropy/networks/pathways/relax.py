@@ -1,13 +1,12 @@
-"""From an ordinary network to one of relaxed layers, and back.
+"""From an ordinary network to one of relaxed layers (`harden` is the way back).
 
     relax    a convolution  W ⋆ x  becomes  W ⋆ x + Σ_p pathway_p(x),  pathways zero at first
-    harden   a sum of pathways becomes those whose share is at least `below`, as plain layers
+             an equivariant layer  E x  becomes  E x + W x + b,  a gate  gate(v) + w ⊙ v σ(v)
 
-(van der Ouderaa, Immer and van der Wilk 2023, Eq. 4.) Relaxing changes no output: the convolution
-stays what it was, with its weights, stride and padding, and what is added can learn. After learning
-each pathway has a share, how much it contributes to what the layer makes of its inputs. What the
-pathways that hardening takes out made of inputs is gone; what they add whatever the inputs are
-stays, in biases and a `BiasMap`. Both return a copy.
+(van der Ouderaa, Immer and van der Wilk 2023, Eq. 4; Finzi 2023, 3.3, for equivariant layers.)
+Relaxing changes no output: the layer stays what it was, a convolution with its weights, stride and
+padding, and what is added can learn. A copy is returned. An EMLP hands parts from layer to layer;
+what is relaxed is the same network of blocks that hand each other vectors (`unrolled`).
 
 `relaxed_cnn` is the paper's network of eight stages in which every layer is a sum of pathways:
 
@@ -37,18 +36,29 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
 from isotropy.curvature.recording import evaluation_mode
+from isotropy.networks.equivariant.emlp import (
+    EMLP,
+    EquivariantBlock,
+    GatedNonlinearity,
+    PlainBlock,
+)
+from isotropy.networks.equivariant.linear import EquivariantLinear
+from isotropy.networks.equivariant.point_group_layers import PointGroupConv2d
+from isotropy.networks.pathways.equivariant import (
+    EquivariantPathway,
+    FreeGatePathway,
+    GatePathway,
+)
 from isotropy.networks.pathways.pathway import (
-    BiasMap,
     ConvolutionPathway,
     LayerShape,
-    MapSize,
     Pathway,
+    Size,
 )
 from isotropy.networks.pathways.relaxed_layer import (
     PathwayOptions,
     RelaxedLayer,
     check_kinds,
-    check_shares,
     options_for,
     pathway_named,
 )
@@ -58,79 +68,91 @@ from isotropy.symmetry.groups.point_groups import PointGroup
 
 LARGEST_BYTES = 2 * 10**9
 """Of the weights that relaxing adds."""
+FREE_AND_EQUIVARIANT = ("fc", "equivariant")
+"""Pathways of equivariant layers, if none are named."""
 
 
 def relax(
     model: nn.Module,
-    pathways: Sequence[str] = ("ffc", "conv"),
+    pathways: Sequence[str] | None = None,
     *,
-    example: Tensor | Sequence[int],
+    example: Tensor | Sequence[int] | None = None,
     layers: Iterable[str] | None = None,
     group: PointGroup | Group | str | None = None,
     options: PathwayOptions | None = None,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """A copy of `model` in which convolutions are relaxed layers; its outputs are the same.
+    """A copy of `model` in which layers are relaxed layers; its outputs are the same.
 
-    pathways:  of each layer, conv among them: the one that holds the weights
+    pathways:  of each layer, the one among them that holds the weights: conv, or equivariant. By
+               default ffc and conv; if the model has equivariant layers, fc and equivariant
     example:   a batch of inputs, or the shape of one input, (C, X, Y): the copy is run on it once,
-               in evaluation mode, to see what sizes its layers have
-    layers:    names of the nn.Conv2d to relax; if None all that see maps larger than 1×1. Other
-               layers, subclasses of nn.Conv2d among them, and convolutions that the run does not
-               call stay as they are
+               in evaluation mode, to see what sizes its layers have. Layers of an EMLP know theirs
+    layers:    names of the layers to relax; if None all. With conv these are nn.Conv2d that see
+               maps larger than 1×1; other layers, subclasses of nn.Conv2d among them, and
+               convolutions that the run does not call stay as they are. With equivariant these are
+               EquivariantLinear, gates, and PointGroupConv2d; names are those that an EMLP has
+               as a network of blocks (`unrolled`)
     group:     of group convolutions, quarter turns if None; channels of the layers are (group,
                channels), so that their number is a multiple of its order
     options:   what new pathways are made with
     generator: draws the part of them that is not zero; torch's own if None
 
-    Raises CallerError if there is nothing to relax, if a layer named is no plain nn.Conv2d, if a
-    convolution is called at two sizes, and, before anything is allocated, if new weights would
-    take more than 2 GB.
+    Raises CallerError if there is nothing to relax, if a layer named is of another type, if a
+    layer is called at two sizes, and, before anything is allocated, if new weights would take more
+    than 2 GB.
     """
+    if pathways is None:
+        pathways = FREE_AND_EQUIVARIANT if has_equivariant_layers(model) else ("ffc", "conv")
+    if EquivariantPathway.kind in pathways:
+        return _relaxed_equivariant(model, pathways, example, layers, options, generator)
     check_kinds(pathways)
     if ConvolutionPathway.kind not in pathways:
         raise CallerError(
-            f"expected conv among the pathways, which keeps the weights of the model, got "
-            f"{', '.join(pathways)}; add it, or build a network of new layers with relaxed_cnn"
+            f"expected conv or equivariant among the pathways, which keeps the weights of the "
+            f"model, got {', '.join(pathways)}; add it, or build a network of new layers with "
+            "relaxed_cnn"
         )
     options = options_for(pathways, group, options)
     copied = copy.deepcopy(model)
-    sizes = _sizes_seen(copied, example)
+    sizes = _sizes_seen(copied, _given(example), nn.Conv2d)
     chosen = _chosen(copied, sizes, layers)
-    _check_memory(copied, chosen, pathways)
-    replacements: dict[nn.Module, nn.Module] = {}
-    for name, shape in chosen.items():
-        convolution = copied.get_submodule(name)
-        assert isinstance(convolution, nn.Conv2d)
-        try:
-            replacements[convolution] = _relaxed(convolution, shape, pathways, options, generator)
-        except CallerError as error:
-            raise CallerError(f"layer {name or '(the model itself)'}: {error}") from error
-    return replaced(copied, replacements)
+    return _with_pathways(copied, chosen, pathways, options, generator)
 
 
 # --- what is there to relax -----------------------------------------------------------------
 
 
-def _sizes_seen(model: nn.Module, example: Tensor | Sequence[int]) -> dict[str, set[LayerShape]]:
-    """Sizes at which each convolution is called, by its first name.
+def _given(example: Tensor | Sequence[int] | None) -> Tensor | Sequence[int]:
+    if example is None:
+        raise CallerError(
+            "example: expected a batch of images, or the shape (channels, height, width) of one, "
+            "got none; sizes of maps are not known without"
+        )
+    return example
+
+
+def _sizes_seen(
+    model: nn.Module, example: Tensor | Sequence[int], wanted: type[nn.Module]
+) -> dict[str, set[LayerShape]]:
+    """Sizes at which each layer of maps of this type is called, by its first name.
 
     The model is run in evaluation mode and put back. Calls with one map in place of a batch, or
     with the maps as a named argument, do not count.
     """
     inputs = _batch(model, example)
-    convolutions = {
-        name: m
+    names = [
+        name
         for name, m in model.named_modules()
-        if isinstance(m, nn.Conv2d) and not _is_inside_pathway(model, name)
-    }
-    seen: dict[str, set[LayerShape]] = {name: set() for name in convolutions}
+        if isinstance(m, wanted) and not _is_inside_pathway(model, name)
+    ]
+    seen: dict[str, set[LayerShape]] = {name: set() for name in names}
 
     def note(name: str, _: nn.Module, maps: Tensor, output: Tensor) -> None:
         if maps.ndim == 4:
             seen[name].add(LayerShape(_map_size(maps), _map_size(output)))
 
-    observed(model, convolutions, inputs, note)
+    observed(model, names, inputs, note)
     return seen
 
 
@@ -180,11 +202,10 @@ def _batch(model: nn.Module, example: Tensor | Sequence[int]) -> Tensor:
             f"example: expected a batch of images, or the shape (channels, height, width) of one, "
             f"got {tuple(example)}"
         )
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
-    return torch.zeros(1, *example, dtype=like.dtype, device=like.device)
+    return _like(model).new_zeros(1, *example)
 
 
-def _map_size(maps: Tensor) -> MapSize:
+def _map_size(maps: Tensor) -> Size:
     channels, height, width = maps.shape[1:]
     return channels, height, width
 
@@ -254,9 +275,9 @@ def _why_unusable(model: nn.Module, seen: Mapping[str, set[LayerShape]], name: s
 def _check_memory(
     model: nn.Module, chosen: Mapping[str, LayerShape], pathways: Sequence[str]
 ) -> None:
+    each = _like(model).element_size()
     sizes = {
-        (name, kind): _largest_count(kind, shape)
-        * model.get_parameter(f"{name}.weight".removeprefix(".")).element_size()
+        (name, kind): each * _largest_count(kind, shape)
         for name, shape in chosen.items()
         for kind in pathways
     }
@@ -286,24 +307,56 @@ def _largest_count(kind: str, shape: LayerShape) -> int:
 # --- putting layers in ----------------------------------------------------------------------
 
 
+def _with_pathways(
+    model: nn.Module,
+    chosen: Mapping[str, LayerShape],
+    kinds: Sequence[str],
+    options: PathwayOptions,
+    generator: torch.Generator | None,
+) -> nn.Module:
+    """`model` with relaxed layers in place of these."""
+    _check_memory(model, chosen, kinds)
+    replacements: dict[nn.Module, nn.Module] = {}
+    for name, shape in chosen.items():
+        layer = model.get_submodule(name)
+        try:
+            found = _relaxed(layer, shape, kinds, options, generator)
+        except CallerError as error:
+            raise CallerError(f"layer {name or '(the model itself)'}: {error}") from error
+        like = next(layer.parameters(), _like(model))
+        for pathway in found.members().values():
+            pathway.to(like)
+        replacements[layer] = found.to(like.device).train(layer.training)
+    return replaced(model, replacements)
+
+
 def _relaxed(
-    convolution: nn.Conv2d,
+    layer: nn.Module,
     shape: LayerShape,
     kinds: Sequence[str],
     options: PathwayOptions,
     generator: torch.Generator | None,
 ) -> RelaxedLayer:
-    """`convolution` itself and new pathways that give zeros."""
+    """`layer` itself and new pathways that give zeros."""
+    if isinstance(layer, GatedNonlinearity):
+        gates = (FreeGatePathway(shape), GatePathway(shape, layer))
+        return RelaxedLayer(shape, {each.kind: each for each in gates})
     found: dict[str, Pathway] = {}
     for kind in kinds:
-        if kind == ConvolutionPathway.kind:
-            found[kind] = ConvolutionPathway(shape, convolution)
-            continue
-        found[kind] = pathway_named(kind, shape, options, generator=generator)
-        found[kind].scale_(0.0)
-        found[kind].to(convolution.weight)
-    layer = RelaxedLayer(shape, found).to(convolution.weight.device)
-    return layer.train(convolution.training)
+        if kind == ConvolutionPathway.kind and isinstance(layer, nn.Conv2d):
+            found[kind] = ConvolutionPathway(shape, layer)
+        elif kind == EquivariantPathway.kind:
+            assert isinstance(layer, EquivariantLinear | PointGroupConv2d)
+            found[kind] = EquivariantPathway(shape, layer)
+        else:
+            found[kind] = pathway_named(kind, shape, options, generator=generator)
+            found[kind].scale_(0.0)
+    return RelaxedLayer(shape, found)
+
+
+def _like(model: nn.Module) -> Tensor:
+    """A tensor of the type, and on the device, of a model's parameters."""
+    return next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
 
 
 def replaced(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
@@ -313,6 +366,83 @@ def replaced(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> n
         if name and module in replacements:
             model.set_submodule(name, replacements[module])
     return replacements.get(model, model)
+
+
+# --- equivariant layers -------------------------------------------------------------------------
+
+
+def has_equivariant_layers(model: nn.Module) -> bool:
+    """Whether there is anything in the model that pathways `equivariant` could hold."""
+    return any(
+        isinstance(module, EquivariantLinear | PointGroupConv2d)
+        and not _is_inside_pathway(model, name)
+        for name, module in model.named_modules()
+    )
+
+
+def unrolled(model: nn.Module) -> nn.Module:
+    """A copy of `model` in which every EMLP is a sequence of `blocks` and a `head`, and blocks call
+    `linear`, `bilinear` and `nonlinearity` on vectors (batch, n). Its outputs are the same."""
+    copied = copy.deepcopy(model)
+    replacements: dict[nn.Module, nn.Module] = {}
+    for module in copied.modules():
+        if isinstance(module, EMLP):
+            parts = OrderedDict(blocks=module.blocks, head=module.head)
+            replacements[module] = nn.Sequential(parts).train(module.training)
+        elif isinstance(module, EquivariantBlock):
+            block = PlainBlock(module.linear, module.bilinear, module.nonlinearity)
+            replacements[module] = block.train(module.training)
+    return replaced(copied, replacements)
+
+
+def _relaxed_equivariant(
+    model: nn.Module,
+    kinds: Sequence[str],
+    example: Tensor | Sequence[int] | None,
+    layers: Iterable[str] | None,
+    options: PathwayOptions | None,
+    generator: torch.Generator | None,
+) -> nn.Module:
+    """`relax` with `equivariant` among the pathways."""
+    others = [kind for kind in kinds if kind != EquivariantPathway.kind]
+    check_kinds(others)
+    copied = unrolled(model)
+    types = EquivariantLinear | GatedNonlinearity | PointGroupConv2d
+    there = {
+        name: module
+        for name, module in copied.named_modules()
+        if isinstance(module, types) and not _is_inside_pathway(copied, name)
+    }
+    if layers is not None:
+        layers = list(layers)
+        for name in layers:
+            check_choice(name, there, what="equivariant layer")
+        there = {name: module for name, module in there.items() if name in layers}
+    if not there:
+        raise CallerError(
+            "the model has no equivariant layer to relax: expected an EMLP, an EquivariantLinear, "
+            "or group convolutions of isotropy.build; a plain network takes symmetry="
+        )
+    seen: Mapping[str, set[LayerShape]] = {}
+    if any(isinstance(module, PointGroupConv2d) for module in there.values()):
+        seen = _sizes_seen(copied, _given(example), PointGroupConv2d)
+    chosen = {}
+    for name, module in there.items():
+        if isinstance(module, PointGroupConv2d):
+            chosen[name] = _only_size(name, seen[name])
+        else:
+            chosen[name] = LayerShape((module.in_features,), (module.out_features,))
+    return _with_pathways(copied, chosen, kinds, options_for(others, None, options), generator)
+
+
+def _only_size(name: str, shapes: set[LayerShape]) -> LayerShape:
+    if len(shapes) != 1:
+        sizes = sorted("×".join(map(str, shape.source)) for shape in shapes)
+        raise CallerError(
+            f"layer {name} is called with maps of {len(shapes)} sizes ({', '.join(sizes)}); a "
+            "relaxed layer has one; name the others with layers="
+        )
+    return next(iter(shapes))
 
 
 # --- the network of the paper -------------------------------------------------------------------
@@ -421,108 +551,3 @@ def _linear(before: int, after: int, generator: torch.Generator | None) -> nn.Li
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-# --- back to plain layers -----------------------------------------------------------------------
-
-
-def harden(
-    model: nn.Module,
-    contributions: Mapping[str, Mapping[str, float]] | None = None,
-    *,
-    below: float = 0.01,
-) -> nn.Module:
-    """A copy of `model` without the pathways that are switched off.
-
-    contributions: how much each pathway makes of the inputs, by name of the layer; if None what
-               learning left in the layers (`RelaxedLayer.contributions`)
-    below:     pathways with less are taken out; the largest of a layer always stays
-
-    A pathway is judged by what it does, not by its relative effective number of parameters: that
-    is by the parameter, and small for a large pathway whose few used directions matter.
-
-    A layer of one pathway that is left becomes plain layers: an nn.Conv2d, with polyphase
-    down-sampling where the layer has a stride, or Flatten, Linear and Unflatten. Filters of group
-    convolutions and of sparse pathways are written out, so that these have more numbers than
-    before, and training them further does not keep their form. The two factors of ffc stay as they
-    are. Several pathways stay a RelaxedLayer. Constants of what was taken out stay as a BiasMap.
-
-    Raises CallerError where there are no relaxed layers, or no shares.
-    """
-    copied = copy.deepcopy(model)
-    found = {name: m for name, m in copied.named_modules() if isinstance(m, RelaxedLayer)}
-    if not found:
-        raise CallerError(
-            "expected a model with relaxed layers, got none; isotropy.relax(model) makes them"
-        )
-    if not 0 <= below <= 1:
-        raise CallerError(f"below: expected a share between 0 and 1, got {below:g}")
-    for name in contributions or {}:
-        check_choice(name, found, what="relaxed layer")
-    replacements: dict[nn.Module, nn.Module] = {}
-    for name, layer in found.items():
-        shares = layer.contributions if contributions is None else contributions.get(name)
-        if shares is None:
-            raise CallerError(
-                f"layer {name or '(the model itself)'}: nothing says which pathways are used; "
-                "learn first (isotropy relax, isotropy.learn_layers), or pass contributions="
-            )
-        check_shares(shares, layer.pathways, what=f"contributions of {name or 'the model'}")
-        replacements[layer] = _hardened(layer, shares, kept_pathways(shares, below))
-    return replaced(copied, replacements)
-
-
-def kept_pathways(shares: Mapping[str, float], below: float = 0.01) -> list[str]:
-    """The pathways of a layer with a share of at least `below`; the largest if there are none."""
-    kept = [kind for kind, share in shares.items() if share >= below]
-    return kept or [max(shares, key=lambda kind: shares[kind])]
-
-
-def _hardened(layer: RelaxedLayer, shares: Mapping[str, float], kept: Sequence[str]) -> nn.Module:
-    """What stays of `layer`: the pathways kept, and what the others add whatever the inputs are."""
-    members = {kind: each for kind, each in layer.members().items() if kind in kept}
-    gone = [each for kind, each in layer.members().items() if kind not in kept]
-    waiting = [each.constant() for each in gone if not each.reaches_target]
-    reaching = [each.constant() for each in gone if each.reaches_target]
-    waits = [each for each in members.values() if not each.reaches_target]
-    if waiting and (len(members) > 1 or not waits):
-        assert layer.downsampling is not None
-        reaching.append(layer.downsampling(_left_of(_total(waiting), waits)[None])[0])
-        waiting = []
-    if len(members) == 1:
-        (pathway,) = members.values()
-        parts: list[nn.Module | None] = [pathway.plain(), _bias_map(waiting)]
-        parts.append(layer.downsampling if waits else None)
-    else:
-        parts = [_smaller(layer, shares, members)]
-    parts.append(_bias_map(reaching))
-    found = [part for part in parts if part is not None]
-    made = found[0] if len(found) == 1 else nn.Sequential(*found)
-    return made.train(layer.training)
-
-
-def _left_of(constant: Tensor, takers: Sequence[Pathway]) -> Tensor:
-    """Put a constant, the same at all pixels, into biases of these; what none of them can take."""
-    for each in takers:
-        before = each.constant()
-        each.absorb_(constant.mean((1, 2)))
-        constant = constant - (each.constant() - before)
-    return constant
-
-
-def _smaller(
-    layer: RelaxedLayer, shares: Mapping[str, float], members: Mapping[str, Pathway]
-) -> RelaxedLayer:
-    """A layer of these pathways."""
-    smaller = RelaxedLayer(layer.shape, members).to(layer.shares.device)
-    total = math.hypot(*(shares[kind] for kind in members)) or 1.0
-    smaller.contributions = {kind: shares[kind] / total for kind in members}
-    return smaller
-
-
-def _bias_map(constants: Sequence[Tensor]) -> BiasMap | None:
-    return BiasMap.of(_total(constants)) if constants else None
-
-
-def _total(constants: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(constants)).sum(0)

@@ -8,9 +8,12 @@
     sconv             convolution by filters in a basis (Eq. 6)           sparse
     gconv             group convolution, pointwise in the group (F.3)     group_convolution
     gconv-full, gconv-separable, gconv-depthwise   the other forms of F.3 group_convolution
+    equivariant       a layer of an equivariant network                   equivariant
+    gate, free-gate   the gate of one, and its free part                  equivariant
 
 (van der Ouderaa, Immer and van der Wilk 2023.) Outputs are added, as in Eq. 4; the published code
-takes their mean, which is the same with priors of another scale. In new layers the pathways with a
+takes their mean, which is the same with priors of another scale. The last three are made of layers
+that are there (`relax`), and are not in PATHWAYS. In new layers the pathways with a
 symmetry share the variance of one, and fully connected ones beside them start at zero: a layer is
 equivariant until the data asks for more. (Started alike, as published, they fit the training
 images one by one before the evidence has a say, and a short run does not find back.)
@@ -27,10 +30,16 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice, shape_text
 from isotropy.networks.equivariant.point_group_layers import PolyphaseDownsampling
+from isotropy.networks.pathways.equivariant import EquivariantPathway
 from isotropy.networks.pathways.filter_basis import BasisOptions
 from isotropy.networks.pathways.fully_connected import FactoredPathway, FullyConnectedPathway
 from isotropy.networks.pathways.group_convolution import GroupConvolutionPathway
-from isotropy.networks.pathways.pathway import ConvolutionPathway, LayerShape, Pathway
+from isotropy.networks.pathways.pathway import (
+    ConvolutionPathway,
+    LayerShape,
+    Pathway,
+    varying_part,
+)
 from isotropy.networks.pathways.sparse import SparseConvolutionPathway, SparseFactoredPathway
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.point_groups import PointGroup
@@ -80,7 +89,7 @@ def _grouped(form: str) -> Maker:
     return make
 
 
-FREE = ("fc", "ffc", "sfc")
+FREE = ("fc", "ffc", "sfc", "free-gate")
 """Pathways without any symmetry."""
 
 GROUP_CONVOLUTIONS = {
@@ -91,10 +100,13 @@ GROUP_CONVOLUTIONS = {
 }
 """Pathways whose channels are (group, channels), and their forms."""
 
+BUILT_IN = ("equivariant", "gate")
+"""Pathways with the symmetry of the network that they are taken from."""
+
 
 def symmetry_rank(kind: str) -> int:
-    """0 for pathways without symmetry, 1 for translations, 2 for a point group with them."""
-    return 0 if kind in FREE else 2 if kind in GROUP_CONVOLUTIONS else 1
+    """0 for pathways without symmetry, 1 for translations, 2 for a group beside them."""
+    return 0 if kind in FREE else 2 if kind in (*GROUP_CONVOLUTIONS, *BUILT_IN) else 1
 
 
 DEFAULT_GROUP = "C(4)"
@@ -125,6 +137,11 @@ def pathway_named(
 ) -> Pathway:
     """A new pathway of this kind; `generator` draws its initial weights."""
     check_choice(kind, PATHWAYS, what="pathway")
+    if not shape.is_maps and kind != FullyConnectedPathway.kind:
+        raise CallerError(
+            f"pathway {kind}: expected maps (channels, height, width), got features of size "
+            f"{shape.source} and {shape.target}; beside an equivariant layer of vectors take fc"
+        )
     return PATHWAYS[kind](shape, options or PathwayOptions(), generator)
 
 
@@ -179,7 +196,7 @@ def options_for(
 
 
 class RelaxedLayer(nn.Module):
-    """y = Σ_p pathway_p(x), (batch, C, X, Y) → (batch, C', X', Y').
+    """y = Σ_p pathway_p(x), (batch, C, X, Y) → (batch, C', X', Y'), or (batch, n) → (batch, n').
 
     pathways: by kind. Those that do not reach the target's size are added up first and one
               polyphase component is kept of the sum, chosen for each example: one choice for all.
@@ -202,7 +219,10 @@ class RelaxedLayer(nn.Module):
         self.pathways = nn.ModuleDict(pathways)
         waits = any(not pathway.reaches_target for pathway in pathways.values())
         factor = shape.stride if waits else 1
-        self.downsampling = PolyphaseDownsampling(factor, shape.source[1:]) if factor > 1 else None
+        self.downsampling = None
+        if factor > 1:
+            _, height, width = shape.source
+            self.downsampling = PolyphaseDownsampling(factor, (height, width))
         # Of each pathway in turn; a tensor, so that it is saved with the weights, and of double
         # precision, so that a share is compared with a threshold as it was written.
         shares = torch.full((len(pathways),), UNKNOWN, dtype=torch.float64)
@@ -254,9 +274,17 @@ class RelaxedLayer(nn.Module):
         found = [float(shares[kind]) for kind in self.pathways]
         self.shares.copy_(torch.tensor(found, dtype=torch.float64))
 
+    def varying(self, constant: Tensor) -> Tensor:
+        """What of a constant breaks the symmetry of the layer: what the group of an equivariant
+        pathway moves; of maps (C, X, Y) without one what differs from place to place."""
+        bound = self.members().get(EquivariantPathway.kind)
+        if isinstance(bound, EquivariantPathway):
+            return constant - bound.allowed(constant)
+        return varying_part(constant) if constant.ndim == 3 else torch.zeros_like(constant)
+
     @property
     def bias_map(self) -> float | None:
-        """How large constants are that differ from place to place, as learning left them, over
+        """How large constants are that break the symmetry (`varying`), as learning left them, over
         what depends on the inputs; None before."""
         found = float(self.constant_share)
         return None if found < 0 else found
@@ -267,8 +295,9 @@ class RelaxedLayer(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         if maps.shape[1:] != self.shape.source:
+            what = "maps" if self.shape.is_maps else "vectors"
             raise CallerError(
-                f"expected maps (batch, {', '.join(map(str, self.shape.source))}), got "
+                f"expected {what} (batch, {', '.join(map(str, self.shape.source))}), got "
                 f"{shape_text(maps)}"
             )
         members = self.members().values()
