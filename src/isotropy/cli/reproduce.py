@@ -24,6 +24,7 @@ from isotropy.experiments import (
     dynamics,
     layer_equivariance,
     thesis_bases,
+    transitions,
 )
 from isotropy.experiments.runner import (
     ROWS,
@@ -43,6 +44,7 @@ SERIES = {
     "data-efficiency": data_efficiency.SERIES,
     "dynamics": dynamics.SERIES,
     "layer-equivariance": layer_equivariance.SERIES,
+    "transitions": transitions.SERIES,
 }
 
 
