@@ -160,6 +160,12 @@ def test_losses_and_errors_written_out() -> None:
         after = step(data.states[:, :-1].flatten(0, 1), data.actions.flatten(0, 1))
         off = (after - data.states[:, 1:].flatten(0, 1)) / change
         assert found.training_error == pytest.approx(float(off.abs().mean()), rel=1e-5)
+        # −log p = Σ|e|/b, so that δ/2 Σθ² beside it is λ Σθ² beside the mean: 200 × 8 numbers.
+        precision = 2 * STILL.free_penalty * 1600 / found.training_error
+        assert found.free_precision == {
+            name: pytest.approx(precision)
+            for name in ("blocks.0.linear", "blocks.0.nonlinearity", "head")
+        }
         for steps in (10, 30, 100):
             logs = []
             for states, actions in zip(data.test_states, data.test_actions, strict=True):
