@@ -200,7 +200,7 @@ def test_penalties_are_of_free_parameters_and_others() -> None:
             * float(each[seed].detach().square().sum())
             for name, each in stack.parameters.items()
         )
-        assert float(found[seed]) == pytest.approx(wanted, rel=1e-5)
+        assert found[seed].item() == pytest.approx(wanted, rel=1e-5)
 
 
 class Law(nn.Module):
@@ -231,6 +231,28 @@ def test_a_linear_law_is_found() -> None:
     (after,) = fit_transitions([Law(SWIMMER)], [data], settings, [0])
     assert after.step_error < 0.05 * before.step_error
     assert after.test_error < 0.1 * before.test_error
+
+
+def test_free_parameters_learn_at_a_tenth_of_the_rate() -> None:
+    """Adam's first step has the length of its rate, whatever the gradient."""
+    data, network = data_of(SWIMMER), network_of("rpp-trivial")
+    settings = TransitionSettings(epochs=1, batch_size=200, learning_rate=0.02, penalty=0.0)
+    before = {name: each.detach().clone() for name, each in network.named_parameters()}
+    stacks = []
+    made = transitions.SeedStack
+
+    def kept(*arguments: Any, **named: Any) -> transitions.SeedStack:
+        stacks.append(made(*arguments, **named))
+        return stacks[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transitions, "SeedStack", kept)
+        fit_transitions([network], [data], settings, [0])
+    (stack,) = stacks
+    for name, each in stack.parameters.items():
+        moved = (each[0].detach() - before[name]).abs().max().item()
+        is_free = ".fc." in name or "free-gate" in name
+        assert moved == pytest.approx(0.002 if is_free else 0.02, rel=1e-3)
 
 
 def test_seeds_together_are_seeds_alone() -> None:

@@ -14,8 +14,10 @@ of states x and actions u (`data.robots`), with f one of
 (Finzi 2023, 3.6.2 and A.2: two hidden layers of 256, σ² = 10⁶ and 3, so that λ_e = 10⁻⁶ and λ_b =
 ⅓. Here λ_b = 10⁻²: with ⅓ the free part of a walker with weak motors stays too small.) Means m and
 spreads d, s, c are over the training data and the robot's group, so that they commute with it; all
-networks get the same. Adam, the rate falling to zero as a half cosine. The published models learn
-from 50,000 transitions of a trained agent; here 2,000 of simple policies do.
+networks get the same. Adam, the rate falling to zero as a half cosine, and for free parameters a
+tenth of it: Adam takes steps of the length of its rate, and a free part that a penalty keeps near
+zero would be noise of that size. The published models learn from 50,000 transitions of a trained
+agent; here 2,000 of simple policies do.
 
 The mean of N examples of D numbers is the log likelihood of a Laplace distribution of scale b over
 −ND/b, so that λ is a prior precision δ = 2 λ N D / b; b is the mean training error.
@@ -27,7 +29,6 @@ The mean of N examples of D numbers is the log likelihood of a Laplace distribut
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
         learning_rate=own["learning_rate"],
         free_penalty=own["free_penalty"],
         penalty=own["penalty"],
+        free_rate=own["free_rate"],
     )
     robot = robot_named(own["robot"])
     data, networks = [], []
@@ -197,13 +199,17 @@ def _data(name: str, episodes: int, test_episodes: int, seed: int) -> Transition
 
 @dataclass(frozen=True)
 class TransitionSettings:
-    """free_penalty, penalty: λ_b of free parameters and λ_e of the others, of relaxed networks."""
+    """free_penalty, penalty: λ_b of free parameters and λ_e of the others, of relaxed networks.
+
+    free_rate: factor of the learning rate of free parameters
+    """
 
     epochs: int = 100
     batch_size: int = 64
     learning_rate: float = 8e-3
     free_penalty: float = 1e-2
     penalty: float = 1e-6
+    free_rate: float = 0.1
 
     def __post_init__(self) -> None:
         check_at_least(self.free_penalty, 0, what="free_penalty")
@@ -241,26 +247,28 @@ def fit_transitions(
             f"{len(seeds)}"
         )
     started = time.perf_counter()
-    stack = SeedStack(networks, settings.learning_rate)
+    free = set(free_parameters(networks[0]))
+    stack = SeedStack(
+        networks,
+        settings.learning_rate,
+        slower=free,
+        slower_rate=settings.free_rate * settings.learning_rate,
+    )
     model = _Model(stack, data)
     before, actions, after = model.transitions(model.states, model.actions)
     count = before.shape[1]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    free = set(free_parameters(networks[0]))
     is_soft = bool(relaxed_layers(networks[0]))
-    batches = -(-count // settings.batch_size)
-    step = 0
+    steps = settings.epochs * -(-count // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stack.optimiser, steps)
     for _ in range(settings.epochs):
         orders = torch.stack([torch.randperm(count, generator=each) for each in generators])
         for chosen in orders.to(before.device).split(settings.batch_size, 1):
             losses = model.losses(*(_taken(each, chosen) for each in (before, actions, after)))
             if is_soft:
                 losses = losses + _penalties(stack, free, settings)
-            share = step / (settings.epochs * batches)
-            for group in stack.optimiser.param_groups:
-                group["lr"] = settings.learning_rate * (1 + math.cos(math.pi * share)) / 2
             stack.step(losses)
-            step += 1
+            schedule.step()
     return model.results(settings, started)
 
 
