@@ -115,6 +115,14 @@ def test_index_code_runs(elsewhere: Path) -> None:
     assert names["plain"](names["images"]).shape == (20, 10)
 
 
+def test_robots_code_runs() -> None:
+    pytest.importorskip("mujoco", reason="the extra rl is not installed")
+    names = run_page(DOCS / "robots.md", {})
+    assert max(each.step for each in names["violation"](names["half"])) > 0.1
+    inputs = torch.randn(3, 40)
+    torch.testing.assert_close(names["soft"](inputs), names["network"](inputs))
+
+
 @pytest.mark.slow
 def test_manual_code_runs(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page(MANUAL, stand_in())

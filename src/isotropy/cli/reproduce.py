@@ -27,6 +27,7 @@ from isotropy.experiments import (
     representations,
     soft_symmetry,
     thesis_bases,
+    transitions,
 )
 from isotropy.experiments.runner import (
     ROWS,
@@ -49,6 +50,7 @@ SERIES = {
     "layer-equivariance": layer_equivariance.SERIES,
     "representations": representations.SERIES,
     "soft-symmetry": soft_symmetry.SERIES,
+    "transitions": transitions.SERIES,
 }
 
 

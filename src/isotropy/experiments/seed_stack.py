@@ -77,10 +77,18 @@ def seed_records(
 class SeedStack:
     """A stack of networks and their optimiser.
 
+    slower:     names of parameters that learn at `slower_rate`
     parameters: (seeds, …) by name, leaves
     """
 
-    def __init__(self, networks: Sequence[nn.Module], learning_rate: float) -> None:
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        learning_rate: float,
+        *,
+        slower: Iterable[str] = (),
+        slower_rate: float = 0.0,
+    ) -> None:
         if not networks:
             raise CallerError("expected at least one network, got none")
         shapes = [{name: p.shape for name, p in each.named_parameters()} for each in networks]
@@ -96,10 +104,17 @@ class SeedStack:
             name: torch.stack([each[name].detach() for each in own]).requires_grad_()
             for name in own[0]
         }
-        leaves = list(self.parameters.values())
-        on_gpu = leaves[0].is_cuda
+        on_gpu = self.device.type == "cuda"
+        chosen = sorted(slower)
+        groups: list[dict[str, Any]] = [
+            {"params": [leaf for name, leaf in self.parameters.items() if name not in chosen]},
+            {"params": [self.parameters[name] for name in chosen], "lr": slower_rate},
+        ]
         self.optimiser = torch.optim.Adam(
-            leaves, lr=learning_rate, capturable=on_gpu, fused=on_gpu or None
+            [group for group in groups if group["params"]],
+            lr=learning_rate,
+            capturable=on_gpu,
+            fused=on_gpu or None,
         )
 
     @property
