@@ -118,7 +118,7 @@ def test_what_is_suggested_follows_the_number_of_examples(examples: int, dimensi
     found = suggested(Grid(), examples)
     found.check_within(Grid())
     assert found.dimensions == (dimension,)
-    assert len(found.entries()) == 1
+    assert len(found.entries()) == (1 if examples > 5000 else 4)
 
 
 def test_dimensions_beyond_the_network_are_left_out() -> None:
