@@ -15,6 +15,7 @@ from report_pages import PAGES, learn_record, stored
 from isotropy.checks import CallerError
 from isotropy.report import record as records
 from isotropy.report.pages.learn import LearnRecord, save_samples
+from isotropy.report.pages.represent import Represented
 from isotropy.report.record import (
     Correlations,
     Difference,
@@ -33,6 +34,7 @@ KINDS: dict[str, type] = {
     "measure": Measured,
     "compare": Measured,
     "relax": Relaxed,
+    "represent": Represented,
     "screen": Screened,
     "profile": Profiled,
 }

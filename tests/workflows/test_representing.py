@@ -53,7 +53,11 @@ def test_it_finds_entities_that_the_data_do_not(learned: RepresentResult) -> Non
     record = learned.record
     assert record["retrieval"] > max(0.5, 3 * record["retrieval_raw"])
     assert record["within_over_between"] < 0.15 and record["auc"] > 0.95
-    assert record["held_out_entities"] == 40 and record["permutations"] is None
+    assert record["held_out_entities"] == 40
+    size = learned.split.train.inputs.shape[1]
+    shifts = [[(place + by) % size for place in range(size)] for by in range(size)]
+    assert sorted(record["permutations"]) == sorted(shifts)
+    assert record["permutation_changes"]["found"] < record["permutation_changes"]["random"]
     rows = [row["train_loss"] for row in record["epochs"]]
     assert len(rows) == 3 and rows[-1] < 0.5 * rows[0]
     assert learned.sentences[0].startswith("The code finds")

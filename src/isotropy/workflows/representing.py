@@ -45,6 +45,7 @@ from isotropy.networks.rich_layer import NETWORKS, RICH
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import check_unused, record_head, save_trainer
 from isotropy.report.pages.represent import represent_page, represent_sentences
+from isotropy.symmetry.groups.found_permutations import find_permutations
 from isotropy.workflows.result import Result
 from isotropy.workflows.runs import KeptRun, fingerprint, kept_in
 
@@ -56,6 +57,10 @@ LARGEST_GRADIENT = 1.0
 MOST_JUDGED = 4000
 """Held-out entities that are compared with each other; more are left out."""
 WORST = 8
+MOST_PAIRS = 2000
+"""Training pairs in which permutations are looked for."""
+MOST_PERMUTED = 64
+"""Features beyond which no permutations are looked for."""
 HISTOGRAM = tuple(-5 + 0.15 * place for place in range(41))
 """Edges of bins of log₁₀ (distance / mean distance between entities)."""
 
@@ -393,7 +398,7 @@ def _record(run: KeptRun[PairTrainer], classes: Mapping[str, str] | None) -> dic
         "train_samples": len(split.train),
         "held_out_entities": count,
         **(NOTHING_MEASURED if test is None else _measures(trainer, test, classes)),
-        "permutations": None,
+        **_permutations(trainer, split),
         "epochs": run.history,
         "notes": list(split.notes),
     }
@@ -460,6 +465,49 @@ def _measures(
             "between": _shares(apart / scale),
         },
         "worst": _worst(between, names, scale),
+    }
+
+
+def _permutations(trainer: PairTrainer, split: Split) -> dict[str, Any]:
+    """Permutations that explain the training pairs, and how far the code moves under them.
+
+    permutation_changes: the largest mean change under one that was found, and the mean under random
+    ones, over the distance between held-out entities (training ones where none are held out)
+    """
+    train, nothing = split.train, {"permutations": None, "permutation_changes": None}
+    same = train.is_classification
+    if train.inputs.ndim != (2 if same else 3) or not 3 <= train.inputs.shape[-1] <= MOST_PERMUTED:
+        return nothing
+    if same:
+        first, second = train.inputs[EntityIndex(train.targets).first_two()[:MOST_PAIRS]].unbind(1)
+    else:
+        first, second = train.inputs[train.targets[:, 0] == 0][:MOST_PAIRS].unbind(1)
+    try:
+        found = find_permutations(first, second).permutations
+    except CallerError:  # too few pairs that are not constant
+        return nothing
+    if not found:
+        return nothing
+    judged = train if split.test is None else split.test
+    samples = judged.inputs if same else judged.inputs[:, 0]
+    chosen = EntityIndex(judged.targets).first_two()[:, 0] if same else torch.arange(len(samples))
+    samples = samples[chosen[:MOST_JUDGED]]
+    codes = trainer.codes(samples)
+    scale = float(distances_between(codes, codes).sum()) / (len(codes) * (len(codes) - 1))
+    generator = stream(trainer.config.seed, "permutations")
+    random = [torch.randperm(samples.shape[1], generator=generator).tolist() for _ in range(32)]
+
+    def change(permutation: list[int]) -> float:
+        moved = torch.empty_like(samples)
+        moved[:, permutation] = samples
+        return float((trainer.codes(moved) - codes).norm(dim=1).mean()) / scale
+
+    return {
+        "permutations": found,
+        "permutation_changes": {
+            "found": max(map(change, found)),
+            "random": sum(map(change, random)) / len(random),
+        },
     }
 
 

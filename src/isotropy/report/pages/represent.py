@@ -65,6 +65,14 @@ class ClassesKept:
 
 
 @dataclass(frozen=True)
+class PermutationChanges:
+    """How far the code moves, over the distance between entities."""
+
+    found: float
+    random: float
+
+
+@dataclass(frozen=True)
 class Steps:
     """A row of the history."""
 
@@ -95,6 +103,7 @@ class Represented(Head):
     distances: Distances
     worst: list[Neighbour]
     permutations: list[list[float]]
+    permutation_changes: PermutationChanges
     epochs: list[Steps]
 
 
@@ -152,8 +161,11 @@ def represent_sentences(result: Mapping[str, Any] | Represented) -> list[str]:
             f"entities apart, {words}."
         )
     if told.permutations:
+        changes = told.permutation_changes
         sentences.append(
-            f"The distortion is one of {len(told.permutations)} permutations of the features."
+            f"The distortion is one of {len(told.permutations)} permutations of the features. The "
+            f"code moves by {percent_text(changes.found)} of the distance between entities at most "
+            f"under these, and by {percent_text(changes.random)} under random ones."
         )
     return sentences
 
