@@ -95,8 +95,8 @@ class Grid:
         for name, values in asdict(self).items():
             if not values or len(set(values)) < len(values):
                 raise CallerError(f"{name} of the grid: expected different values, got {values}")
-            least = {"steps": "above 0", "betas": "of at least 0"}.get(name, "of at least 0")
-            if any(not value >= 0 or (name == "steps" and value == 0) for value in values):
+            least = "above 0" if name == "steps" else "of at least 0"
+            if any(not (value > 0 or (value == 0 and name != "steps")) for value in values):
                 raise CallerError(f"{name} of the grid: expected numbers {least}, got {values}")
 
     @property
