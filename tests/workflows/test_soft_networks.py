@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import isotropy
+from isotropy.checks import CallerError
 from isotropy.evidence.layers.settings import penalty_of, precision_of
 from isotropy.networks.equivariant.linear import EquivariantLinear
 from isotropy.symmetry.groups.representations import V
@@ -69,6 +70,12 @@ def test_penalties_and_precisions_are_two_units_of_one_thing() -> None:
     given = {"examples": 1000, "outputs": 9, "noise": 0.5}
     assert precision_of(1.0, **given) == 36_000
     assert penalty_of(precision_of(0.3, **given), **given) == pytest.approx(0.3)
+    with pytest.raises(CallerError, match="at least 0, got -1"):
+        precision_of(-1.0, **given)
+    with pytest.raises(CallerError, match="above 0, got 0"):
+        penalty_of(1.0, examples=2, outputs=1, noise=0.0)
+    with pytest.raises(CallerError, match="free precision: expected above 0"):
+        isotropy.RelaxConfig(free_precision=-1.0).check()
 
 
 @pytest.fixture(scope="module")

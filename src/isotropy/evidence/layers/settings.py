@@ -46,14 +46,24 @@ def precision_of(penalty: float, *, examples: int, outputs: int, noise: float = 
 
         δ = λ N D / σ²        N examples of D outputs, noise of standard deviation σ
 
-    (Finzi 2023 calls 1/λ the variance of the prior; it is 1/δ.)
+    (Finzi 2023 calls 1/λ the variance of the prior; it is 1/δ.) Raises CallerError for a penalty
+    below zero, or noise that is not above it.
     """
+    _check_penalty(penalty, noise)
     return penalty * examples * outputs / noise**2
 
 
 def penalty_of(precision: float, *, examples: int, outputs: int, noise: float = 1.0) -> float:
     """λ of a Gaussian prior of this precision δ; see `precision_of`."""
+    _check_penalty(precision, noise)
     return precision * noise**2 / (examples * outputs)
+
+
+def _check_penalty(given: float, noise: float) -> None:
+    if not given >= 0:
+        raise CallerError(f"prior: expected a penalty or precision of at least 0, got {given:g}")
+    if not noise > 0:
+        raise CallerError(f"noise: expected a standard deviation above 0, got {noise:g}")
 
 
 @dataclass(frozen=True)
