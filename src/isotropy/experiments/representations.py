@@ -116,6 +116,7 @@ def _supervised(own: Mapping[str, Any], seed: int, device: torch.device) -> dict
         of_code, of_sample = errors(x[chosen], z[chosen])
         optimiser.zero_grad()
         (weight * of_code.square().mean() + of_sample.square().mean()).backward()
+        nn.utils.clip_grad_norm_(trained.parameters(), own["largest_gradient"])
         optimiser.step()
     with torch.no_grad():
         of_code, of_sample = errors(vectors[own["samples"] :], codes[own["samples"] :])
