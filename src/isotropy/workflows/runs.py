@@ -47,6 +47,7 @@ from isotropy.records import (
     write_json,
 )
 from isotropy.symmetry.actions.action import Action, Composition
+from isotropy.symmetry.actions.catalogue import actions_named, default_names
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import AffineAction, affine
 
@@ -70,9 +71,16 @@ def border_of(actions: Actions) -> dict[str, Any]:
 
 
 def default_actions(train: LabelledData) -> tuple[Actions, tuple[str, ...]]:
-    """The paper's six generators, with a padding that follows from the pictures, and notes."""
+    """What may be a symmetry of these data where nobody said, and notes.
+
+    Of images the paper's six generators, with a padding that follows from the pictures; of other
+    data as `default_names` says.
+    """
     if not train.is_images:
-        return affine(), ()
+        shape = tuple(train.inputs.shape[1:])
+        names = default_names(shape)
+        note = f"candidates by default for data of shape {shape}: {', '.join(names)}"
+        return actions_named(names, shape, columns=train.columns), (note,)
     border = chosen_border(train.inputs)
     return affine(padding=border.padding, fill=border.fill), border.notes
 
@@ -180,7 +188,10 @@ def make_trainer(
         place
     )
     averaged = InvariantModel(network, augmentation, config.samples)
-    return Trainer(averaged, likelihood, config, inputs, targets)
+    trainer = Trainer(averaged, likelihood, config, inputs, targets)
+    if train.scaling is not None:
+        trainer.target_deviation = train.scaling.target_deviation
+    return trainer
 
 
 def tensors_for(
@@ -361,6 +372,8 @@ def prepare_run(
             "shape": list(split.train.inputs.shape[1:]),
             "outputs": split.train.num_outputs,
             "classes": None if split.train.classes is None else list(split.train.classes),
+            "columns": None if split.train.columns is None else list(split.train.columns),
+            "scaling": None if split.train.scaling is None else split.train.scaling.as_dict(),
             "fingerprint": fingerprint(split.train),
         },
         **border_of(actions),
