@@ -32,6 +32,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
@@ -250,7 +251,11 @@ def _text(size: MapSize) -> str:
 
 
 class BiasMap(nn.Module):
-    """Adds `bias` (C, X, Y), or (C, 1, 1), to maps (batch, C, X, Y)."""
+    """Adds `bias` (C, X, Y), or (C, 1, 1), to maps (batch, C, X, Y).
+
+    Maps of another size get the bias resampled to it, bilinearly: a hardened network takes images
+    of every size that its other layers take.
+    """
 
     def __init__(self, bias: Tensor) -> None:
         super().__init__()
@@ -269,7 +274,10 @@ class BiasMap(nn.Module):
         return cls(means if varying_part(constant).abs().max() <= NOTHING else constant)
 
     def forward(self, maps: Tensor) -> Tensor:
-        return maps + self.bias
+        bias, size = self.bias, maps.shape[-2:]
+        if bias.shape[1:] not in (size, (1, 1)):
+            bias = functional.interpolate(bias[None], size, mode="bilinear")[0]
+        return maps + bias
 
     def extra_repr(self) -> str:
         return "×".join(map(str, self.bias.shape))
