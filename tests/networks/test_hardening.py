@@ -334,7 +334,7 @@ def test_harden_refuses_what_it_cannot_know():
 
 
 def test_a_hardened_network_takes_other_sizes() -> None:
-    """Constants of what was taken out are resampled; at the size it was made for nothing changes."""
+    """Constants of what was taken out are resampled."""
     network = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 2, 3, padding=1))
     generator = torch.Generator().manual_seed(0)
     relaxed = relax(network, example=(1, 8, 8), pathways=("conv", "fc"), generator=generator)

@@ -424,6 +424,8 @@ def tensor_from(values: Any, *, what: str) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
+CHANNEL_ADDED = "channel axis added"
+"""How the note begins that inputs of three axes were read as images."""
 Layout = Literal["auto", "images", "sequences", "clouds"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -441,7 +443,7 @@ def standard_inputs(values: Tensor, layout: Layout = "auto") -> tuple[Tensor, No
         axes = {"sequences": "channels, length", "clouds": "points, dimensions"}[layout]
         if layout == "sequences" and values.ndim == 2:
             values = values[:, None]
-            notes.append(f"channel axis added: {before} became {shape_text(values)}")
+            notes.append(f"one channel: {before} became {shape_text(values)}")
         if values.ndim != 3:
             raise CallerError(
                 f"{layout}: expected (examples, {axes}), got {before}; name another layout"
@@ -450,7 +452,7 @@ def standard_inputs(values: Tensor, layout: Layout = "auto") -> tuple[Tensor, No
     if values.ndim == 3:
         values = values[:, None]
         notes.append(
-            f"channel axis added: {before} read as grey images {shape_text(values)}; "
+            f"{CHANNEL_ADDED}: {before} read as grey images {shape_text(values)}; "
             "layout (--layout) says that they are sequences or clouds of points"
         )
     elif values.ndim == 4 and values.shape[3] in (1, 3) and values.shape[1] not in (1, 3):

@@ -39,10 +39,8 @@ from isotropy.data.labelled import LabelledData, standard_inputs, tensor_from
 from isotropy.evidence.settings import LearnConfig, Objective, stream
 from isotropy.networks.averaging.augmentations import Symmetry
 from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
-from isotropy.symmetry.actions.action import Action
-from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.workflows.learning import LearnResult, learn
-from isotropy.workflows.runs import Actions
+from isotropy.workflows.runs import Actions, all_move
 
 Model = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
 
@@ -117,7 +115,7 @@ class InvariantEstimator(BaseEstimator):
     # -- fitting ---------------------------------------------------------------------------
 
     def _moves(self, example: Tensor) -> bool:
-        return self.actions is not None and _all_move(self.actions, example)
+        return self.actions is not None and all_move(self.actions, example)
 
     def _learn(self, x: Any, targets: Tensor, classes: tuple[str, ...] | None) -> None:
         inputs = _inputs(x, self._moves)
@@ -253,25 +251,6 @@ def _repeated(x: Any, y: Any, sample_weight: Any, seed: int) -> tuple[Any, Any]:
         weights = np.floor(weights + np.random.RandomState(seed).rand(count))
     chosen = np.repeat(np.arange(count), weights.astype(np.int64))
     return x[chosen], y[chosen]
-
-
-def _all_move(actions: Actions, example: Tensor) -> bool:
-    """Whether all `actions` take data of this shape: (batch, …) comes out as (batch, samples, …).
-
-    A function of the user's need not check what it is given, so the shape that comes out counts.
-    """
-    parts = [actions] if isinstance(actions, Action | FiniteAction) else actions
-    try:
-        for part in parts:
-            if isinstance(part, FiniteAction):
-                part.check(example)
-                continue
-            moved = part.act(example.new_zeros(1, 1, part.coordinate_count), example)
-            if tuple(moved.shape) != (1, 1, *example.shape[1:]):
-                return False
-    except (ValueError, RuntimeError, IndexError):
-        return False
-    return True
 
 
 def _network(

@@ -209,8 +209,8 @@ def confirmed(
     settings: those that the search had
     prepare:  a run before its first epoch, with other settings
     train:    all its epochs
-    A rival that is better takes the run's folder. One that a run before had begun goes on. Nothing is tried where nothing was found or
-    amounts were refined, nor a second time.
+    A rival that is better takes the run's folder. One that a run before had begun goes on. Nothing
+    is tried where nothing was found or amounts were refined, nor a second time.
     """
     found = run.search
     if found is not None and "trained" in found and run.folder is not None:

@@ -274,7 +274,8 @@ class BiasMap(nn.Module):
         return cls(means if varying_part(constant).abs().max() <= NOTHING else constant)
 
     def forward(self, maps: Tensor) -> Tensor:
-        bias, size = self.bias, maps.shape[-2:]
+        bias: Tensor = self.bias
+        size = maps.shape[-2:]
         if bias.shape[1:] not in (size, (1, 1)):
             bias = functional.interpolate(bias[None], size, mode="bilinear")[0]
         return maps + bias
