@@ -122,7 +122,7 @@ def test_a_seed_decides_all_and_leaves_the_global_generator_alone():
     first = quick().fit(images, labels)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    again, other = quick().fit(images, labels), quick(seed=1).fit(images, labels)
+    again, other = quick().fit(images, labels), quick(random_state=1).fit(images, labels)
     assert (first.predict_proba(images) == again.predict_proba(images)).all()
     assert first.log_evidence_ == again.log_evidence_ != other.log_evidence_
 
@@ -196,7 +196,7 @@ def test_models_by_name_module_and_function():
 def test_arguments_stand_above_the_config():
     images, labels = bars()
     config = replace(QUICK, objective="none", seed=5)
-    learned = quick(config=config, epochs=2, samples=3, seed=1).fit(images, labels)
+    learned = quick(config=config, epochs=2, samples=3, random_state=1).fit(images, labels)
     settings = learned.result_.trainer.config
     assert (settings.epochs, settings.samples, settings.seed) == (2, 3, 1)
     assert settings.objective == "evidence" and settings.batch_size == CONFIG.batch_size
@@ -422,10 +422,11 @@ def test_random_state_decides_as_a_seed():
         return quick(actions=None, epochs=1, **parameters).fit(x, y).predict_proba(x)
 
     numbered = probabilities(random_state=3)
-    np.testing.assert_array_equal(numbered, probabilities(random_state=3, seed=8))
-    drawn = probabilities(random_state=np.random.RandomState(3))
-    np.testing.assert_array_equal(numbered, drawn)
+    np.testing.assert_array_equal(numbered, probabilities(random_state=3))
     assert not np.array_equal(numbered, probabilities(random_state=4))
+    first, second = (probabilities(random_state=np.random.RandomState(3)) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert probabilities(random_state=None).shape == numbered.shape
 
 
 def test_a_column_of_labels_is_taken_with_a_warning():

@@ -69,10 +69,9 @@ class InvariantEstimator(BaseEstimator):
     config     further settings of the run
     epochs, samples   stand above the config's where they are given
     device     where to run; by default where the model is
-    seed       decides initial weights and all noise, and stands above the config's; torch's
-               global generators are left as they were
-    random_state   scikit-learn's word for it: a number or a RandomState, which stands above the
-               seed where it is given
+    random_state   decides initial weights and all noise, and stands above the config's seed: a
+               number, a RandomState to draw it from, or None for numpy's own; torch's global
+               generators are left as they were
 
     After fit: `result_` (the `LearnResult`), `symmetries_`, `log_evidence_` (nats; None where the
     objective has none), `input_shape_` of one example as the network sees it, and
@@ -94,8 +93,7 @@ class InvariantEstimator(BaseEstimator):
         epochs: int | None = None,
         samples: int | None = None,
         device: str | torch.device | None = None,
-        seed: int = 0,
-        random_state: int | np.random.RandomState | None = None,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.model = model
         self.actions = actions
@@ -104,7 +102,6 @@ class InvariantEstimator(BaseEstimator):
         self.epochs = epochs
         self.samples = samples
         self.device = device
-        self.seed = seed
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
@@ -117,13 +114,17 @@ class InvariantEstimator(BaseEstimator):
     def _moves(self, example: Tensor) -> bool:
         return self.actions is not None and all_move(self.actions, example)
 
-    def _learn(self, x: Any, targets: Tensor, classes: tuple[str, ...] | None) -> None:
+    def _seed(self) -> int:
+        """The seed of a fit."""
+        given = self.random_state
+        if given is None or isinstance(given, np.random.RandomState):
+            return int(check_random_state(given).randint(2**31 - 1))
+        return int(given)
+
+    def _learn(self, x: Any, targets: Tensor, classes: tuple[str, ...] | None, seed: int) -> None:
         inputs = _inputs(x, self._moves)
         data = LabelledData(inputs, targets, classes, name="data")
         data = data.take(_canonical_order(data))
-        seed = self.seed
-        if self.random_state is not None:
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = replace(self.config or LearnConfig(), objective=self.objective, seed=seed)
         if self.epochs is not None:
             settings = replace(settings, epochs=self.epochs)
@@ -306,10 +307,11 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):
         Raises CallerError as `learn` does, and for y that are no labels.
         """
         _check_given(y, "labels")
-        x, y = _repeated(x, y, sample_weight, self.seed % 2**32)
+        seed = self._seed()
+        x, y = _repeated(x, y, sample_weight, seed % 2**32)
         classes, codes = _labels(y)
         names = tuple(str(label) for label in classes.tolist())
-        self._learn(x, torch.from_numpy(codes.astype(np.int64)), names)
+        self._learn(x, torch.from_numpy(codes.astype(np.int64)), names, seed)
         self.classes_ = classes
         return self
 
@@ -343,12 +345,13 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):
         Raises CallerError as `learn` does, and for y that are no finite numbers.
         """
         _check_given(y, "targets")
-        x, y = _repeated(x, y, sample_weight, self.seed % 2**32)
+        seed = self._seed()
+        x, y = _repeated(x, y, sample_weight, seed % 2**32)
         targets, one_axis = _targets(y)
         mean = targets.mean(0)
         scale = (targets - mean).square().mean(0).sqrt()
         scale = torch.where(scale > 0, scale, 1.0)
-        self._learn(x, ((targets - mean) / scale).float(), None)
+        self._learn(x, ((targets - mean) / scale).float(), None, seed)
         self.target_mean_, self.target_scale_, self._one_axis = mean, scale, one_axis
         if self.log_evidence_ is not None:
             self.log_evidence_ -= len(targets) * float(scale.log().sum())
