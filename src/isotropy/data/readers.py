@@ -1,7 +1,8 @@
 """Data from wherever they are: `read` recognises what it is given, `digits` come with the package.
 
 A path is recognised by what lies there: IDX files, CIFAR-10 binary batches, an `.npz` archive, a
-pair of `.npy` files, a table (`tables`), or a folder of pictures per class. In memory: a
+pair of `.npy` files, a table (`tables`), a folder of Hugging Face datasets, or a folder of pictures
+per class. In memory: a
 `torch.utils.data.Dataset` of pairs (input, target), a pair (inputs, targets), or `LabelledData`. A
 data set is read once, in its own order: learning passes over the same examples many times and must
 see the same pixels.
@@ -68,12 +69,13 @@ from isotropy.data.labelled import (
     standardised,
     tensor_from,
 )
+from isotropy.data.saved_datasets import is_saved_dataset, read_saved_dataset
 from isotropy.data.tables import TASKS, Target, Task, is_table, read_table
 
 KNOWN_KINDS = (
     "IDX files (train-images-idx3-ubyte), CIFAR-10 binary batches (data_batch_1.bin), an .npz "
-    "archive with x and y, x.npy beside y.npy, a table (csv, parquet), or a folder of pictures per "
-    "class"
+    "archive with x and y, x.npy beside y.npy, a table (csv, parquet), a folder of Hugging Face "
+    "datasets, or a folder of pictures per class"
 )
 OPENING = 4096
 """Bytes of a file by which it is recognised."""
@@ -214,6 +216,8 @@ def _read_folder(folder: Path, how: _How, reference: LabelledData | None) -> Spl
     found = entries(folder)
     if not found:
         raise CallerError(f"{folder}: expected {KNOWN_KINDS}, got an empty folder; name another")
+    if is_saved_dataset(folder):
+        return read_saved_dataset(folder, how.target, layout=how.layout, reference=reference)
     idx_folder = find_idx_folder(folder)
     if idx_folder is not None:
         return read_idx_folder(idx_folder, reference=reference)

@@ -105,6 +105,14 @@ def read_table(path: Path, target: Target, *, reference: LabelledData | None = N
     """
     is_parquet = read_start(path, len(PARQUET_START)) == PARQUET_START
     table = _parquet(path) if is_parquet else _csv(path)
+    data, notes = data_of(table, target, path, reference)
+    return Split(train=data, test=None, notes=notes)
+
+
+def data_of(
+    table: Table, target: Target, path: Path, reference: LabelledData | None
+) -> tuple[LabelledData, Notes]:
+    """The examples of a table that was read from `path`, and notes; as `read_table`."""
     wanted = _target_column(table, target.column, path)
     table, notes = _complete(table, path)
     labels, classes, told = _targets(table.columns[wanted], wanted, target.task, path, reference)
@@ -115,7 +123,7 @@ def read_table(path: Path, target: Target, *, reference: LabelledData | None = N
         columns = _like(table, reference.columns, wanted, path)
     inputs = torch.from_numpy(np.stack([*columns.values()], 1).astype(np.float32))
     data = LabelledData(inputs, labels, classes, _name(path), columns=tuple(columns))
-    return Split(train=data, test=None, notes=(*notes, *told))
+    return data, (*notes, *told)
 
 
 def _name(path: Path) -> str:
@@ -175,13 +183,14 @@ def _parquet(path: Path) -> Table:
         found = parquet.read_table(str(path)).to_pydict()
     except ArrowException as error:
         raise CallerError(f"{path}: expected a parquet file, got {error}; write it again") from None
-    columns = {str(name): [_cell(each) for each in cells] for name, cells in found.items()}
+    columns = {str(name): [cell_text(each) for each in cells] for name, cells in found.items()}
     if len(columns) < 2 or not next(iter(columns.values())):
         raise CallerError(f"{path}: expected two columns or more with rows, got {len(columns)}")
     return Table(columns, has_header=True)
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """A value as a csv file would have it; empty for None."""
     if isinstance(value, bool):
         return str(int(value))
     return "" if value is None else str(value).strip()
