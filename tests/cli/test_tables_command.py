@@ -6,6 +6,7 @@ import csv
 import gzip
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,3 +84,13 @@ def test_mistakes(
     if "--layout" not in words:
         assert_one_sentence(finished, *named)
     assert all(name in finished.stderr for name in named)
+
+
+def test_sequences_from_a_file(tmp_path: Path, monkeypatch: Any, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    waves = np.random.default_rng(0).normal(size=(40, 2, 16)).astype(np.float32)
+    np.savez("waves.npz", x=waves, y=np.arange(40) % 2)
+    words = ("learn", "--data", "waves.npz", "--layout", "sequences", *SHORT, "--json")
+    record = run_here(capsys, *words).record
+    assert [each["name"] for each in record["symmetries"]] == ["shift", "stretch", "amplitude"]
+    assert record["class_counts"] == {"0": [16, 4], "1": [16, 4]}

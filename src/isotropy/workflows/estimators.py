@@ -23,6 +23,7 @@ data of three axes (sequences, point clouds), these are left as they are.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -150,9 +151,13 @@ class InvariantEstimator(BaseEstimator):
 
     @torch.no_grad()
     def _outputs(self, x: Any) -> Tensor:
-        """Averaged outputs float64 `(examples, outputs)`, on the CPU."""
+        """Averaged outputs float64 `(examples, outputs)`, on the CPU.
+
+        Computed in float64, in which it hardly matters how many examples come at once.
+        """
         check_is_fitted(self, "result_")
-        model, like = self.result_.model, self.result_.trainer.inputs
+        like = self.result_.trainer.inputs[:1].double()
+        model = copy.deepcopy(self.result_.model).double()
         inputs = _inputs(x, lambda example: example.shape[1:] == self.input_shape_)
         if tuple(inputs.shape[1:]) != self.input_shape_:
             raise CallerError(
@@ -163,7 +168,9 @@ class InvariantEstimator(BaseEstimator):
         check_finite(inputs, what="inputs", advice="replace them or leave these examples out")
         samples = 1 if model.augmentation.is_identity else model.samples
         seed = self.result_.trainer.config.seed  # as it was in fit; the parameter may be another
-        noise = model.noise(1, samples=samples, generator=stream(seed, "predict", 0, like.device))
+        fitted = self.result_.model  # which draws in its own precision, as it always did
+        generator = stream(seed, "predict", 0, like.device)
+        noise = fitted.noise(1, samples=samples, generator=generator).double()
         parts = inputs.split(max(1, ROWS_AT_ONCE // samples))
         outputs = [model(part.to(like), noise.expand(len(part), -1, -1)) for part in parts]
         return torch.cat(outputs).double().cpu()
