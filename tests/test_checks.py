@@ -13,6 +13,7 @@ from isotropy.checks import (
     check_axes,
     check_choice,
     check_finite,
+    column_index,
     shape_text,
 )
 
@@ -122,3 +123,12 @@ def test_shape_text(shape, text):
 
 def test_a_callers_mistake_is_a_value_error():
     assert issubclass(CallerError, ValueError)
+
+
+def test_columns_by_name_and_number() -> None:
+    names = ("a", "2", "c")
+    found = [column_index(each, names, what="target") for each in ("a", "2", 2, -1, "-3", "1")]
+    assert found == [0, 1, 1, 2, 0, 1], "a name counts before a number"
+    for wrong in ("d", 3, -4, "1.5"):
+        with pytest.raises(CallerError, match="target: expected a column's name .* columns are a"):
+            column_index(wrong, names, what="target")

@@ -124,11 +124,12 @@ def test_made_folder_is_empty_and_may_exist(tmp_path: Path) -> None:
     assert make_folder(folder) == folder and list(folder.iterdir()) == []
 
 
-def test_folder_with_a_run_is_not_unused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["checkpoint.safetensors", "result.json"])
+def test_folder_with_a_run_is_not_unused(tmp_path: Path, written: str) -> None:
     check_unused(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{}")
     check_unused(tmp_path)
-    (tmp_path / "checkpoint.safetensors").touch()
+    (tmp_path / written).touch()
     with pytest.raises(CallerError, match="already holds a run; continue it with --resume"):
         check_unused(tmp_path)
 

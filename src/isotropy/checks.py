@@ -8,7 +8,7 @@ into exit status 2 and that one sentence. Mistakes of ours are plain `assert`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -62,3 +62,20 @@ def check_at_least(value: float, least: float, *, what: str) -> None:
     """Raise unless `value >= least` (a NaN raises too)."""
     if not value >= least:
         raise CallerError(f"{what}: expected at least {least:g}, got {value:g}")
+
+
+def column_index(wanted: str | int, names: Sequence[str], *, what: str) -> int:
+    """The place of a column, given by its name, or by its number (negative from the end)."""
+    if str(wanted) in names:
+        return list(names).index(str(wanted))
+    try:
+        number = int(wanted)
+    except ValueError:
+        number = len(names)
+    if not -len(names) <= number < len(names):
+        listing = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+        raise CallerError(
+            f"{what}: expected a column's name or its number from 0 to {len(names) - 1}, got "
+            f"{wanted!r}; the columns are {listing}"
+        )
+    return number % len(names)

@@ -59,7 +59,7 @@ def make_folder(path: Path) -> Path:
 
 def check_unused(path: Path) -> None:
     """Raise if `path` already holds a run, which a new one would overwrite."""
-    if (path / CHECKPOINT).exists():
+    if (path / CHECKPOINT).exists() or (path / RESULT).exists():
         raise CallerError(
             f"run folder {str(path)!r} already holds a run; continue it with --resume "
             "(resume=True in Python) or choose another folder"

@@ -110,10 +110,10 @@ BAD_DATA = {
     "pictures in no class": DataCase(
         content("loose/a.png", b"x"), ("loose", "unlabelled"), path="loose"
     ),
-    "no images to turn": DataCase(
-        npz(x=FEATURES, y=LABELS),
-        ("generators", "images", "(4,)", "your own Action in Python"),
-        as_test=("data", "(4)", "(1, 8, 8)"),
+    "volumes": DataCase(
+        npz(x=np.zeros((60, 1, 2, 2, 2), np.float32), y=LABELS),
+        ("actions", "images", "(1, 2, 2, 2)", "give actions="),
+        as_test=("data", "(1, 2, 2, 2)", "(1, 8, 8)"),
     ),
 }
 BAD_TEST_DATA = {name: case for name, case in BAD_DATA.items() if case.as_test is not None}

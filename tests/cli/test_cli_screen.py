@@ -216,6 +216,8 @@ def test_verdicts_and_calibration(folder: Path, capsys: Capture) -> None:
     assert "scoring the posterior predictive" in finished.stderr
     again = run_here(capsys, "learn", "--resume", "run", "--json").record
     assert again["verdicts"] == finished.record["verdicts"]
+    without = run_here(capsys, "learn", "--resume", "run", "--verdicts", "0", "--json").record
+    assert without["verdicts"] is None and without["symmetries"] == again["symmetries"]
 
 
 def test_verdicts_are_made_unless_told_otherwise(folder: Path, capsys: Capture) -> None:

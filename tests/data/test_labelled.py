@@ -113,10 +113,47 @@ def test_hold_out_splits_by_seed():
     assert members(first.test) == members(again.test) != members(other.test)
     assert len(first.test) == 4
     assert sorted(members(first.train) + members(first.test)) == list(range(20))
-    assert first.notes == ("20 % (4 examples) held out by seed 0; learning never sees them",)
+    alike = "of every class alike; learning never sees them"
+    assert first.notes == (f"20 % (4 examples) held out by seed 0, {alike}",)
 
 
-@pytest.mark.parametrize("fraction, count", [(0.001, 1), (0.5, 10), (0.999, 19)])
+@pytest.mark.parametrize(
+    "sizes, fraction, held_out",
+    [
+        ((60, 3), 0.2, [12, 1]),
+        ((5, 5, 5), 0.2, [1, 1, 1]),
+        ((90, 9, 1), 0.1, [9, 1, 0]),
+        ((2, 2), 0.9, [1, 1]),
+        ((7, 1), 0.5, [4, 0]),
+    ],
+)
+def test_classes_are_held_out_in_proportion(sizes, fraction, held_out):
+    labels = torch.cat([torch.full((size,), label) for label, size in enumerate(sizes)])
+    inputs = torch.arange(len(labels), dtype=torch.float32)[:, None]
+    classes = tuple(map(str, range(len(sizes))))
+    data = LabelledData(inputs, labels, classes, name="uneven")
+    drawn = set()
+    for seed in range(5):
+        split = hold_out(data, fraction, seed)
+        assert split.test.targets.bincount(minlength=len(sizes)).tolist() == held_out
+        assert len(split.train) + len(split.test) == len(labels)
+        assert not set(members(split.train)) & set(members(split.test))
+        drawn.add(tuple(members(split.test)))
+    assert len(drawn) > 1
+
+
+def test_the_hold_out_of_a_regression_is_of_all_examples():
+    data = LabelledData(torch.arange(20.0)[:, None], torch.rand(20, 1), None, name="numbers")
+    split = hold_out(data, 0.25)
+    assert len(split.test) == 5 and "alike" not in split.notes[0]
+
+
+def test_classes_of_one_example_each_can_still_be_split():
+    data = LabelledData(torch.arange(4.0)[:, None], torch.arange(4), tuple("abcd"), name="single")
+    assert len(hold_out(data, 0.5).test) == 2
+
+
+@pytest.mark.parametrize("fraction, count", [(0.001, 1), (0.5, 10), (0.999, 16)])
 def test_hold_out_leaves_something_on_both_sides(fraction, count):
     split = hold_out(numbered(), fraction)
     assert (len(split.train), len(split.test)) == (20 - count, count)

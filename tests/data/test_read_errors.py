@@ -109,8 +109,8 @@ PATHS = {
         TABLES, "",
         r"IDX files .* CIFAR-10 .*npz archive .* pictures .* a.csv, b.csv, c.csv and 1 more"),
     "unknown file": (
-        at("table.csv", file("table.csv", b"1,2")), "table.csv",
-        "begins with bytes 31 2c 32; convert it"),
+        at("music.mp3", file("music.mp3", b"ID3\x03\0")), "music.mp3",
+        "begins with bytes 49 44 33 03; convert it"),
 }  # fmt: skip
 IDX = {
     "truncated": (

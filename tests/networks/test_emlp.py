@@ -153,6 +153,19 @@ def test_low_ranks_have_more_symmetry_and_say_so(name, element):
     assert foreign_change(network.double(), element) < 1e-10
 
 
+def test_words_say_the_same_as_objects():
+    first, second = (
+        EMLP(*what, channels=16, layers=1, generator=torch.Generator().manual_seed(0))
+        for what in (("2V + Scalar", "V", "SO(3)"), (2 * V + Scalar, V, SO(3)))
+    )
+    x = torch.randn(5, 7)
+    assert torch.equal(first(x), second(x))
+    with pytest.raises(CallerError, match="give source and target apart"):
+        EMLP("V >> V", "V", "SO(3)")
+    with pytest.raises(CallerError, match="pass group="):
+        EMLP("2V", "V")
+
+
 def test_no_tensors_tell_the_direction_of_time():
     with pytest.warns(LargerSymmetryWarning, match=r"no rank tell SO\+\(1,3\)"):
         network = EMLP(4 * V, V + Scalar, group_named("SO+(1,3)"), channels=96).double()

@@ -332,3 +332,18 @@ def test_harden_refuses_what_it_cannot_know():
         harden(relaxed, {**shares, "stem": {"conv": 1.0, "ffc": math.nan}})
     with pytest.raises(CallerError, match="below: expected a share between 0 and 1, got nan"):
         harden(relaxed, shares, below=math.nan)
+
+
+def test_a_hardened_network_takes_other_sizes() -> None:
+    """Constants of what was taken out are resampled."""
+    network = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 2, 3, padding=1))
+    generator = torch.Generator().manual_seed(0)
+    relaxed = relax(network, example=(1, 8, 8), pathways=("conv", "fc"), generator=generator)
+    with torch.no_grad():
+        for parameter in relaxed.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    layers = [name for name, each in relaxed.named_modules() if isinstance(each, RelaxedLayer)]
+    plain = harden(relaxed, {name: {"conv": 1.0, "fc": 0.0} for name in layers})
+    assert any(isinstance(each, BiasMap) and each.bias[0].numel() > 1 for each in plain.modules())
+    assert plain(torch.randn(2, 1, 8, 8)).shape == (2, 2, 8, 8)
+    assert plain(torch.randn(2, 1, 12, 10)).shape == (2, 2, 12, 10)

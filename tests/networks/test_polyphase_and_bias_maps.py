@@ -78,6 +78,16 @@ def test_other_axes_are_refused(shape: tuple[int, ...]) -> None:
         BiasMap(torch.zeros(shape))
 
 
+def test_maps_of_another_size_get_the_bias_resampled() -> None:
+    ramp = torch.arange(8.0).expand(CHANNELS, 4, 8).clone()
+    layer = BiasMap(ramp)
+    assert torch.equal(layer(torch.zeros(1, CHANNELS, 4, 8))[0], ramp)
+    wide = layer(torch.zeros(1, CHANNELS, 8, 16))[0]
+    # Pixel i of 16 has its centre at (i + ½) / 2 − ½ of the 8, cut to the outermost centres.
+    centres = ((torch.arange(16) + 0.5) / 2 - 0.5).clamp(0, 7)
+    torch.testing.assert_close(wide, centres.expand(CHANNELS, 8, 16))
+
+
 def test_the_varying_part_is_the_rest_beside_means() -> None:
     constant = numbers(CHANNELS, HEIGHT, WIDTH)
     found = varying_part(constant)

@@ -88,7 +88,10 @@ def _unread(kind: type, value: Any, place: str = "") -> list[str]:
     ]
 
 
-OPTIONAL = {"noise", "settled", "test_accuracy", "command_line", "train_loss", "null_log_evidence"}
+OPTIONAL = {
+    "noise", "settled", "test_accuracy", "command_line", "train_loss", "null_log_evidence",
+    "test_rmse", "test_log_likelihood", "class_counts",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -127,7 +127,7 @@ REFUSED = {
     "of images, for sequences": (["rotation"], SEQUENCE, "unknown generator 'rotation'.*shift"),
     "of space, in the plane": (["reflection_z"], PLANE, "did you mean 'reflection_"),
     "of clouds, for sequences": (["shift", "scale"], PLANE, "unknown generator 'scale'"),
-    "features": (["rotation"], (8,), r"got data of shape \(8,\); give your own Action in Python"),
+    "of images, for tables": (["rotation"], (8,), "unknown generator 'rotation' of a table"),
     "volumes": (["rotation"], (1, 4, 4, 4), r"got data of shape \(1, 4, 4, 4\)"),
     "many channels": (["channel_permutations"], (9, 5, 5), "channels: expected 2 to 4"),
 }

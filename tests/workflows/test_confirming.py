@@ -316,18 +316,19 @@ def test_the_better_of_both_runs_stays(
 
 
 STOPS = {
-    "in the second training": (None, EPOCHS),
-    "before it is decided": ((confirming, "with_amounts"), EPOCHS),
-    "in the verdicts": ((learning, "judge"), 0),
+    # Where, and the epochs of both rivals that are left: saved after each epoch, and at their end.
+    "in the second training": (None, (1, EPOCHS), (EPOCHS, EPOCHS)),
+    "before it is decided": ((confirming, "with_amounts"), (0, 0), (0, 0)),
+    "in the verdicts": ((learning, "judge"), (0, 0), (0, 0)),
 }
 
 
 @pytest.mark.parametrize("saved", ["after each epoch", "at the end"])
-@pytest.mark.parametrize(("place", "epochs"), STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize(("place", "often", "seldom"), STOPS.values(), ids=STOPS)
 def test_stopped_runs_end_as_unbroken_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays, place, epochs: int, saved: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays, place, often, seldom, saved: str
 ) -> None:
-    """The first run is kept; the second is trained again, if it was not decided."""
+    """The first run is kept, and so are its rivals: what is left of them is trained."""
     seconds = 0.0 if saved == "after each epoch" else math.inf
     monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", seconds)
     unbroken, folder = tmp_path / "unbroken", tmp_path / "stopped"
@@ -345,7 +346,9 @@ def test_stopped_runs_end_as_unbroken_ones(
     told: list[learning.LearnProgress] = []
     monkeypatch.setattr(learning, "find_amounts", stop)
     learned(folder=folder, resume=True, progress=told.append, dropout=0.3)
-    assert starts_of(told) == [HALF_TURN] * epochs + [{}] * epochs
+    half, none = often if saved == "after each epoch" else seldom
+    assert starts_of(told) == [HALF_TURN] * half + [{}] * none
+    assert not (folder / "rivals").exists() and not (unbroken / "rivals").exists()
     mine, theirs = numbers(folder), numbers(unbroken)
     assert mine == theirs
     assert mine[0]["search"]["amounts"]["turn"] == 90.0
@@ -360,7 +363,7 @@ def test_stopped_while_the_second_run_takes_the_folder(
     save = prepared_run.save_trainer
 
     def saved(place: Path, trainer, history) -> None:
-        if trainer.config.start == HALF_TURN:
+        if trainer.config.start == HALF_TURN and place == folder:
             raise Stopped
         save(place, trainer, history)
 

@@ -342,8 +342,10 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "no trainable parameters",
     ),
     "data that does not turn": (
-        lambda: isotropy.learn(nn.Linear(4, 3), (torch.rand(60, 4), bars()[1]), config=CONFIG),
-        "data: translation_x, .* cannot act on it",
+        lambda: isotropy.learn(
+            nn.Linear(4, 3), (torch.rand(60, 4), bars()[1]), actions=ROTATION, config=CONFIG
+        ),
+        "data: rotation, .* cannot act on it",
     ),
     "cap of an unknown": (
         lambda: isotropy.learn(

@@ -145,6 +145,11 @@ def test_a_run_is_not_overwritten(ran: tuple[str, Result, Path], tmp_path: Path)
         with pytest.raises(CallerError, match="already holds a run"):
             VERBS[name][0](VERBS[name][1](), folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+    saved = result.save(tmp_path / "saved")
+    before = (saved / "result.json").read_bytes()
+    with pytest.raises(CallerError, match="already holds a run"):
+        result.save(saved)
+    assert (saved / "result.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("write", ["save", "report"])

@@ -122,7 +122,11 @@ def test_generators_of_many_coordinates_are_screened_alone() -> None:
 MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     "data that does not turn": (
         lambda **o: isotropy.screen(
-            nn.Linear(4, 3), (torch.rand(60, 4), bar_tensors()[1]), config=CONFIG, **o
+            nn.Linear(4, 3),
+            (torch.rand(60, 4), bar_tensors()[1]),
+            actions=isotropy.affine(),
+            config=CONFIG,
+            **o,
         ),
         "rotation, .* cannot act on it",
     ),

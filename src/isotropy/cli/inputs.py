@@ -27,8 +27,9 @@ from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kfac import FALLBACKS
 from isotropy.data.borders import PADDING_CHOICES, chosen_border
 from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
-from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.labelled import LAYOUTS, LabelledData, Split
 from isotropy.data.readers import digits, read
+from isotropy.data.tables import TASKS
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.laplace import STRUCTURES
 from isotropy.evidence.machine import check_factor_memory, factor_memory
@@ -43,9 +44,9 @@ from isotropy.networks.zoo.specification import (
 )
 from isotropy.records import CHECKPOINT, CONFIG, plain, read_json
 from isotropy.symmetry.actions.action import Action
-from isotropy.symmetry.actions.catalogue import actions_named
+from isotropy.symmetry.actions.catalogue import actions_named, default_names
 from isotropy.symmetry.actions.finite import FiniteAction
-from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
+from isotropy.symmetry.actions.images import GENERATORS
 from isotropy.workflows.loading import load_network
 from isotropy.workflows.runs import border_of
 
@@ -106,6 +107,27 @@ TEST_DATA = click.option(
     "test_data",
     help="Test data, only scored. Default: what comes with the data, else 20 % held out.",
 )
+TABLE = (
+    click.option(
+        "--target",
+        help="Of a table: the column of targets, by name or number. Default: the last.",
+    ),
+    click.option(
+        "--task",
+        "target_task",
+        type=click.Choice(TASKS),
+        default="auto",
+        show_default=True,
+        help="Of a table: whether targets are classes or numbers; auto: as their values say.",
+    ),
+    click.option(
+        "--layout",
+        type=click.Choice(LAYOUTS),
+        default="auto",
+        show_default=True,
+        help="What arrays of three axes are; auto: grey images.",
+    ),
+)
 VARIANT = click.option(
     "--variant",
     type=click.Choice(tuple(LAWS)),
@@ -131,9 +153,11 @@ _DATA = (
     click.option(
         "--data",
         help="Training data: IDX files or their folder, CIFAR-10 binary batches, "
-        ".npz with x and y, or a folder per class. Default: the embedded digits.",
+        ".npz with x and y, x.npy beside y.npy, a table (csv, csv.gz, parquet), or a folder per "
+        "class. Default: the embedded digits.",
     ),
     TEST_DATA,
+    *TABLE,
     VARIANT,
     click.option(
         "--image-size",
@@ -156,7 +180,8 @@ _LEARNING = (
     click.option(
         "--generators",
         help="Comma-separated generators and finite actions, such as rotation,horizontal_flip. "
-        "Default: the paper's six.",
+        "Of tables: scale, scale:A, sign:A, permute:A:B of columns A, B by name or number. "
+        "Default: the paper's six on images; others by the kind of data.",
     ),
     click.option(
         "--padding",
@@ -199,7 +224,7 @@ _RUN = (
 
 def fresh_folder(command: str, options: dict[str, Any], *words: str) -> Path:
     """A run folder that does not exist yet, named after what is run."""
-    source = "digits" if options["data"] is None else Path(options["data"]).stem
+    source = "digits" if options["data"] is None else Path(options["data"]).name.partition(".")[0]
     name = "-".join([command, source, options["variant"], *words])
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = wanted = Path("runs") / f"{name}-{options['seed']}-{stamp}"
@@ -247,6 +272,9 @@ def data_from(options: dict[str, Any], *, working_size: bool = False) -> Split:
             options["test_data"],
             image_size=size,
             seed=options["seed"],
+            target=options.get("target"),
+            task=options.get("target_task", "auto"),
+            layout=options.get("layout", "auto"),
         )
     return taken(vary(split, options["variant"]), options)
 
@@ -295,7 +323,7 @@ def problem_from(
     from shapes alone, before the network is built; "" checks nothing
     """
     split = data_from(options, working_size=True)
-    data, names = split.train, action_names(options["generators"])
+    data, names = split.train, action_names(options, split.train)
     shape, outputs = tuple(data.inputs.shape[1:]), data.num_outputs
     image_size = options["image_size"]
     if image_size is None and data.is_images and set(shape[1:]) == {WORKING_SIZE}:
@@ -339,18 +367,19 @@ def _is_run_folder(text: str) -> bool:
 def actions_from(
     options: dict[str, Any], data: LabelledData
 ) -> tuple[list[Action | FiniteAction], tuple[str, ...]]:
-    """The Actions a user named, the paper's six generators on images by default, and notes."""
-    names, shape = action_names(options["generators"]), tuple(data.inputs.shape[1:])
+    """The Actions a user named, or `default_names` of these data, and notes."""
+    names, shape = action_names(options, data), tuple(data.inputs.shape[1:])
     if not data.is_images or not set(names) & set(GENERATORS):
-        return actions_named(names, shape), ()
+        return actions_named(names, shape, columns=data.columns), ()
     border = chosen_border(data.inputs, options["padding"])
     return actions_named(names, shape, padding=border.padding, fill=border.fill), border.notes
 
 
-def action_names(generators: str | None) -> list[str]:
-    """The names a user listed, or the paper's six."""
+def action_names(options: Mapping[str, Any], data: LabelledData) -> list[str]:
+    """The names a user listed, or those that go with these data."""
+    generators = options["generators"]
     if generators is None:
-        return list(LILA_GENERATORS)
+        return list(default_names(data.inputs.shape[1:]))
     return [name.strip() for name in generators.split(",")]
 
 
@@ -419,7 +448,7 @@ def _read(written: str) -> Any:
 
 # -- options that a run folder keeps -----------------------------------------------------------
 
-MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet")
+MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet", "verdicts", "calibration")
 
 
 class Settings(Protocol):
@@ -476,7 +505,7 @@ def resumed_run(
     """The run that `folder` holds.
 
     options: as the command line gave them. What was typed beside --resume must say what the run
-    was started with; only the device and what is shown may be another.
+    was started with; only the device, what is shown and what comes after training may be another.
     names: as in `kept_options`
     Raises CallerError for a folder that this command did not write, and for a contradiction.
     """
@@ -507,9 +536,9 @@ def resumed_run(
             "out to resume"
         )
     shown = {name: options[name] for name in ("as_json", "quiet")}
-    device = {"device": typed["device"]} if "device" in typed else {}
+    asked = {name: typed[name] for name in MAY_DIFFER if name in typed and name != "resume"}
     return ResumedRun(
-        {**kept, **device, **shown, "out": folder},
+        {**kept, **asked, **shown, "out": folder},
         settings.from_dict(schedule),
         NetworkSpecification.from_dict(record.get("network"), where=str(folder / CONFIG)),
     )

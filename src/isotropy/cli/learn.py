@@ -211,7 +211,7 @@ def _learn(
             screening=None if screened is None else screened.screening.as_dict(),
             describe={
                 "request": kept_options(options),
-                "actions": action_names(options["generators"]),
+                "actions": action_names(options, split.train),
                 **problem.description,
                 "truth": truth,
                 "command": command,
@@ -260,6 +260,12 @@ def _sentences(result: LearnResult) -> list[str]:
     accuracy = record["test_accuracy"]
     if accuracy is not None:
         found.append(f"Test accuracy {100 * accuracy:.1f} % on {record['test_examples']} examples.")
+    if record["test_rmse"] is not None:
+        found.append(
+            f"Test RMSE {record['test_rmse']:.4g} and log likelihood "
+            f"{number_text(record['test_log_likelihood'], 3)} nats per example, on "
+            f"{record['test_examples']} examples, in the target's unit."
+        )
     if record["log_evidence"] is not None:
         what = "Evidence bound" if record["evidence"]["kind"] == "elbo" else "Log evidence"
         found.append(

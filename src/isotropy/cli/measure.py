@@ -41,7 +41,9 @@ from isotropy.workflows.measuring import THESIS_TRANSFORMATIONS, measure, measur
 from isotropy.workflows.relaxing import KIND
 
 SPLITS = ("test", "train")
-_OF_THE_DATA = ("data", "test_data", "variant", "image_size", "subset")
+_OF_THE_DATA = (
+    "data", "test_data", "target", "target_task", "layout", "variant", "image_size", "subset",
+)  # fmt: skip
 _TIME_STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
 """What a run folder's name ends with if the user gave it none."""
 
@@ -152,7 +154,7 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
     split = measured_split(request, models)
     shape, outputs = tuple(split.train.inputs.shape[1:]), split.train.num_outputs
     sets = measured_data(request, split)
-    names = None if options["generators"] is None else action_names(options["generators"])
+    names = None if options["generators"] is None else action_names(options, split.train)
     fill = None
     if options["padding"] == "mean" and split.train.is_images:
         fill = chosen_border(split.train.inputs, "mean").fill
@@ -162,6 +164,7 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
         interpolation=options["interpolation"],
         padding=options["padding"],
         fill=fill,
+        columns=split.train.columns,
     )
     networks = {}
     for model in models:
@@ -304,7 +307,7 @@ def measured_split(request: dict[str, Any], models: Sequence[NamedModel]) -> Spl
         )
     named = (*_OF_THE_DATA, "task", "digits_data")
     if len(relaxed) < len(configs) or any(
-        each is None or [each[name] for name in named] != [kept[name] for name in named]
+        each is None or [each.get(name) for name in named] != [kept.get(name) for name in named]
         for each in relaxed
     ):
         raise CallerError(

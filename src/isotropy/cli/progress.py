@@ -106,6 +106,7 @@ class EpochDisplay(LiveDisplay):
         self.first_epoch: int | None = None
         self.log_evidence: float | None = None
         self.test_accuracy: float | None = None
+        self.test_rmse: float | None = None
 
     def show(
         self, epoch: int, epochs: int, loss: float, seconds: float, *, details: str, phase: str
@@ -134,11 +135,14 @@ class EpochDisplay(LiveDisplay):
         return None
 
     def _scores(self, loss: float, gap: str) -> str:
+        tested = f"test accuracy {percent_text(self.test_accuracy)}"
+        if self.test_rmse is not None:
+            tested = f"test RMSE {self.test_rmse:.4g}"
         return gap.join(
             (
                 f"loss {loss:.3f}",
                 f"evidence/example {number_text(self.log_evidence, 3)}",
-                f"test accuracy {percent_text(self.test_accuracy)}",
+                tested,
             )
         )
 
@@ -159,7 +163,7 @@ class LearnDisplay(EpochDisplay):
         row, config = progress.row, progress.config
         self.ranges = row.ranges
         self.log_evidence = progress.log_evidence_per_example
-        self.test_accuracy = progress.test_accuracy
+        self.test_accuracy, self.test_rmse = progress.test_accuracy, progress.test_rmse
         widest = max(self.symmetries, key=self._share, default=None)
         told = "" if widest is None else f"  {widest.name} {self._reading(widest)}"
         phase = "burn-in" if row.epoch <= (config.burn_in or 0) else "learning"

@@ -1,7 +1,9 @@
-"""Files with labelled data: NumPy archives, IDX files and CIFAR-10's binary batches.
+"""Files with labelled data: NumPy's, IDX files and CIFAR-10's binary batches.
 
     npz    `x` and `y` (or `x_train`, `y_train`), optionally `x_test` and `y_test`. Pickled arrays
            are refused: opening one can run any code.
+    npy    a pair of files, whose names differ in `x` and `y`, `inputs` and `targets`, `images` and
+           `labels` and so on; `x_test.npy` and `y_test.npy` beside them are the test part
     IDX    the format of MNIST, plain or gzipped: two zero bytes, one byte for the number type, one
            for the number of axes, each axis as a big-endian 32-bit size, then the values,
            big-endian, last axis fastest. Gzip is recognised by its first two bytes.
@@ -15,8 +17,10 @@ test part, `split_of` decides which are read.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import math
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -28,7 +32,14 @@ import numpy as np
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.data.labelled import LabelledData, Notes, Split, labelled_from_arrays, normalised
+from isotropy.data.labelled import (
+    LabelledData,
+    Layout,
+    Notes,
+    Split,
+    labelled_from_arrays,
+    normalised,
+)
 
 ZIP_START = b"PK"
 
@@ -56,11 +67,14 @@ def with_test(split: Split, test: LabelledData, notes: Notes) -> Split:
     return replace(split, test=test, notes=split.notes + more)
 
 
-def read_npz(path: Path, *, reference: LabelledData | None = None) -> Split:
+def read_npz(
+    path: Path, *, layout: Layout = "auto", reference: LabelledData | None = None
+) -> Split:
     """Training data from `x`, `y`; test data from `x_test`, `y_test` where they are there.
 
     x: `(examples, features...)`; images as `labelled.standard_inputs` understands them.
     y: labels or outputs as `labelled.standard_targets` understands them.
+    layout: what inputs are, as in `labelled.standard_inputs`.
     reference: the training data that this is a test set for.
     Raises `CallerError` where an array is missing, pickled or damaged.
     """
@@ -75,7 +89,7 @@ def read_npz(path: Path, *, reference: LabelledData | None = None) -> Split:
             ends = ("_test",) if is_test else ("", "_train")
             x, y = (_read_array(archive, [each + end for end in ends], path) for each in "xy")
             name = f"{path.stem} test" if is_test else path.stem
-            return labelled_from_arrays(x, y, name=name, reference=known)
+            return labelled_from_arrays(x, y, name=name, layout=layout, reference=known)
 
         return split_of(part, not {"x_test", "y_test"}.isdisjoint(archive.files), reference)
 
@@ -104,6 +118,84 @@ def _read_array(archive: Any, names: Sequence[str], path: Path) -> np.ndarray[An
         raise _damaged(path, name, error) from None
     if not isinstance(array, np.ndarray):  # a member of the archive that is no array: its bytes
         raise _damaged(path, name, "not in NumPy's format")
+    return array
+
+
+NPY_START = b"\x93NUMPY"
+PAIRED = {
+    "x": ("y",),
+    "X": ("y", "Y"),
+    "inputs": ("targets", "labels", "outputs"),
+    "images": ("labels", "targets"),
+    "features": ("targets", "labels"),
+    "data": ("targets", "labels"),
+}
+"""Words in the names of files with inputs, and those of the targets beside them."""
+
+
+def find_npy(folder: Path) -> Path | None:
+    """The file of training inputs in `folder`, or None."""
+    for word in PAIRED:
+        for name in (f"{word}.npy", f"{word}_train.npy"):
+            if (folder / name).is_file() and _paired(folder / name) is not None:
+                return folder / name
+    return None
+
+
+def read_npy(
+    path: Path, *, layout: Layout = "auto", reference: LabelledData | None = None
+) -> Split:
+    """Inputs from `path`, targets from the file beside it, and a test part where there is one.
+
+    Raises `CallerError` where targets are missing, or a file is pickled or damaged.
+    """
+    if _paired(path) is None:
+        word = next((each for each in PAIRED if each in _words(path)), "x")
+        wanted = path.with_name(path.name.replace(word, PAIRED[word][0], 1))
+        raise CallerError(
+            f"{path}: expected its targets beside it, such as {wanted.name}, found none; call the "
+            "pair x.npy and y.npy, or write both with numpy.savez_compressed(path, x=…, y=…)"
+        )
+    of_test = path.with_name(f"{path.stem.removesuffix('_train')}_test.npy")
+
+    def part(is_test: bool, known: LabelledData | None) -> tuple[LabelledData, Notes]:
+        own = of_test if is_test else path
+        targets = _paired(own)
+        assert targets is not None
+        name = f"{path.parent.name} test" if is_test else path.resolve().parent.name
+        x, y = _load_npy(own), _load_npy(targets)
+        return labelled_from_arrays(x, y, name=name, layout=layout, reference=known)
+
+    return split_of(part, of_test.is_file() and _paired(of_test) is not None, reference)
+
+
+def _words(path: Path) -> list[str]:
+    return re.split("[_.-]", path.stem)
+
+
+def _paired(path: Path) -> Path | None:
+    """The file of targets that belongs to one of inputs, or None."""
+    for word in _words(path):
+        for other in PAIRED.get(word, ()):
+            name = re.sub(rf"(^|[_.-]){word}($|[_.-])", rf"\g<1>{other}\g<2>", path.stem)
+            if (path.with_name(f"{name}.npy")).is_file():
+                return path.with_name(f"{name}.npy")
+    return None
+
+
+def _load_npy(path: Path) -> np.ndarray[Any, Any]:
+    try:
+        array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        if "pickle" in str(error):
+            raise CallerError(
+                f"{path}: expected an array of numbers, got pickled Python objects, which are "
+                "never opened; convert it to one type, such as float32, and save again"
+            ) from None
+        raise CallerError(
+            f"{path}: expected a whole array, got a damaged one ({error}); write it again with "
+            "numpy.save"
+        ) from None
     return array
 
 
@@ -146,9 +238,15 @@ def entries(folder: Path) -> list[Path]:
 
 
 def read_start(path: Path, count: int) -> bytes:
-    """The first `count` bytes; raises `CallerError` for an empty file."""
+    """The first `count` bytes, of a gzipped file those of its content.
+
+    Raises `CallerError` for an empty file. A damaged gzip file gives its own bytes.
+    """
     with path.open("rb") as file:
         start = file.read(count)
+    if start.startswith(GZIP_START):
+        with contextlib.suppress(OSError, EOFError, zlib.error), gzip.open(path) as unpacked:
+            start = unpacked.read(count) or start
     if not start:
         raise CallerError(f"{path}: expected data, got an empty file; download or copy it again")
     return start

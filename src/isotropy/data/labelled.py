@@ -7,6 +7,9 @@
     images           inputs float32 (examples, channels, height, width)
     anything else    inputs float32 (examples, features...)
 
+A table has names for its columns, and numbers that `standardised` brought to mean 0 and standard
+deviation 1 by those of the training data; `Scaling` keeps which.
+
 float64 is accepted too, for comparisons that need it. `labelled_from_arrays` brings other arrays to
 this form: 8-bit images are divided by 255, everything else keeps its values; (examples, height,
 width) gains a channel axis, (examples, height, width, channels) is turned to (examples, channels,
@@ -17,14 +20,30 @@ told in a note.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_at_least, check_finite, shape_text
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """z = (x − mean) / deviation for every column of a table, by the training data.
+
+    A column that is constant there has deviation 1. target_…: of every output; None for classes.
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    target_mean: tuple[float, ...] | None = None
+    target_deviation: tuple[float, ...] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +56,8 @@ class LabelledData:
         without names, the names "0", "1", … up to the largest label are put in, so that a
         subset without the last class still knows how many classes there are.
     name: how sentences and reports call this data.
+    columns: of a table `(examples, columns)`, what its columns are called; else None.
+    scaling: how columns and outputs were standardised; None where they keep their values.
 
     Raises `CallerError` as `check` does.
     """
@@ -45,6 +66,8 @@ class LabelledData:
     targets: Tensor
     classes: tuple[str, ...] | None
     name: str
+    columns: tuple[str, ...] | None = None
+    scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -169,10 +192,12 @@ def check_two_labels(data: LabelledData) -> None:
 
 
 def hold_out(data: LabelledData, fraction: float = 0.2, seed: int = 0) -> Split:
-    """Set a random `fraction` of the examples aside for testing.
+    """Set a random `fraction` of the examples aside for testing, of every class alike.
 
-    The test part has round(fraction · examples) examples, at least one and never all, the first
-    of a permutation drawn with `seed`; both parts keep the order of `data`.
+    The test part has round(fraction · examples) examples, at least one and never all, drawn with
+    `seed`; both parts keep the order of `data`. Classes are held out in proportion: each gives
+    fraction · its examples, rounded down, and those whose remainder is largest one more. Every
+    class keeps an example for training, unless each has only one.
     Raises `CallerError` unless 0 < fraction < 1 and there are two examples to split.
     """
     if not 0 < fraction < 1:
@@ -187,13 +212,84 @@ def hold_out(data: LabelledData, fraction: float = 0.2, seed: int = 0) -> Split:
         )
     count = min(max(round(fraction * len(data)), 1), len(data) - 1)
     order = _permutation(len(data), seed)
-    train = data.take(order[count:].sort().values)
-    test = replace(data.take(order[:count].sort().values), name=f"{data.name} (held out)")
+    chosen = order[:count]
+    if data.is_classification:
+        chosen = _of_every_class(data.targets[order], order, count)
+        count = len(chosen)
+    is_test = torch.zeros(len(data), dtype=torch.bool)
+    is_test[chosen] = True
+    train = data.take((~is_test).nonzero()[:, 0])
+    test = replace(data.take(is_test.nonzero()[:, 0]), name=f"{data.name} (held out)")
+    alike = ", of every class alike" if data.is_classification else ""
     note = (
         f"{100 * fraction:g} % ({count} example{'s' if count > 1 else ''}) held out by seed "
-        f"{seed}; learning never sees them"
+        f"{seed}{alike}; learning never sees them"
     )
     return Split(train=train, test=test, notes=(note,))
+
+
+def _of_every_class(labels: Tensor, order: Tensor, count: int) -> Tensor:
+    """`count` entries of `order`, a random order with these `labels`: the first of each class."""
+    sizes = labels.bincount()
+    most = (sizes - 1).clamp_min(0)
+    if not most.any():
+        return order[:count]
+    count = min(count, int(most.sum()))
+    wanted = sizes * (count / len(labels))
+    shares = torch.minimum(wanted.floor().long(), most)
+    while int(shares.sum()) < count:
+        remainders = torch.where(shares < most, wanted - shares, -torch.inf)
+        shares[int(remainders.argmax())] += 1
+    parts = [order[labels == each][: int(share)] for each, share in enumerate(shares)]
+    return torch.cat(parts)
+
+
+def standardised(split: Split) -> Split:
+    """A table with every column, and every output, at mean 0 and deviation 1 in training.
+
+    The numbers are those of the training part, so that nothing is learned of the test part.
+    """
+    train = split.train
+    mean, deviation = _moments(train.inputs)
+    targets = None if train.is_classification else _moments(train.targets)
+    scaling = Scaling(
+        _floats(mean),
+        _floats(deviation),
+        None if targets is None else _floats(targets[0]),
+        None if targets is None else _floats(targets[1]),
+    )
+
+    def scaled(data: LabelledData) -> LabelledData:
+        outputs = data.targets if targets is None else _scaled(data.targets, *targets)
+        inputs = _scaled(data.inputs, mean, deviation)
+        return replace(data, inputs=inputs, targets=outputs, scaling=scaling)
+
+    what = "columns" if targets is None else "columns and target"
+    note = (
+        f"{what} standardised to mean 0 and standard deviation 1 by the training examples; scores "
+        "are in the target's own unit"
+    )
+    if targets is None:
+        note = note.partition(";")[0]
+    test = None if split.test is None else scaled(split.test)
+    return Split(train=scaled(train), test=test, notes=(*split.notes, note))
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column, float64 `(columns,)`; 1 for a constant one."""
+    mean = values.double().mean(0)
+    deviation = (values.double() - mean).square().mean(0).sqrt()
+    # Rounding leaves a constant column a deviation of its last bits.
+    is_constant = deviation <= 1e-9 * values.double().abs().amax(0)
+    return mean, torch.where(is_constant, 1.0, deviation)
+
+
+def _scaled(values: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    return ((values.double() - mean) / deviation).to(values.dtype)
+
+
+def _floats(values: Tensor) -> tuple[float, ...]:
+    return tuple(values.tolist())
 
 
 def _permutation(count: int, seed: int) -> Tensor:
@@ -281,6 +377,7 @@ def labelled_from_arrays(
     *,
     name: str,
     classes: tuple[str, ...] | None = None,
+    layout: Layout = "auto",
     reference: LabelledData | None = None,
 ) -> tuple[LabelledData, Notes]:
     """Data from tensors or arrays, and notes on what was changed.
@@ -290,6 +387,7 @@ def labelled_from_arrays(
         rows, class names (strings), or floating-point outputs `(examples,)` or
         `(examples, outputs)`.
     classes: class names, where they are known beforehand.
+    layout: what inputs are, as in `standard_inputs`.
     reference: the training data that a test set belongs to; its classes, or its being a
         regression, are taken over.
 
@@ -297,7 +395,7 @@ def labelled_from_arrays(
     """
     if classes is None and reference is not None:
         classes = reference.classes
-    values, input_notes = standard_inputs(tensor_from(inputs, what=f"{name}, inputs"))
+    values, input_notes = standard_inputs(tensor_from(inputs, what=f"{name}, inputs"), layout)
     standard = standard_targets(
         targets,
         what=f"{name}, targets",
@@ -334,15 +432,36 @@ def tensor_from(values: Any, *, what: str) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def standard_inputs(values: Tensor) -> tuple[Tensor, Notes]:
-    """Inputs as float32, images as `(examples, channels, height, width)`, with notes."""
+CHANNEL_ADDED = "channel axis added"
+"""How the note begins that inputs of three axes were read as images."""
+Layout = Literal["auto", "images", "sequences", "clouds"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+
+def standard_inputs(values: Tensor, layout: Layout = "auto") -> tuple[Tensor, Notes]:
+    """Inputs as float32, images as `(examples, channels, height, width)`, with notes.
+
+    layout: what inputs of three axes are: grey images, which gain a channel axis (auto takes them
+        for these), sequences `(examples, channels, length)` or clouds `(examples, points,
+        dimensions)`, which stay as they are. Sequences of two axes have one channel.
+    """
     notes: list[str] = []
     before = shape_text(values)
+    if layout in ("sequences", "clouds"):
+        axes = {"sequences": "channels, length", "clouds": "points, dimensions"}[layout]
+        if layout == "sequences" and values.ndim == 2:
+            values = values[:, None]
+            notes.append(f"one channel: {before} became {shape_text(values)}")
+        if values.ndim != 3:
+            raise CallerError(
+                f"{layout}: expected (examples, {axes}), got {before}; name another layout"
+            )
+        return values.to(torch.float32), tuple(notes)
     if values.ndim == 3:
         values = values[:, None]
         notes.append(
-            f"channel axis added: {before} read as grey images {shape_text(values)}; "
-            "hand data that are no images over as LabelledData, which is taken as it is"
+            f"{CHANNEL_ADDED}: {before} read as grey images {shape_text(values)}; "
+            "layout (--layout) says that they are sequences or clouds of points"
         )
     elif values.ndim == 4 and values.shape[3] in (1, 3) and values.shape[1] not in (1, 3):
         values = values.permute(0, 3, 1, 2).contiguous()

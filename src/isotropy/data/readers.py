@@ -1,9 +1,11 @@
 """Data from wherever they are: `read` recognises what it is given, `digits` come with the package.
 
-A path is recognised by what lies there, not by its name: IDX files, CIFAR-10 binary batches,
-an `.npz` archive, or a folder of pictures per class. In memory: a `torch.utils.data.Dataset` of
-pairs (input, target), a pair (inputs, targets), or `LabelledData`. A data set is read once, in its
-own order: learning passes over the same examples many times and must see the same pixels.
+A path is recognised by what lies there: IDX files, CIFAR-10 binary batches, an `.npz` archive, a
+pair of `.npy` files, a table (`tables`), a folder of Hugging Face datasets, or a folder of pictures
+per class. In memory: a
+`torch.utils.data.Dataset` of pairs (input, target), a pair (inputs, targets), or `LabelledData`. A
+data set is read once, in its own order: learning passes over the same examples many times and must
+see the same pixels.
 
 The digits are 200 training and 100 test images of each class, 28 × 28, chosen at random from the
 training and the test images of MNIST (Y. LeCun and C. Cortes, CC BY-SA 3.0).
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,17 @@ from torch.utils.data import DataLoader, Dataset
 from isotropy.checks import CallerError, check_at_least, check_choice, shape_text
 from isotropy.data.formats import (
     GZIP_START,
+    NPY_START,
     ZIP_START,
     entries,
     existing_path,
     find_cifar_folder,
     find_idx_folder,
+    find_npy,
     read_cifar_folder,
     read_idx_folder,
     read_idx_pair,
+    read_npy,
     read_npz,
     read_start,
     refused,
@@ -53,19 +58,27 @@ from isotropy.data.image_folder import (
     working_size,
 )
 from isotropy.data.labelled import (
+    LAYOUTS,
     LabelledData,
+    Layout,
     Notes,
     Split,
     check_two_labels,
     hold_out,
     labelled_from_arrays,
+    standardised,
     tensor_from,
 )
+from isotropy.data.saved_datasets import is_saved_dataset, read_saved_dataset
+from isotropy.data.tables import TASKS, Target, Task, is_table, read_table
 
 KNOWN_KINDS = (
     "IDX files (train-images-idx3-ubyte), CIFAR-10 binary batches (data_batch_1.bin), an .npz "
-    "archive with x and y, or a folder of pictures per class"
+    "archive with x and y, x.npy beside y.npy, a table (csv, parquet), a folder of Hugging Face "
+    "datasets, or a folder of pictures per class"
 )
+OPENING = 4096
+"""Bytes of a file by which it is recognised."""
 
 
 def read(
@@ -75,6 +88,9 @@ def read(
     image_size: ImageSize = None,
     seed: int = 0,
     hold_out_fraction: float = 0.2,
+    target: str | int | None = None,
+    task: Task = "auto",
+    layout: Layout = "auto",
 ) -> Split:
     """Training and test data, checked and in standard form.
 
@@ -87,7 +103,13 @@ def read(
         except that pictures of different sizes in one folder are resized to the most common one;
         "auto" does the same, and brings images of more than 64 pixels to 32.
     seed: decides which examples are held out.
-    hold_out_fraction: share of the examples to hold out; 0 holds out none and leaves `test` None.
+    hold_out_fraction: share of the examples to hold out, of every class alike; 0 holds out none
+        and leaves `test` None.
+    target: of a table, the column of targets by its name or its number; the last one by default.
+    task: of a table, whether targets are classes or numbers of a regression; auto lets the column
+        say (`tables`).
+    layout: what arrays of three axes are: images, which auto takes them for, sequences
+        `(examples, channels, length)`, or clouds `(examples, points, dimensions)`.
 
     Returns a `Split` whose notes are sentences on everything that was decided here.
     Raises `CallerError` with one sentence that names the path, or the data, at fault.
@@ -101,9 +123,12 @@ def read(
             f"hold_out_fraction: expected a number from 0 to below 1, got {hold_out_fraction:g}; "
             "0.2 holds out 20 %"
         )
-    split = _read(source, image_size, None)
+    check_choice(task, TASKS, what="task")
+    check_choice(layout, LAYOUTS, what="layout")
+    how = _How(image_size, Target(target, task), layout)
+    split = _read(source, how, None)
     if test is not None:
-        given = _read(test, image_size, split.train)
+        given = _read(test, how, split.train)
         split = with_test(split, given.test or given.train, given.notes)
     side = _side(split.train, image_size)
     if side is not None:
@@ -117,15 +142,27 @@ def read(
     check_two_labels(split.train)
     split = replace(split, notes=split.notes + _absent_classes(split.train))
     if split.test is not None:
-        return replace(split, test=_conform(split.test, split.train))
-    if hold_out_fraction == 0:
-        return replace(split, notes=(*split.notes, "no test set, and nothing held out"))
-    parts = hold_out(split.train, hold_out_fraction, seed)
-    check_two_labels(parts.train)
-    return replace(parts, notes=split.notes + parts.notes)
+        split = replace(split, test=_conform(split.test, split.train))
+    elif hold_out_fraction == 0:
+        split = replace(split, notes=(*split.notes, "no test set, and nothing held out"))
+    else:
+        parts = hold_out(split.train, hold_out_fraction, seed)
+        check_two_labels(parts.train)
+        split = replace(parts, notes=split.notes + parts.notes)
+    is_raw_table = split.train.columns is not None and split.train.scaling is None
+    return standardised(split) if is_raw_table else split
 
 
-def _read(source: Any, image_size: ImageSize, reference: LabelledData | None) -> Split:
+@dataclass(frozen=True)
+class _How:
+    """What a caller said of the data."""
+
+    image_size: ImageSize
+    target: Target
+    layout: Layout
+
+
+def _read(source: Any, how: _How, reference: LabelledData | None) -> Split:
     """Whatever `source` holds; `reference` is the training data where this is the test set."""
     if isinstance(source, LabelledData):
         return Split(train=source, test=None)
@@ -134,7 +171,7 @@ def _read(source: Any, image_size: ImageSize, reference: LabelledData | None) ->
     if isinstance(source, (str, Path)):
         path = existing_path(source)
         try:
-            return _read_path(path, image_size, reference)
+            return _read_path(path, how, reference)
         except OSError as error:
             raise refused(Path(error.filename or path), error) from None
         except CallerError as error:
@@ -146,7 +183,9 @@ def _read(source: Any, image_size: ImageSize, reference: LabelledData | None) ->
         return Split(train=data, test=None, notes=notes)
     if isinstance(source, (tuple, list)) and len(source) == 2:
         name = "data" if reference is None else "test data"
-        data, notes = labelled_from_arrays(source[0], source[1], name=name, reference=reference)
+        data, notes = labelled_from_arrays(
+            source[0], source[1], name=name, layout=how.layout, reference=reference
+        )
         return Split(train=data, test=None, notes=notes)
     raise CallerError(
         "expected a path, a torch Dataset, a pair (inputs, targets) or LabelledData, got "
@@ -154,25 +193,31 @@ def _read(source: Any, image_size: ImageSize, reference: LabelledData | None) ->
     )
 
 
-def _read_path(path: Path, image_size: ImageSize, reference: LabelledData | None) -> Split:
+def _read_path(path: Path, how: _How, reference: LabelledData | None) -> Split:
     if path.is_dir():
-        return _read_folder(path, image_size, reference)
-    start = read_start(path, 4)
+        return _read_folder(path, how, reference)
+    start = read_start(path, OPENING)
     if start.startswith(ZIP_START) or path.suffix == ".npz":
-        return read_npz(path, reference=reference)
+        return read_npz(path, layout=how.layout, reference=reference)
+    if start.startswith(NPY_START):
+        return read_npy(path, layout=how.layout, reference=reference)
+    if is_table(path, start) and "idx" not in path.name:
+        return read_table(path, how.target, reference=reference)
     looks_like_idx = start.startswith(b"\0\0") or start.startswith(GZIP_START)
-    if looks_like_idx or "idx" in path.name:
+    if looks_like_idx or "idx" in path.name or path.suffix == ".gz":
         return Split(train=read_idx_pair(path, reference=reference), test=None)
     raise CallerError(
-        f"{path}: expected {KNOWN_KINDS}, got a file that begins with bytes {start.hex(' ')}; "
+        f"{path}: expected {KNOWN_KINDS}, got a file that begins with bytes {start[:4].hex(' ')}; "
         "convert it with numpy.savez_compressed(path, x=inputs, y=labels)"
     )
 
 
-def _read_folder(folder: Path, image_size: ImageSize, reference: LabelledData | None) -> Split:
+def _read_folder(folder: Path, how: _How, reference: LabelledData | None) -> Split:
     found = entries(folder)
     if not found:
         raise CallerError(f"{folder}: expected {KNOWN_KINDS}, got an empty folder; name another")
+    if is_saved_dataset(folder):
+        return read_saved_dataset(folder, how.target, layout=how.layout, reference=reference)
     idx_folder = find_idx_folder(folder)
     if idx_folder is not None:
         return read_idx_folder(idx_folder, reference=reference)
@@ -180,7 +225,10 @@ def _read_folder(folder: Path, image_size: ImageSize, reference: LabelledData | 
     if cifar_folder is not None:
         return read_cifar_folder(cifar_folder, reference=reference)
     if is_image_folder(folder):
-        return read_image_folder(folder, image_size=image_size, reference=reference)
+        return read_image_folder(folder, image_size=how.image_size, reference=reference)
+    inputs = find_npy(folder)
+    if inputs is not None:
+        return read_npy(inputs, layout=how.layout, reference=reference)
     if any(entry.suffix.lower() in SUFFIXES for entry in found):
         raise CallerError(
             f"{folder}: expected a subfolder of pictures per class, got pictures in no subfolder, "

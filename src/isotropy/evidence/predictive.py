@@ -1,6 +1,7 @@
 """How well a model predicts: its scores, its posterior predictive, and their calibration.
 
-Scores (`score`) are accuracy and mean log likelihood over the model's fixed copies, of
+Scores (`score`) are accuracy, or for a regression the squared error, and mean log likelihood, over
+the model's fixed copies, of
 
     outputs              log p(y | Σ_s w_s f(x_s))
     log-probabilities    Σ_s w_s log p(· | f(x_s)), normalised again
@@ -49,7 +50,7 @@ for few examples; a constant guess can have it zero. Axes: probabilities (exampl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -89,10 +90,36 @@ EXAMPLES = 4096
 
 @dataclass(frozen=True)
 class Scores:
-    """Accuracy (None for regression) and mean log likelihood on some data."""
+    """How well some data are predicted.
+
+    accuracy:       share of the examples whose class is right; None for regression
+    log_likelihood: mean over examples of log p(y | x), in nats
+    squared_errors: mean squared error of every output; empty for classes
+    """
 
     accuracy: float | None
     log_likelihood: float
+    squared_errors: tuple[float, ...] = ()
+
+    @property
+    def rmse(self) -> float | None:
+        """√(mean over examples and outputs of (f − y)²); None for classes."""
+        errors = self.squared_errors
+        return math.sqrt(sum(errors) / len(errors)) if errors else None
+
+    def in_units(self, deviations: Sequence[float] | None) -> Scores:
+        """The scores of targets y = deviation · z + mean, given those of z.
+
+        Errors grow by the deviation d of their output, and log p(y) = log p(z) − Σ log d.
+        """
+        if deviations is None or not self.squared_errors:
+            return self
+        errors = zip(self.squared_errors, deviations, strict=True)
+        return Scores(
+            None,
+            self.log_likelihood - sum(map(math.log, deviations)),
+            tuple(error * deviation**2 for error, deviation in errors),
+        )
 
 
 def combined(rows: Tensor, copies: Copies, combination: Combination, classes: bool) -> Tensor:
@@ -127,6 +154,7 @@ def score(
         copies = 1  # all copies are the same
     classes = targets.ndim == 1
     hits, total = torch.zeros((), device=device), torch.zeros((), device=device)
+    errors = torch.zeros(0 if classes else targets.shape[1], device=device, dtype=torch.float64)
     size = max(1, ROWS // copies)
     with evaluation_mode(model.network):
         for part, wanted in zip(inputs.split(size), targets.split(size), strict=True):
@@ -138,25 +166,35 @@ def score(
             total += likelihood.log_likelihood(statistic, len(part))
             if classes:
                 hits += (outputs.argmax(1) == wanted).sum()
+            else:
+                errors += (outputs - wanted).double().square().sum(0)
     accuracy = float(hits) / len(inputs) if classes else None
-    return Scores(accuracy, float(total) / len(inputs))
+    return Scores(accuracy, float(total) / len(inputs), _means(errors, len(inputs)))
 
 
 @torch.no_grad()
 def plain_scores(
     network: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor
 ) -> Scores:
-    """Accuracy (None for regression) and mean log likelihood of a network's own predictions."""
-    hits, total = 0.0, 0.0
+    """Scores of a network's own predictions."""
+    hits, total, classes = 0.0, 0.0, targets.ndim == 1
+    errors = torch.zeros(0 if classes else targets.shape[1], dtype=torch.float64)
     with evaluation_mode(network):
         for part, wanted in zip(inputs.split(EXAMPLES), targets.split(EXAMPLES), strict=True):
             outputs = network(part)
             total += float(
                 likelihood.log_likelihood(likelihood.statistic(outputs, wanted), len(part))
             )
-            hits += float((outputs.argmax(1) == wanted).sum()) if targets.ndim == 1 else 0.0
-    accuracy = hits / len(inputs) if targets.ndim == 1 else None
-    return Scores(accuracy, total / len(inputs))
+            if classes:
+                hits += float((outputs.argmax(1) == wanted).sum())
+            else:
+                errors += (outputs - wanted).double().square().sum(0).cpu()
+    accuracy = hits / len(inputs) if classes else None
+    return Scores(accuracy, total / len(inputs), _means(errors, len(inputs)))
+
+
+def _means(sums: Tensor, count: int) -> tuple[float, ...]:
+    return tuple((sums / count).tolist())
 
 
 Method = Literal["probit", "monte-carlo", "plug-in"]

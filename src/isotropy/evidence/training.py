@@ -61,6 +61,7 @@ from isotropy.networks.averaging.invariant_model import InvariantModel
 class EpochRecord:
     """What is known after an epoch of `isotropy.learn`; None where it was not computed then.
 
+    test_rmse:  root mean squared error of a regression, in the unit of its targets
     own_test_…: scores by the objective's own rule, where it has one (`settings`)
     bound:      mean of the epoch's estimates of a lower bound of the evidence, in nats, where hyper
                 steps follow one (`bound`); weights and ranges moved between them
@@ -80,6 +81,7 @@ class EpochRecord:
     seconds: float
     own_test_accuracy: float | None = None
     own_test_log_likelihood: float | None = None
+    test_rmse: float | None = None
     bound: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,6 +103,7 @@ class EpochRecord:
             test_log_likelihood=None if scores is None else scores.log_likelihood,
             own_test_accuracy=None if own is None else own.accuracy,
             own_test_log_likelihood=None if own is None else own.log_likelihood,
+            test_rmse=None if scores is None else scores.rmse,
         )
 
 
@@ -110,9 +113,11 @@ class Trainer(Generic[AnySchedule]):
     model: averaged over copies, or a network alone, whose only copy is the input itself
     inputs (examples, …) and targets lie on the model's device
     remark: told how far an evidence pass is that takes long; may be set at any time
+    target_deviation: by which outputs were divided; scores on test data are in the unit before
     """
 
     remark: Callable[[str], None] | None = None
+    target_deviation: tuple[float, ...] | None = None
 
     def __init__(
         self,
@@ -277,14 +282,15 @@ class Trainer(Generic[AnySchedule]):
     def score(self, inputs: Tensor, targets: Tensor) -> Scores:
         """Averaged predictions over the same `test_samples` copies every time."""
         copies = self.config.test_samples
-        return score(self.model, self.likelihood, inputs, targets, copies=copies)
+        scores = score(self.model, self.likelihood, inputs, targets, copies=copies)
+        return scores.in_units(self.target_deviation)
 
     def own_score(self, inputs: Tensor, targets: Tensor) -> Scores | None:
         """Scores as the objective itself predicts; None where that is how all are scored."""
         own = self.recipe.own
         if own is None:
             return None
-        return score(
+        scores = score(
             self.model,
             self.likelihood,
             inputs,
@@ -292,6 +298,7 @@ class Trainer(Generic[AnySchedule]):
             copies=own.copies,
             combination=own.combination,
         )
+        return scores.in_units(self.target_deviation)
 
 
 # -- what a run is made of -----------------------------------------------------------------

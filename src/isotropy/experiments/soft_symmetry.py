@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
-from isotropy.data.tables import table_images
+from isotropy.data.table_images import table_images
 from isotropy.evidence.layers.settings import RelaxConfig, precision_of
 from isotropy.evidence.layers.structure import free_parameters, pathway_prefix, relaxed_layers
 from isotropy.experiments.data_efficiency import RegressionSettings, fit_regression, on_device

@@ -223,6 +223,9 @@ class Learned(Head):
     train_examples: float
     test_examples: float
     test_accuracy: float
+    test_rmse: float
+    test_log_likelihood: float
+    class_counts: dict[str, list[float]]
     log_evidence: float
     log_evidence_per_example: float
     null_log_evidence: float
@@ -503,15 +506,14 @@ class RelaxedLayer:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of `learn` or `relax`, log_likelihood and log_evidence sums over examples.
-
-    ranges: half-widths or probabilities by name; layers: where they were computed
-    """
+    """One epoch of `learn` or `relax`, log_likelihood and log_evidence sums over examples;
+    ranges: half-widths or probabilities by name."""
 
     epoch: float
     train_loss: float
     train_accuracy: float
     test_accuracy: float
+    test_rmse: float
     test_nll: float
     log_likelihood: float
     log_evidence: float

@@ -12,6 +12,10 @@ Predictions are the learned average over copies (LILA, Eq. 1), with one set of c
 example: noise (1, samples, generators), drawn from a stream of the seed that fit used. A prediction
 is therefore a function of its own example, whichever others come with it.
 
+An example of weight w counts as w examples: whole numbers repeat it, zero leaves it out. Other
+weights are scaled to a mean of one and rounded up or down at random by the seed, right on average.
+Without such weights a fit does not depend on the order of the examples, which are sorted first.
+
 Inputs (examples, …) are read as `data.labelled` reads them: 8-bit images divided by 255, grey
 images (examples, height, width) with a channel axis put in. Where the actions themselves move
 data of three axes (sequences, point clouds), these are left as they are.
@@ -21,6 +25,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,8 +40,6 @@ from isotropy.data.labelled import LabelledData, standard_inputs, tensor_from
 from isotropy.evidence.settings import LearnConfig, Objective, stream
 from isotropy.networks.averaging.augmentations import Symmetry
 from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
-from isotropy.symmetry.actions.action import Action
-from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.workflows.learning import LearnResult, learn
 from isotropy.workflows.representing import (
     RepresentConfig,
@@ -45,7 +48,7 @@ from isotropy.workflows.representing import (
     neighbours_alike,
     represent,
 )
-from isotropy.workflows.runs import Actions
+from isotropy.workflows.runs import Actions, all_move
 
 Model = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
 
@@ -57,6 +60,8 @@ try:
         RegressorMixin,
         TransformerMixin,
     )
+    from sklearn.exceptions import DataConversionWarning
+    from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise CallerError(
@@ -79,8 +84,9 @@ class InvariantEstimator(BaseEstimator):
     config     further settings of the run
     epochs, samples   stand above the config's where they are given
     device     where to run; by default where the model is
-    seed       decides initial weights and all noise, and stands above the config's; torch's
-               global generators are left as they were
+    random_state   decides initial weights and all noise, and stands above the config's seed: a
+               number, a RandomState to draw it from, or None for numpy's own; torch's global
+               generators are left as they were
 
     After fit: `result_` (the `LearnResult`), `symmetries_`, `log_evidence_` (nats; None where the
     objective has none), `input_shape_` of one example as the network sees it, and
@@ -102,7 +108,7 @@ class InvariantEstimator(BaseEstimator):
         epochs: int | None = None,
         samples: int | None = None,
         device: str | torch.device | None = None,
-        seed: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.model = model
         self.actions = actions
@@ -111,7 +117,7 @@ class InvariantEstimator(BaseEstimator):
         self.epochs = epochs
         self.samples = samples
         self.device = device
-        self.seed = seed
+        self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -121,18 +127,26 @@ class InvariantEstimator(BaseEstimator):
     # -- fitting ---------------------------------------------------------------------------
 
     def _moves(self, example: Tensor) -> bool:
-        return self.actions is not None and _all_move(self.actions, example)
+        return self.actions is not None and all_move(self.actions, example)
 
-    def _learn(self, x: Any, targets: Tensor, classes: tuple[str, ...] | None) -> None:
+    def _seed(self) -> int:
+        """The seed of a fit."""
+        given = self.random_state
+        if given is None or isinstance(given, np.random.RandomState):
+            return int(check_random_state(given).randint(2**31 - 1))
+        return int(given)
+
+    def _learn(self, x: Any, targets: Tensor, classes: tuple[str, ...] | None, seed: int) -> None:
         inputs = _inputs(x, self._moves)
         data = LabelledData(inputs, targets, classes, name="data")
-        settings = replace(self.config or LearnConfig(), objective=self.objective, seed=self.seed)
+        data = data.take(_canonical_order(data))
+        settings = replace(self.config or LearnConfig(), objective=self.objective, seed=seed)
         if self.epochs is not None:
             settings = replace(settings, epochs=self.epochs)
         if self.samples is not None:
             settings = replace(settings, samples=self.samples)
         shape = tuple(inputs.shape[1:])
-        with _own_randomness(self.seed, self.device):
+        with _own_randomness(seed, self.device):
             network, specification = _network(self.model, shape, data.num_outputs)
             self.result_ = learn(
                 network,
@@ -151,14 +165,20 @@ class InvariantEstimator(BaseEstimator):
 
     @torch.no_grad()
     def _outputs(self, x: Any) -> Tensor:
-        """Averaged outputs float64 `(examples, outputs)`, on the CPU."""
+        """Averaged outputs float64 `(examples, outputs)`, on the CPU.
+
+        Computed in float64, in which it hardly matters how many examples come at once.
+        """
         check_is_fitted(self, "result_")
-        model, like = self.result_.model, self.result_.trainer.inputs
+        like = self.result_.trainer.inputs[:1].double()
+        model = copy.deepcopy(self.result_.model).double()
         inputs = _inputs(x, lambda example: example.shape[1:] == self.input_shape_)
         _check_shape(self, inputs)
         samples = 1 if model.augmentation.is_identity else model.samples
         seed = self.result_.trainer.config.seed  # as it was in fit; the parameter may be another
-        noise = model.noise(1, samples=samples, generator=stream(seed, "predict", 0, like.device))
+        fitted = self.result_.model  # which draws in its own precision, as it always did
+        generator = stream(seed, "predict", 0, like.device)
+        noise = fitted.noise(1, samples=samples, generator=generator).double()
         parts = inputs.split(max(1, ROWS_AT_ONCE // samples))
         outputs = [model(part.to(like), noise.expand(len(part), -1, -1)) for part in parts]
         return torch.cat(outputs).double().cpu()
@@ -168,7 +188,13 @@ def _inputs(x: Any, stay: Callable[[Tensor], bool]) -> Tensor:
     """Inputs float32 in standard form; of three axes they stay so where `stay(example)` says it."""
     if hasattr(x, "toarray"):
         raise CallerError("inputs: expected a dense array, got a sparse one; give x.toarray()")
-    values = tensor_from(x, what="inputs")
+    values = _numbers(x, "inputs")
+    if values.ndim == 2 and values.shape[1] == 0:
+        raise CallerError(
+            "inputs: expected one number or more for each example, got 0 feature(s) "
+            f"(shape={tuple(values.shape)}) while a minimum of 1 is required. "
+            "Add a column"
+        )
     if values.ndim < 2 or len(values) == 0:
         raise CallerError(
             f"inputs: expected (examples, features...) with one example or more, got "
@@ -179,23 +205,68 @@ def _inputs(x: Any, stay: Callable[[Tensor], bool]) -> Tensor:
     return standard_inputs(values)[0]
 
 
-def _all_move(actions: Actions, example: Tensor) -> bool:
-    """Whether all `actions` take data of this shape: (batch, …) comes out as (batch, samples, …).
+class NotNumbersError(CallerError, TypeError):
+    """Objects that no number can be made of."""
 
-    A function of the user's need not check what it is given, so the shape that comes out counts.
+
+def _numbers(values: Any, what: str) -> Tensor:
+    """A tensor; an array of objects becomes one of float64 where all of them are numbers."""
+    if isinstance(values, Tensor):
+        return tensor_from(values, what=what)
+    array = np.asarray(values)
+    if array.dtype.kind == "c":
+        raise CallerError(
+            f"{what}: expected real numbers, got {array.dtype}; take .real. Complex data not "
+            "supported"
+        )
+    if array.dtype.kind == "O":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise NotNumbersError(
+                f"{what}: expected an array of numbers, got objects ({error}); convert them"
+            ) from None
+    return tensor_from(array, what=what)
+
+
+def _canonical_order(data: LabelledData) -> Tensor:
+    """An order of the examples (examples,) that is the same for all orders they come in.
+
+    By their first target, then by a random projection of the inputs, which is the same for equal
+    examples alone.
     """
-    parts = [actions] if isinstance(actions, Action | FiniteAction) else actions
-    try:
-        for part in parts:
-            if isinstance(part, FiniteAction):
-                part.check(example)
-                continue
-            moved = part.act(example.new_zeros(1, 1, part.coordinate_count), example)
-            if tuple(moved.shape) != (1, 1, *example.shape[1:]):
-                return False
-    except (ValueError, RuntimeError, IndexError):
-        return False
-    return True
+    flat = data.inputs.flatten(1)
+    weights = torch.randn(flat.shape[1], generator=torch.Generator().manual_seed(0))
+    keys = torch.cat([(part.double() * weights).sum(1) for part in flat.split(ROWS_AT_ONCE)])
+    order = keys.argsort(stable=True)
+    first = data.targets if data.targets.ndim == 1 else data.targets[:, 0]
+    return order[first[order].argsort(stable=True)]
+
+
+def _repeated(x: Any, y: Any, sample_weight: Any, seed: int) -> tuple[Any, Any]:
+    """Examples and targets, each as often as its weight says; see the top of this file."""
+    if sample_weight is None:
+        return x, y
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    x, y = (each if isinstance(each, Tensor) else np.asarray(each) for each in (x, y))
+    count = len(x)
+    if weights.ndim == 0:
+        weights = np.full(count, float(weights))
+    if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise CallerError(
+            f"sample_weight: expected {count} finite numbers from 0 up, one for each example, got "
+            f"shape {weights.shape} with numbers from {weights.min():g} to {weights.max():g}"
+        )
+    if not weights.any():
+        raise CallerError(
+            "sample_weight: expected a weight above zero, got zero for every example; leave "
+            "sample_weight out to weigh all alike"
+        )
+    if (weights != weights.round()).any():
+        weights = weights * (count / weights.sum())
+        weights = np.floor(weights + np.random.RandomState(seed).rand(count))
+    chosen = np.repeat(np.arange(count), weights.astype(np.int64))
+    return x[chosen], y[chosen]
 
 
 def _network(
@@ -244,14 +315,18 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):
 
     classes_: Array
 
-    def fit(self, x: Any, y: Any) -> Self:
+    def fit(self, x: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from inputs x `(examples, …)` and labels y `(examples,)` of any type that sorts.
 
+        sample_weight: for how many examples each one counts, `(examples,)`.
         Raises CallerError as `learn` does, and for y that are no labels.
         """
+        _check_given(y, "labels")
+        seed = self._seed()
+        x, y = _repeated(x, y, sample_weight, seed % 2**32)
         classes, codes = _labels(y)
         names = tuple(str(label) for label in classes.tolist())
-        self._learn(x, torch.from_numpy(codes.astype(np.int64)), names)
+        self._learn(x, torch.from_numpy(codes.astype(np.int64)), names, seed)
         self.classes_ = classes
         return self
 
@@ -278,16 +353,20 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):
     target_mean_: Tensor
     target_scale_: Tensor
 
-    def fit(self, x: Any, y: Any) -> Self:
+    def fit(self, x: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from inputs x `(examples, …)` and targets y `(examples,)` or `(examples, outputs)`.
 
+        sample_weight: for how many examples each one counts, `(examples,)`.
         Raises CallerError as `learn` does, and for y that are no finite numbers.
         """
+        _check_given(y, "targets")
+        seed = self._seed()
+        x, y = _repeated(x, y, sample_weight, seed % 2**32)
         targets, one_axis = _targets(y)
         mean = targets.mean(0)
         scale = (targets - mean).square().mean(0).sqrt()
         scale = torch.where(scale > 0, scale, 1.0)
-        self._learn(x, ((targets - mean) / scale).float(), None)
+        self._learn(x, ((targets - mean) / scale).float(), None, seed)
         self.target_mean_, self.target_scale_, self._one_axis = mean, scale, one_axis
         if self.log_evidence_ is not None:
             self.log_evidence_ -= len(targets) * float(scale.log().sum())
@@ -340,6 +419,7 @@ class InvariantEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
         Raises CallerError as `represent` does, and for y that are no entities.
         """
+        _check_given(y, "entities")
         entities, samples = _column(y, "entities"), _inputs(x, lambda example: True)
         given = {"invariant": self.invariant, "steps": self.steps, "seed": self.seed}
         known: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -382,15 +462,23 @@ def _check_shape(estimator: Any, inputs: Tensor) -> None:
     check_finite(inputs, what="inputs", advice="replace them or leave these examples out")
 
 
-def _column(y: Any, what: str) -> Array:
-    """y as an array `(examples,)`, from tensors, lists and `(examples, 1)` too."""
+def _check_given(y: Any, what: str) -> None:
     if y is None:
         raise CallerError(
             f"{what}: expected one for each example, got none; learning from examples "
             "requires y to be passed, but the target y is None"
         )
+
+
+def _column(y: Any, what: str) -> Array:
+    """y as an array `(examples,)`, from tensors, lists and `(examples, 1)` too."""
     array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1:
+        warnings.warn(
+            f"A column-vector y was passed when a 1d array was expected as {what}; give y.ravel()",
+            DataConversionWarning,
+            stacklevel=3,
+        )
         array = array[:, 0]
     if array.ndim != 1:
         raise CallerError(
@@ -422,9 +510,7 @@ def _labels(y: Any) -> tuple[Array, Array]:
 
 def _targets(y: Any) -> tuple[Tensor, bool]:
     """Targets float64 `(examples, outputs)`, and whether they came as `(examples,)`."""
-    if y is None:
-        _column(y, "targets")
-    values = tensor_from(y, what="targets").cpu().double()
+    values = _numbers(y, "targets").cpu().double()
     if values.ndim not in (1, 2):
         raise CallerError(
             f"targets: expected (examples,) or (examples, outputs), got {shape_text(values)}"

@@ -78,6 +78,7 @@ class LearnProgress:
     row: EpochRecord
     log_evidence_per_example: float | None
     test_accuracy: float | None
+    test_rmse: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class LearnResult(Result):
     model averages over the number of copies used for scoring, and is in evaluation mode.
     """
 
-    SHOWN = ("data", "network", "objective", "log_evidence", "test_accuracy")
+    SHOWN = ("data", "network", "objective", "log_evidence", "test_accuracy", "test_rmse")
 
     model: InvariantModel
     symmetries: list[Symmetry]
@@ -267,6 +268,7 @@ def _progress_of(run: PreparedRun, row: EpochRecord) -> LearnProgress:
         row,
         _latest(run.history, "log_evidence_per_example"),
         _latest(run.history, "test_accuracy"),
+        _latest(run.history, "test_rmse"),
     )
 
 
@@ -352,6 +354,8 @@ def _result(
         "log_evidence_per_example": None if log_evidence is None else log_evidence / count,
         "test_accuracy": test_accuracy,
         "test_log_likelihood": _latest(history, "test_log_likelihood"),
+        "test_rmse": _latest(history, "test_rmse"),
+        "class_counts": class_counts(split),
         "own_test_accuracy": _latest(history, "own_test_accuracy"),
         "own_test_log_likelihood": _latest(history, "own_test_log_likelihood"),
         "prior_precision": trainer.prior.by_group(),
@@ -366,9 +370,20 @@ def _result(
         history=history,
         config=config,
         record=record,
-        illustration=illustrate(trainer.model.augmentation, trainer.inputs, settings.seed),
+        illustration=illustrate(
+            trainer.model.augmentation, trainer.inputs, settings.seed, trainer.targets
+        ),
         trainer=trainer,
     )
+
+
+def class_counts(split: Split) -> dict[str, list[int]] | None:
+    """Training and test examples of every class, by its name; None for a regression."""
+    if split.train.classes is None:
+        return None
+    parts = [split.train] if split.test is None else [split.train, split.test]
+    counts = [each.targets.bincount(minlength=split.train.num_classes).tolist() for each in parts]
+    return {name: [own[i] for own in counts] for i, name in enumerate(split.train.classes)}
 
 
 def _correlations(augmentation: Augmentation) -> dict[str, Any] | None:
@@ -399,19 +414,24 @@ def calibration_of(result: LearnResult, test: LabelledData) -> dict[str, Any] | 
 
 
 def _latest(history: list[dict[str, Any]], key: str) -> float | None:
-    return next((row[key] for row in reversed(history) if row[key] is not None), None)
+    return next((row[key] for row in reversed(history) if row.get(key) is not None), None)
 
 
 # --- pictures of what was learned ---------------------------------------------------------------
 
 
 @torch.no_grad()
-def illustrate(augmentation: Augmentation, inputs: Tensor, seed: int) -> Illustration:
-    """Sample the learned augmentation on the first images; nothing for data without pixels."""
+def illustrate(
+    augmentation: Augmentation, inputs: Tensor, seed: int, targets: Tensor | None = None
+) -> Illustration:
+    """Sample the learned augmentation on some images; nothing for data without pixels.
+
+    targets: labels, to show images of different classes; without them the first images are shown
+    """
     if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
         return Illustration(None, None, None)
     generator = stream(seed, "illustration", 0, inputs.device)
-    chosen = inputs[:IMAGES]
+    chosen = inputs[shown_examples(targets, IMAGES)] if targets is not None else inputs[:IMAGES]
     noise = augmentation.noise(len(chosen), COPIES, generator=generator)
     copies = augmentation(chosen, noise)
     examples = torch.cat([chosen[:, None], copies], 1)
@@ -423,6 +443,22 @@ def illustrate(augmentation: Augmentation, inputs: Tensor, seed: int) -> Illustr
     if isinstance(augmentation.action, AffineAction):
         flows = _flows(augmentation, augmentation.action, height, width, generator)
     return Illustration(examples.float().cpu().numpy(), flows, (height, width))
+
+
+def shown_examples(targets: Tensor, count: int) -> Tensor:
+    """Indices (count,) of the first examples of the first classes: of each class one, then two, …
+
+    Of a regression's targets (examples, outputs), the first examples.
+    """
+    if targets.is_floating_point():
+        return torch.arange(min(count, len(targets)), device=targets.device)
+    order = targets.argsort(stable=True)
+    starts = targets.bincount().cumsum(0).roll(1)
+    starts[0] = 0
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device) - starts[targets[order]]
+    classes = len(starts)
+    return (rank * classes + targets).argsort(stable=True)[:count]
 
 
 def _bank(trainer: Trainer) -> list[numpy.ndarray]:

@@ -71,6 +71,7 @@ def _averaged(path: Path, network: nn.Module | None, actions: Actions | None) ->
                 tuple(config["data"]["shape"]),
                 padding=config.get("padding") or "zeros",
                 fill=config.get("fill"),
+                columns=config["data"].get("columns"),
             )
         except CallerError as error:
             raise CallerError(

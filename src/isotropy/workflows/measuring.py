@@ -35,7 +35,7 @@ from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_net
 from isotropy.records import check_unused, record_head
 from isotropy.report.pages.measure import measure_page
 from isotropy.symmetry.actions.action import Action
-from isotropy.symmetry.actions.catalogue import actions_named
+from isotropy.symmetry.actions.catalogue import actions_named, default_names
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import GENERATORS, AffineAction, affine
 from isotropy.symmetry.actions.warp import Interpolation, Padding
@@ -86,16 +86,17 @@ def measured_actions(
     interpolation: Interpolation = "bilinear",
     padding: Padding = "reflection",
     fill: Sequence[float] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> list[Action | FiniteAction]:
     """Actions by name for data of `shape`, with images resampled as the Lie derivative paper does.
 
     Without names: all transformations of the paper on images; shift, stretch and amplitude of
-    sequences; rotations, translations and scale of clouds of points.
+    sequences; rotations, translations and scale of clouds of points; scale and sign of tables.
     """
     if names is None:
-        names = THESIS_TRANSFORMATIONS if len(shape) == 3 else _default_names(shape)
+        names = THESIS_TRANSFORMATIONS if len(shape) == 3 else default_names(shape)
     chosen = [name.strip() for name in names]
-    found = actions_named(chosen, shape)
+    found = actions_named(chosen, shape, columns=columns)
     spatial = [name for name in chosen if name in GENERATORS]
     return [
         affine(spatial, interpolation=interpolation, padding=padding, fill=fill)
@@ -103,20 +104,6 @@ def measured_actions(
         else each
         for each in found
     ]
-
-
-def _default_names(shape: Sequence[int]) -> tuple[str, ...]:
-    if len(shape) == 2 and shape[1] == 2:
-        return ("rotation", "translation_x", "translation_y", "scale")
-    if len(shape) == 2 and shape[1] == 3:
-        turns = ("rotation_x", "rotation_y", "rotation_z")
-        return (*turns, "translation_x", "translation_y", "translation_z", "scale")
-    if len(shape) == 2:
-        return ("shift", "stretch", "amplitude")
-    raise CallerError(
-        f"actions: expected images, sequences or clouds of points to choose them for, got data of "
-        f"shape {tuple(shape)}; give actions="
-    )
 
 
 def measure(

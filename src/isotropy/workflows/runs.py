@@ -19,9 +19,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, shape_text
+from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.borders import chosen_border
-from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.labelled import CHANNEL_ADDED, LabelledData, Split
 from isotropy.data.readers import read
 from isotropy.evidence.elbo import head_of
 from isotropy.evidence.estimate import estimate_run
@@ -47,6 +48,7 @@ from isotropy.records import (
     write_json,
 )
 from isotropy.symmetry.actions.action import Action, Composition
+from isotropy.symmetry.actions.catalogue import actions_named, default_names
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import AffineAction, affine
 
@@ -70,11 +72,37 @@ def border_of(actions: Actions) -> dict[str, Any]:
 
 
 def default_actions(train: LabelledData) -> tuple[Actions, tuple[str, ...]]:
-    """The paper's six generators, with a padding that follows from the pictures, and notes."""
+    """What may be a symmetry of these data where nobody said, and notes.
+
+    Of images the paper's six generators, with a padding that follows from the pictures; of other
+    data as `default_names` says.
+    """
     if not train.is_images:
-        return affine(), ()
+        shape = tuple(train.inputs.shape[1:])
+        names = default_names(shape)
+        note = f"candidates by default for data of shape {shape}: {', '.join(names)}"
+        return actions_named(names, shape, columns=train.columns), (note,)
     border = chosen_border(train.inputs)
     return affine(padding=border.padding, fill=border.fill), border.notes
+
+
+def all_move(actions: Actions, example: Tensor) -> bool:
+    """Whether all `actions` take data of this shape: (batch, …) comes out as (batch, samples, …).
+
+    A function of the user's need not check what it is given, so the shape that comes out counts.
+    """
+    parts = [actions] if isinstance(actions, Action | FiniteAction) else actions
+    try:
+        for part in parts:
+            if isinstance(part, FiniteAction):
+                part.check(example)
+                continue
+            moved = part.act(example.new_zeros(1, 1, part.coordinate_count), example)
+            if tuple(moved.shape) != (1, 1, *example.shape[1:]):
+                return False
+    except (ValueError, RuntimeError, IndexError):
+        return False
+    return True
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -90,6 +118,7 @@ class Beginning:
     place:    where it runs
     network:  words for the model, from which a run folder builds it again
     started:  by `time.monotonic`
+    gained_channel: inputs came with three axes and were read as grey images
     """
 
     model: nn.Module
@@ -97,6 +126,7 @@ class Beginning:
     place: torch.device
     network: NetworkSpecification
     started: float
+    gained_channel: bool = False
 
     @property
     def seconds(self) -> float:
@@ -104,12 +134,25 @@ class Beginning:
         return time.monotonic() - self.started
 
     def acting(self, actions: Actions | None) -> tuple[Beginning, Actions]:
-        """With the Actions that were given, or the default ones and notes on these."""
+        """With the Actions that were given, or the default ones and notes on these.
+
+        Inputs of three axes that these, or the network, take as they came and not as grey images
+        lose the channel axis again: they are sequences or clouds of points.
+        """
+        begun = self
+        if self.gained_channel and self._stays_as_given(actions):
+            begun = replace(self, split=_without_channels(self.split), gained_channel=False)
         if actions is not None:
-            return self, actions
-        chosen, notes = default_actions(self.split.train)
-        split = replace(self.split, notes=(*self.split.notes, *notes))
-        return replace(self, split=split), chosen
+            return begun, actions
+        chosen, notes = default_actions(begun.split.train)
+        split = replace(begun.split, notes=(*begun.split.notes, *notes))
+        return replace(begun, split=split), chosen
+
+    def _stays_as_given(self, actions: Actions | None) -> bool:
+        image = self.split.train.inputs[:1]
+        if actions is not None:
+            return all_move(actions, image[:, 0]) and not all_move(actions, image)
+        return _runs(self.model, image[:, 0]) and not _runs(self.model, image)
 
     def resolved(self, settings: LearnConfig) -> LearnSchedule:
         """The settings with nothing left open: sizes fit the data and the memory of the place."""
@@ -161,7 +204,34 @@ def begin(
     in_memory = not isinstance(train, str | Path)
     split = read(train, test, seed=seed, hold_out_fraction=0.0 if in_memory else 0.2)
     place = torch.device(device) if device is not None else device_of(model)
-    return Beginning(model, split, place, network or specification_of(model), time.monotonic())
+    words = network or specification_of(model)
+    gained = any(note.startswith(CHANNEL_ADDED) for note in split.notes)
+    return Beginning(model, split, place, words, time.monotonic(), gained)
+
+
+def _without_channels(split: Split) -> Split:
+    """The split with the channel axis of its images taken out again."""
+
+    def plain_axes(data: LabelledData) -> LabelledData:
+        return replace(data, inputs=data.inputs[:, 0])
+
+    shape = shape_text(split.train.inputs[:, 0])
+    notes = [note for note in split.notes if CHANNEL_ADDED not in note]
+    test = None if split.test is None else plain_axes(split.test)
+    note = f"inputs {shape} taken as they are: sequences or clouds of points, not grey images"
+    return Split(plain_axes(split.train), test, (note, *notes))
+
+
+@torch.no_grad()
+def _runs(model: nn.Module, example: Tensor) -> bool:
+    """Whether the network takes such an example."""
+    first = next(model.parameters(), example)
+    try:
+        with evaluation_mode(model):
+            model(example.to(first))
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
+    return True
 
 
 def make_trainer(
@@ -180,7 +250,10 @@ def make_trainer(
         place
     )
     averaged = InvariantModel(network, augmentation, config.samples)
-    return Trainer(averaged, likelihood, config, inputs, targets)
+    trainer = Trainer(averaged, likelihood, config, inputs, targets)
+    if train.scaling is not None:
+        trainer.target_deviation = train.scaling.target_deviation
+    return trainer
 
 
 def tensors_for(
@@ -199,16 +272,29 @@ def check_actions(augmentation: Augmentation, train: LabelledData) -> None:
     try:
         action.act(example.new_zeros(1, 1, action.coordinate_count), example)
     except CallerError as error:
-        raise CallerError(
-            f"{train.name}: {', '.join(action.names)} cannot act on it: {error}"
-        ) from error
+        names, remedy = ", ".join(action.names), _with_remedy(error, train)
+        raise CallerError(f"{train.name}: {names} cannot act on it: {remedy}") from error
     if isinstance(augmentation, RandomCopies):
         augmentation.transform.check(train.inputs)
     for finite in augmentation.finite if isinstance(augmentation, Mixture) else ():
         try:
             finite.check(example)
         except CallerError as error:
-            raise CallerError(f"{train.name}: {finite.name} cannot act on it: {error}") from error
+            remedy = _with_remedy(error, train)
+            raise CallerError(f"{train.name}: {finite.name} cannot act on it: {remedy}") from error
+
+
+def _with_remedy(error: CallerError, train: LabelledData) -> str:
+    """What an Action says of data it does not act on, with what does in place of its advice."""
+    shape = tuple(train.inputs.shape[1:])
+    if len(shape) > 3:
+        return str(error)
+    kind = ("tables", "sequences or clouds of points", "images")[len(shape) - 1]
+    names = ", ".join(default_names(shape))
+    return (
+        f"{str(error).partition(';')[0]}; these are read as {kind}, for which leave actions out "
+        f"({names} by default) or take isotropy.actions_named(names, {shape})"
+    )
 
 
 def fingerprint(data: LabelledData) -> str:
@@ -362,6 +448,8 @@ def prepare_run(
             "shape": list(split.train.inputs.shape[1:]),
             "outputs": split.train.num_outputs,
             "classes": None if split.train.classes is None else list(split.train.classes),
+            "columns": None if split.train.columns is None else list(split.train.columns),
+            "scaling": None if split.train.scaling is None else split.train.scaling.as_dict(),
             "fingerprint": fingerprint(split.train),
         },
         **border_of(actions),

@@ -18,14 +18,18 @@ Laplace evidence log Z of the trained networks decides:
                                  trained too, and the best of these stays
 
 The second rival needs one copy of each example and takes little time; the others take as long as
-the run. What was trained, and what stayed, goes into the record of the search.
+the run. Where the run has a folder, each rival is kept in a folder below it until this is decided,
+so that what was interrupted goes on where it was. What was trained, and what stayed, goes into the
+record of the search.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,11 +42,13 @@ from isotropy.evidence.settings import LearnConfig, stream
 from isotropy.evidence.verdict import NOTHING_LEARNED, nothing_learned
 from isotropy.records import CHECKPOINT, plain
 from isotropy.report.wording import spoken_name
-from isotropy.workflows.runs import Actions, PreparedRun, in_folder
+from isotropy.workflows.runs import Actions, PreparedRun, in_folder, kept_in
 
 TEST_EXAMPLES = 500
 """Held-out examples that amounts are scored on, at most."""
 SECONDS_BETWEEN_REMARKS = 10.0
+RIVALS = "rivals"
+"""The folder of a run folder that holds rivals while they are trained."""
 
 
 def find_amounts(
@@ -203,20 +209,25 @@ def confirmed(
     settings: those that the search had
     prepare:  a run before its first epoch, with other settings
     train:    all its epochs
-    A rival that is better takes the run's folder. Nothing is tried where nothing was found or
-    amounts were refined, nor a second time.
+    A rival that is better takes the run's folder. One that a run before had begun goes on. Nothing
+    is tried where nothing was found or amounts were refined, nor a second time.
     """
     found = run.search
+    if found is not None and "trained" in found and run.folder is not None:
+        shutil.rmtree(run.folder / RIVALS, ignore_errors=True)  # of one that was stopped here
     if found is None or found["nothing_learned"] or "trained" in found:
         return run
     if run.trainer.config.refine or not any(found["amounts"].values()):
         return run
-    contest = _Contest(found, settings, prepare, train, remark or (lambda _: None))
+    contest = _Contest(found, settings, prepare, train, remark or (lambda _: None), run.folder)
     amounts = contest.decide(run)
     record = plain(with_amounts(found, amounts, contest.trained))
     if run.folder is not None:  # interrupted from here on, the one that stays begins again
         (run.folder / CHECKPOINT).unlink(missing_ok=True)
-    return in_folder(contest.kept, run.folder, screening=run.screening, search=record)
+    kept = in_folder(contest.kept, run.folder, screening=run.screening, search=record)
+    if run.folder is not None:
+        shutil.rmtree(run.folder / RIVALS, ignore_errors=True)
+    return kept
 
 
 class _Contest:
@@ -227,9 +238,11 @@ class _Contest:
         prepare: Callable[[LearnConfig], PreparedRun],
         train: Callable[[PreparedRun], None],
         remark: Callable[[str], None],
+        folder: Path | None = None,
     ) -> None:
         self.found, self.settings = found, settings
         self.prepare, self.train, self.remark = prepare, train, remark
+        self.folder = folder
         self.trained: list[dict[str, Any]] = []
 
     def decide(self, run: PreparedRun) -> Amounts:
@@ -267,7 +280,11 @@ class _Contest:
 
     def _run(self, amounts: Amounts) -> PreparedRun:
         run = self.prepare(settings_from(self.settings, {**self.found, "amounts": amounts}))
+        if self.folder is not None:
+            number = len(self.trained)  # they are tried in the same order every time
+            run = kept_in(run, self.folder / RIVALS / str(number), resume=True)
         self.train(run)
+        run.save()
         return run
 
     def _value(self, run: PreparedRun, amounts: Amounts) -> float:

@@ -9,6 +9,8 @@ channels are shared out over scalars, vectors and tensors alike (`channels`).
     >>> network(torch.randn(500, 20)).shape
     torch.Size([500, 9])
 
+Words do as well: `EMLP("5*Scalar + 5*V", "V*V", "O(3)")`.
+
 A function of single entries commutes with permutations of them and with nothing else. Any other
 object v_i is therefore scaled by a scalar of its own,
 
@@ -46,7 +48,9 @@ from isotropy.networks.equivariant.bilinear import EquivariantBilinear
 from isotropy.networks.equivariant.channels import OfParts, Parts, uniform_representation
 from isotropy.networks.equivariant.larger_symmetry import LargerSymmetryWarning, larger_symmetry
 from isotropy.networks.equivariant.linear import EquivariantLinear
+from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.group import Group
+from isotropy.symmetry.groups.language import parse_representation
 from isotropy.symmetry.groups.representations import (
     Representation,
     Scalar,
@@ -144,8 +148,9 @@ FEW_LAYERS = 3
 class EMLP(OfLayers):
     """f on (…, source.size) → (…, target.size) with f(ρ_in(g) x) = ρ_out(g) f(x).
 
-    source, target: representations
-    group:     what they are bound to; theirs if None. A complex one is taken in its real form
+    source, target: representations, or these in words: "2V + Scalar"
+    group:     what they are bound to, or its name: "SO(3)"; theirs if None. A complex one is taken
+               in its real form
     channels:  of each hidden layer, a number shared out uniformly or a representation; one for
                all, or a sequence with one for each layer
     layers:    hidden layers
@@ -156,14 +161,16 @@ class EMLP(OfLayers):
 
     def __init__(
         self,
-        source: Representation,
-        target: Representation,
-        group: Group | None = None,
+        source: Representation | str,
+        target: Representation | str,
+        group: Group | str | None = None,
         *,
         channels: int | Representation | Sequence[int | Representation] = 384,
         layers: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
+        source, target = _representation(source), _representation(target)
+        group = group_named(group) if isinstance(group, str) else group
         group = _real_group(source, target, group)
         super().__init__(source(group), target(group))
         self.group = group
@@ -329,6 +336,19 @@ def plain_mlp(
     for first, second in pairwise(sizes):
         found += [nn.Linear(first, second), nn.SiLU()]
     return nn.Sequential(*found, nn.Linear(sizes[-1], target_size))
+
+
+def _representation(given: Representation | str) -> Representation:
+    """A representation, read where it is in words."""
+    if not isinstance(given, str):
+        return given
+    found = parse_representation(given)
+    if not isinstance(found, Representation):
+        raise CallerError(
+            f"expected a representation such as '2V + Scalar', got the maps {given!r}; give source "
+            "and target apart"
+        )
+    return found
 
 
 def _real_group(source: Representation, target: Representation, group: Group | None) -> Group:

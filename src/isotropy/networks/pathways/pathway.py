@@ -35,6 +35,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.blocks import DenseRoots, KroneckerRoots, Roots
@@ -267,7 +268,11 @@ def _text(size: Size) -> str:
 
 
 class BiasMap(nn.Module):
-    """Adds `bias` (C, X, Y), or (C, 1, 1), to maps (batch, C, X, Y); or (n,) to vectors."""
+    """Adds `bias` (C, X, Y), or (C, 1, 1), to maps (batch, C, X, Y); or (n,) to vectors.
+
+    Maps of another size get the bias resampled to it, bilinearly: a hardened network takes images
+    of every size that its other layers take.
+    """
 
     def __init__(self, bias: Tensor) -> None:
         super().__init__()
@@ -289,7 +294,11 @@ class BiasMap(nn.Module):
         return cls(means if varying_part(constant).abs().max() <= NOTHING else constant)
 
     def forward(self, maps: Tensor) -> Tensor:
-        return maps + self.bias
+        bias: Tensor = self.bias
+        size = maps.shape[-2:]
+        if bias.ndim == 3 and bias.shape[1:] not in (size, (1, 1)):
+            bias = functional.interpolate(bias[None], size, mode="bilinear")[0]
+        return maps + bias
 
     def extra_repr(self) -> str:
         return "×".join(map(str, self.bias.shape))

@@ -35,7 +35,6 @@ from isotropy.report.figures import (
     CurvePanel,
     ProfilePanel,
     RangePanel,
-    accuracy_panel,
     curve_drawings,
     flow_drawings,
     matrix_drawing,
@@ -64,6 +63,13 @@ from isotropy.report.pages.findings import (
     held_out_trials,
     null_words,
     word_of,
+)
+from isotropy.report.pages.scores import (
+    calibration_examples,
+    calibration_table,
+    class_table,
+    score_number,
+    score_panel,
 )
 from isotropy.report.pages.screen import screening_rows
 from isotropy.report.record import Epoch, Learned, Symmetry, number_of, read
@@ -223,7 +229,9 @@ def learn_page(record: LearnRecord) -> str:
         flow_drawings=flow_drawings(record.flows, record.image_shape),
         curve_drawings=curve_drawings(curve_panels(record)),
         calibration=calibration_table(learned),
-        calibration_examples=_calibration_examples(learned),
+        calibration_examples=calibration_examples(learned),
+        classes=class_table(learned),
+        score_name="error" if math.isfinite(learned.test_rmse) else "accuracy",
         calibration_drawings=reliability_drawings(learned.calibration),
         screening=screening_rows(learned.screening, learned.units),
         fallback=fallback_sentence(record),
@@ -231,17 +239,12 @@ def learn_page(record: LearnRecord) -> str:
 
 
 def key_numbers(learned: Learned) -> list[KeyNumber]:
-    """Test accuracy, evidence beside that of a constant prediction, copies, and time."""
-    accuracy, tested = learned.test_accuracy, learned.test_examples
-    accuracy_note = "on test data" if math.isfinite(accuracy) else "no test data"
-    if math.isfinite(accuracy) and tested > 0:
-        error = math.sqrt(max(accuracy * (1 - accuracy), 0.0) / tested)
-        accuracy_note = f"{tested:,.0f} test examples, standard error {100 * error:.1f} points"
+    """The score on test data, evidence beside that of a constant prediction, copies, and time."""
     evidence_note = "{} in total" + known_text(learned.train_examples, ", {} examples")
     if math.isfinite(learned.null_log_evidence):
         evidence_note += f"; {null_words(learned)} {number_text(learned.null_log_evidence, 1)}"
     return [
-        KeyNumber("Test accuracy", percent_text(accuracy), accuracy_note),
+        score_number(learned),
         evidence_number(
             learned.log_evidence_per_example,
             learned.log_evidence,
@@ -474,7 +477,7 @@ def range_drawings(record: LearnRecord) -> list[Drawing]:
 
 
 def curve_panels(record: LearnRecord) -> list[CurvePanel]:
-    """Evidence (or, where there is none, the training loss) and accuracy over epochs."""
+    """Evidence (or, where there is none, the training loss) and test scores over epochs."""
     rows, examples = record.epochs, record.learned.train_examples or math.nan
     epochs = [row.epoch for row in rows]
     evidences = [row.log_evidence_per_example for row in rows]
@@ -487,7 +490,7 @@ def curve_panels(record: LearnRecord) -> list[CurvePanel]:
     if not any(map(math.isfinite, evidences)):
         losses = Curve(epochs, [row.train_loss for row in rows], "loss")
         first = CurvePanel("Training loss", "per example; no evidence was computed", [losses])
-    return [first, accuracy_panel(rows)]
+    return [first, score_panel(rows)]
 
 
 def example_pictures(record: LearnRecord) -> list[list[str]]:
@@ -529,29 +532,6 @@ def bound_table(learned: Learned) -> Table | None:
         ]
     )
     return Table(("Part", "Value"), rows, style="short")
-
-
-def calibration_table(learned: Learned) -> Table | None:
-    """Scores of the predictions on test data, one row per way of predicting."""
-    rows = [
-        [
-            named(title_of(name)),
-            number(percent_text(scores.accuracy)),
-            number(number_text(scores.log_likelihood, 3)),
-            number(number_text(scores.brier_score, 3)),
-            number(percent_text(scores.expected_calibration_error)),
-        ]
-        for name, scores in learned.calibration.items()
-    ]
-    titles = ("Prediction", "Accuracy", "Log likelihood per example", "Brier score",
-              "Calibration error")  # fmt: skip
-    return Table(titles, rows) if rows else None
-
-
-def _calibration_examples(learned: Learned) -> str:
-    """How many test examples were scored, where all ways of predicting had the same."""
-    counts = {scores.examples for scores in learned.calibration.values()}
-    return known_text(counts.pop(), "{} ") if len(counts) == 1 else ""
 
 
 # --- what the numbers depend on -----------------------------------------------------------------

@@ -6,6 +6,8 @@
     sequences (channels, length)        shift, stretch, amplitude; reversal
     clouds (points, dimensions)         rotation, translation_x, …, scale, jitter; reflection_x, …,
                                         point_permutation
+    tables (columns,)                   scale, scale:A, sign:A, permute:A:B, the user's matrices
+                                        (`columns`)
     anything                            sign_change
 
 Names of one kind become one Action with one joint exponential; kinds act one after the other.
@@ -18,6 +20,7 @@ from functools import partial
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.symmetry.actions.action import Action
+from isotropy.symmetry.actions.columns import table_actions
 from isotropy.symmetry.actions.finite import (
     FiniteAction,
     channel_permutations,
@@ -28,7 +31,13 @@ from isotropy.symmetry.actions.finite import (
     reversal,
     sign_change,
 )
-from isotropy.symmetry.actions.images import GENERATORS, INTENSITY_GENERATORS, affine, intensity
+from isotropy.symmetry.actions.images import (
+    GENERATORS,
+    INTENSITY_GENERATORS,
+    LILA_GENERATORS,
+    affine,
+    intensity,
+)
 from isotropy.symmetry.actions.points import POINT_GENERATORS, points
 from isotropy.symmetry.actions.sequences import SEQUENCE_GENERATORS, sequences
 from isotropy.symmetry.actions.warp import Padding
@@ -48,14 +57,21 @@ def actions_named(
     *,
     padding: Padding = "zeros",
     fill: Sequence[float] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> list[Action | FiniteAction]:
     """The Actions with these names on data of `shape` (without the batch axis).
 
     padding, fill: of the Actions that resample images, as in `affine`; no others have a use for it
+    columns: what the columns of a table are called; by default their numbers
     """
     names = [name.strip() for name in names]
     if not names or len(set(names)) < len(names):
         raise CallerError(f"generators: expected one or more different names, got {names}")
+    if len(shape) == 1:
+        called = [str(number) for number in range(shape[0])] if columns is None else columns
+        whole = [name for name in names if name == "sign_change"]
+        moving = table_actions([name for name in names if name not in whole], called)
+        return [*moving, *[sign_change() for _ in whole]]
     kinds, finite = _known(names, shape, partial(affine, padding=padding, fill=fill))
     for name in names:
         check_choice(name, known_names(shape, names), what="generator")
@@ -110,6 +126,28 @@ def _known(
     if set(names) <= set(everywhere):
         return [], everywhere
     raise CallerError(
-        f"generators by name: expected images, sequences or clouds of points, got data of shape "
-        f"{tuple(shape)}; give your own Action in Python"
+        f"generators by name: expected images, sequences, clouds of points or tables, got data of "
+        f"shape {tuple(shape)}; give your own Action in Python"
+    )
+
+
+def default_names(shape: Sequence[int]) -> tuple[str, ...]:
+    """What may be a symmetry of data of `shape`, where nobody named anything.
+
+    Raises CallerError for data that are no images, sequences, clouds of points or tables.
+    """
+    if len(shape) == 3:
+        return LILA_GENERATORS
+    if len(shape) == 2 and shape[1] == 2:
+        return ("rotation", "translation_x", "translation_y", "scale")
+    if len(shape) == 2 and shape[1] == 3:
+        turns = ("rotation_x", "rotation_y", "rotation_z")
+        return (*turns, "translation_x", "translation_y", "translation_z", "scale")
+    if len(shape) == 2:
+        return tuple(SEQUENCE_GENERATORS)
+    if len(shape) == 1:
+        return ("scale", "sign_change")
+    raise CallerError(
+        f"actions: expected images, sequences, clouds of points or tables to choose them for, got "
+        f"data of shape {tuple(shape)}; give actions="
     )
