@@ -264,8 +264,10 @@ def test_actions_by_name() -> None:
     spatial = next(each for each in named if isinstance(each, type(TURN)))
     assert spatial.interpolation == "fourier" and spatial.padding == "reflection"
     assert len(measured_actions((2, 30))) > 0
+    scale, sign = measured_actions((7,))
+    assert scale.names == ("scale",) and sign.names == ("sign_change",)
     with pytest.raises(CallerError, match="give actions="):
-        measured_actions((7,))
+        measured_actions((1, 7, 7, 7))
 
 
 # --- what is refused ------------------------------------------------------------------------------
