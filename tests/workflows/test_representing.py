@@ -263,7 +263,7 @@ def test_behind_principal_components() -> None:
 
 
 def test_parameters_stand_above_the_config() -> None:
-    encoder = base.clone(quick(steps=3, seed=4)).fit(*arrays())
+    encoder = base.clone(quick(steps=3, random_state=4)).fit(*arrays())
     settings = encoder.result_.trainer.config
     assert (settings.steps, settings.seed, settings.batch_size) == (3, 4, 32)
     assert QUICK.steps == 210

@@ -129,13 +129,6 @@ class InvariantEstimator(BaseEstimator):
     def _moves(self, example: Tensor) -> bool:
         return self.actions is not None and all_move(self.actions, example)
 
-    def _seed(self) -> int:
-        """The seed of a fit."""
-        given = self.random_state
-        if given is None or isinstance(given, np.random.RandomState):
-            return int(check_random_state(given).randint(2**31 - 1))
-        return int(given)
-
     def _learn(self, x: Any, targets: Tensor, classes: tuple[str, ...] | None, seed: int) -> None:
         inputs = _inputs(x, self._moves)
         data = LabelledData(inputs, targets, classes, name="data")
@@ -322,7 +315,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):
         Raises CallerError as `learn` does, and for y that are no labels.
         """
         _check_given(y, "labels")
-        seed = self._seed()
+        seed = _seed_from(self.random_state)
         x, y = _repeated(x, y, sample_weight, seed % 2**32)
         classes, codes = _labels(y)
         names = tuple(str(label) for label in classes.tolist())
@@ -360,7 +353,7 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):
         Raises CallerError as `learn` does, and for y that are no finite numbers.
         """
         _check_given(y, "targets")
-        seed = self._seed()
+        seed = _seed_from(self.random_state)
         x, y = _repeated(x, y, sample_weight, seed % 2**32)
         targets, one_axis = _targets(y)
         mean = targets.mean(0)
@@ -390,7 +383,7 @@ class InvariantEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     invariant, steps   stand above the config's where they are given
     config, device     as for `represent`, which holds nothing out here
-    seed               decides initial weights and all pairs, and stands above the config's
+    random_state       decides initial weights and all pairs, and stands above the config's seed
 
     After fit: `result_` (the `RepresentResult`), `input_shape_`, `n_features_in_`. `score` is the
     share of samples whose nearest other sample is of the same entity.
@@ -406,13 +399,13 @@ class InvariantEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         steps: int | None = None,
         config: RepresentConfig | None = None,
         device: str | torch.device | None = None,
-        seed: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.invariant = invariant
         self.steps = steps
         self.config = config
         self.device = device
-        self.seed = seed
+        self.random_state = random_state
 
     def fit(self, x: Any, y: Any) -> Self:
         """Learn from samples x `(samples, …)` and their entities y `(samples,)`.
@@ -421,7 +414,11 @@ class InvariantEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """
         _check_given(y, "entities")
         entities, samples = _column(y, "entities"), _inputs(x, lambda example: True)
-        given = {"invariant": self.invariant, "steps": self.steps, "seed": self.seed}
+        given = {
+            "invariant": self.invariant,
+            "steps": self.steps,
+            "seed": _seed_from(self.random_state),
+        }
         known: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         settings = replace(self.config or RepresentConfig(), **known)
         place = "cpu" if self.device is None else self.device
@@ -449,6 +446,13 @@ class InvariantEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         tags.target_tags.required = True
         tags.input_tags.three_d_array = True
         return tags
+
+
+def _seed_from(random_state: int | np.random.RandomState | None) -> int:
+    """The seed of a fit."""
+    if random_state is None or isinstance(random_state, np.random.RandomState):
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    return int(random_state)
 
 
 def _check_shape(estimator: Any, inputs: Tensor) -> None:
