@@ -55,6 +55,7 @@ from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, mul
 from isotropy.evidence.weight_steps import OrbitSteps, WeightSteps, adam
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.batch_statistics import find_first_statistics, use_batch_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,7 @@ class Trainer(Generic[AnySchedule]):
         self.inputs, self.targets = inputs, targets
         self.device = inputs.device
         self._check_outputs()
+        find_first_statistics(self.network, inputs)
         parts = ELBO if config.evidence == "elbo" else PARTS[type(config)]
         self.evidence = parts.evidence(self)
         self.prior = self.evidence.prior
@@ -335,7 +337,9 @@ def _learn_prior(
         names,
         config.prior_structure,
         config.prior_precision,
-        scale_invariant=sorted(scale_invariant_layers(network, layers, inputs[:4])),
+        scale_invariant=sorted(
+            scale_invariant_layers(network, layers, inputs[:4], prepare=use_batch_statistics)
+        ),
     )
 
 

@@ -31,6 +31,7 @@ from isotropy.evidence.search.selection import candidates_of
 from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective, stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
+from isotropy.networks import batch_statistics
 from isotropy.networks.averaging.augmentations import (
     COPIES_SEED,
     Augmentation,
@@ -60,6 +61,7 @@ from isotropy.workflows.runs import (
     PreparedRun,
     begin,
     in_folder,
+    network_notes,
     prepare_run,
 )
 from isotropy.workflows.searching import confirmed, find_amounts, halved, settings_from
@@ -208,6 +210,8 @@ def learn(
         # More is learned than amounts, and trials could not follow it.
         settings = replace(settings, search=False)
         run = prepare_run(begun, settings, actions=actions, describe=describe)
+    for note in network_notes(run.trainer) if remark is not None else ():
+        remark(note)
     asked, found, is_told = settings, None, False
     if run.trainer.config.search:
         found = _kept_search(folder) if resume else None
@@ -344,6 +348,7 @@ def _result(
         "screening": None,
         "calibration": None,
         "weight_steps": trainer.weight_steps.network_pass.described(),
+        "batch_norm": batch_statistics.described(trainer.network),
         "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
         "evidence": None if evidence is None else evidence.as_dict(),
         "elbo": trainer.evidence.parts() if settings.evidence == "elbo" else None,

@@ -30,6 +30,7 @@ from isotropy.evidence.settings import LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import likelihood_named
+from isotropy.networks import batch_statistics
 from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.baselines import RandomCopies
 from isotropy.networks.averaging.invariant_model import InvariantModel
@@ -368,7 +369,14 @@ def prepare_run(
         "truth": {},
         **(describe or {}),
     }
+    config["notes"] = [*config["notes"], *network_notes(trainer)]
     return PreparedRun(trainer, split, config)
+
+
+def network_notes(trainer: Trainer[Any]) -> list[str]:
+    """Sentences on what a run does with layers of its network that are not like the others."""
+    notes = [batch_statistics.sentence(trainer.network)]
+    return [note for note in notes if note is not None]
 
 
 def in_folder(
