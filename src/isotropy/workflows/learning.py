@@ -41,6 +41,7 @@ from isotropy.networks.averaging.augmentations import (
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.networks.folding import filter_bank
+from isotropy.networks.one_output import Select
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
     AUGMENTATION,
@@ -161,6 +162,7 @@ def learn(
     *,
     actions: Actions | None = None,
     objective: Objective | None = None,
+    select: Select = None,
     config: LearnConfig | None = None,
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
@@ -182,6 +184,8 @@ def learn(
                path's data), tensors given alone are all used for training
     actions    what may be a symmetry; the affine group's six generators of the paper by default
     objective  evidence (the default) or a baseline (`OBJECTIVES`); overrides the config's
+    select     which of several outputs of the model counts: a key, an attribute, a position or a
+               function; by default a tensor as it is, or what is called logits
     device     where to run; by default where the model is
     folder     a run folder to write and, with `resume`, to continue; one that holds a run is
                not overwritten
@@ -203,7 +207,7 @@ def learn(
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
-    ).acting(actions)  # fmt: skip
+    ).selecting(select).acting(actions)  # fmt: skip
     run = prepare_run(begun, settings, actions=actions, describe=describe)
     augmentation = run.trainer.model.augmentation
     if isinstance(augmentation, Mixture) and augmentation.wrapped_parameters:

@@ -17,6 +17,7 @@ from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.building import rebuilt
 from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
+from isotropy.networks.one_output import SelectedOutput
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import CHECKPOINT, CONFIG, RESULT, load_module, load_tensors, read_json
 from isotropy.symmetry.actions.catalogue import actions_named
@@ -53,6 +54,8 @@ def _averaged(path: Path, network: nn.Module | None, actions: Actions | None) ->
     if network is None:
         data = config["data"]
         _, network = load_network(path, tuple(data["shape"]), data["outputs"])
+    elif config["network"].get("select") is not None and not isinstance(network, SelectedOutput):
+        network = SelectedOutput(network, config["network"]["select"])
     if actions is None:
         named = config.get("actions") or config["generators"]
         try:

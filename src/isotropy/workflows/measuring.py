@@ -154,7 +154,7 @@ def measure(
     on        "probabilities" or "outputs"; "auto" is probabilities where there are classes
     outputs   how the output transforms where no pair says so: "invariant", "image", "sequence",
               "tokens", an Action, a representation or a Layout; "auto" decides by its axes
-    select    which of several outputs: a key, a position or a function
+    select    which of several outputs: a key, an attribute, a position or a function
     layers    attribute the error to layers; layouts says how the results of operations transform,
               by their names in the table of layers, where that cannot be found out
     attribution, probes   how: see `equivariance.attribution`

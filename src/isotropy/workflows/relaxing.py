@@ -34,6 +34,7 @@ from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
+from isotropy.networks.one_output import Select
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import record_head, save_trainer
 from isotropy.report.pages.relax import relax_page, relax_sentences
@@ -108,6 +109,7 @@ def learn_layers(
     train: Any,
     test: Any = None,
     *,
+    select: Select = None,
     config: RelaxConfig | None = None,
     device: str | torch.device | None = None,
     hardened: bool = False,
@@ -126,6 +128,7 @@ def learn_layers(
               it; a copy is trained
     train     (inputs, targets), a torch Dataset, LabelledData, a Split, or a path to data
     test      the same, only scored
+    select    which of several outputs of the model counts, as in `learn`
     device    where to run; by default where the model is
     hardened  score the hardened network on the test data too
     folder    a run folder to write and, with `resume`, to continue; one that holds a run is not
@@ -147,7 +150,7 @@ def learn_layers(
     begun = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
-    )  # fmt: skip
+    ).selecting(select)  # fmt: skip
     split, run = begun.split, _prepared(begun, settings)
     if request is not None:
         run.config["request"] = dict(request)

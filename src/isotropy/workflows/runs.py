@@ -35,6 +35,7 @@ from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.baselines import RandomCopies
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.networks.one_output import Select, SelectedOutput, one_output
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import (
     CHECKPOINT,
@@ -111,6 +112,17 @@ class Beginning:
         chosen, notes = default_actions(self.split.train)
         split = replace(self.split, notes=(*self.split.notes, *notes))
         return replace(self, split=split), chosen
+
+    def selecting(self, select: Select) -> Beginning:
+        """With a network that returns one tensor: the one chosen, or where that is clear."""
+        data = self.split.train
+        few, own = data.subset(min(2, len(data)), 0), device_of(self.model)
+        model = one_output(self.model, tensors_for(self.model, few, own)[0], select)
+        if model is self.model:
+            return self
+        assert isinstance(model, SelectedOutput)
+        words = model.select if isinstance(model.select, str | int) else None
+        return replace(self, model=model, network=replace(self.network, select=words))
 
     def resolved(self, settings: LearnConfig) -> LearnSchedule:
         """The settings with nothing left open: sizes fit the data and the memory of the place."""
