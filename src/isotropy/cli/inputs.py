@@ -179,9 +179,10 @@ _LEARNING = (
     click.option(
         "--fallback",
         type=click.Choice(FALLBACKS),
-        default="refuse",
+        default="diagonal",
         show_default=True,
-        help="For layers without a curvature rule: diagonal blocks, or fixed in the evidence.",
+        help="For parameters without a curvature rule: diagonal blocks, fixed in the evidence, or "
+        "no run.",
     ),
     click.option(
         "--prior",

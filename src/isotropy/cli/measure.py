@@ -183,8 +183,8 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
             actions=actions,
             **{
                 name: options[name]
-                for name in ("on", "select", "layers", "attribution", "probes", "finite", "examples",
-                             "batch_size", "seed")
+                for name in ("on", "select", "layers", "attribution", "probes", "finite",
+                             "examples", "batch_size", "seed")
             },
             device=place,
             folder=folder,

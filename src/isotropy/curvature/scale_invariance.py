@@ -85,7 +85,7 @@ class _Probe:
         own = {
             full_name(layer, name): self.state[full_name(layer, name)]
             for name, parameter in self.network.get_submodule(layer).named_parameters(recurse=False)
-            if parameter.requires_grad
+            if parameter.requires_grad and full_name(layer, name) in self.state  # else another's
         }
         if not own:
             return False

@@ -169,12 +169,16 @@ def fit_curvature_batch(
     measured = by_elbo or device.type == "cuda"
     rows = example.to(first).expand(config.samples, *example.shape[1:]).clone()
     try:
-        curved = None if by_elbo else KFAC(network, kind, config.fallback)
+        curved = None if by_elbo else KFAC(network, kind, config.fallback, rows[:2])
         numbers = 0 if curved is None else curved.widest_map(rows[:1])
         kept = kept_bytes(network, rows) if measured else 0
     except RuntimeError:  # a network that does not fit the data is named where it is trained
         return config
     budget, of_map = CACHE_BYTES, numbers * config.samples * first.element_size()
+    entries = 0 if curved is None else curved.diagonal_entries
+    if entries:  # every example's own gradient by these, one a direction, and a graph of it
+        most = max(1, int(JACOBIAN_BYTES / (40 * entries * first.element_size())))
+        config = replace(config, curvature_batch=min(config.curvature_batch, most))
     if measured:
         budget = min(GPU_BYTES, SHARE_OF_FREE * (free_bytes(device) or GPU_BYTES))
         with torch.no_grad():

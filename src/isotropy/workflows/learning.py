@@ -214,8 +214,9 @@ def learn(
         # More is learned than amounts, and trials could not follow it.
         settings = replace(settings, search=False)
         run = prepare_run(begun, settings, actions=actions, describe=describe)
-    for note in network_notes(run.trainer) if remark is not None else ():
-        remark(note)
+    if remark is not None:
+        for note in network_notes(run.trainer):
+            remark(note)
     asked, found, is_told = settings, None, False
     if run.trainer.config.search:
         found = _kept_search(folder) if resume else None
@@ -354,6 +355,7 @@ def _result(
         "weight_steps": trainer.weight_steps.network_pass.described(),
         "batch_norm": batch_statistics.described(trainer.network),
         "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
+        "constants": getattr(trainer.evidence.curvature, "constants", {}),
         "evidence": None if evidence is None else evidence.as_dict(),
         "elbo": trainer.evidence.parts() if settings.evidence == "elbo" else None,
         "log_evidence": log_evidence,

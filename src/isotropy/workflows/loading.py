@@ -15,9 +15,9 @@ from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.building import rebuilt
+from isotropy.networks.one_output import SelectedOutput
 from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
-from isotropy.networks.one_output import SelectedOutput
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import CHECKPOINT, CONFIG, RESULT, load_module, load_tensors, read_json
 from isotropy.symmetry.actions.catalogue import actions_named

@@ -31,7 +31,8 @@ from isotropy.equivariance.attribution import LayerSettings
 from isotropy.equivariance.bridge import Acting, Acts, Own, Symmetry, hidden_layout, symmetries
 from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.measurement import mean_and_error
-from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
+from isotropy.equivariance.subject import Inputs, On, Subject, plain_network
+from isotropy.networks.one_output import Select
 from isotropy.records import check_unused, record_head
 from isotropy.report.pages.measure import measure_page
 from isotropy.symmetry.actions.action import Action

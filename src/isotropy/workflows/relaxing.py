@@ -32,9 +32,9 @@ from isotropy.evidence.layers.training import LayerEpoch, structures
 from isotropy.evidence.predictive import plain_scores
 from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
+from isotropy.networks.one_output import Select
 from isotropy.networks.pathways.relax import harden, relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
-from isotropy.networks.one_output import Select
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import record_head, save_trainer
 from isotropy.report.pages.relax import relax_page, relax_sentences

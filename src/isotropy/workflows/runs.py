@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.curvature.kfac import KFAC
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import read
@@ -388,7 +389,21 @@ def prepare_run(
 def network_notes(trainer: Trainer[Any]) -> list[str]:
     """Sentences on what a run does with layers of its network that are not like the others."""
     notes = [batch_statistics.sentence(trainer.network)]
+    curvature = trainer.evidence.curvature if trainer.evidence.kind == "laplace" else None
+    if isinstance(curvature, KFAC) and trainer.recipe.evidence:
+        if curvature.fallen_back and curvature.fallback == "diagonal":
+            named = [f"{name} ({kind})" for name, kind in curvature.fallen_back.items()]
+            notes.append(f"no curvature rule, so diagonal blocks: {_listed(named)}")
+        if curvature.constants:
+            named = [f"{name} ({why})" for name, why in curvature.constants.items()]
+            notes.append(f"trained, but constants of the evidence: {_listed(named)}")
     return [note for note in notes if note is not None]
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    """Some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def in_folder(
