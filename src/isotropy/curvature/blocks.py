@@ -46,6 +46,13 @@ import torch
 from torch import Tensor
 
 from isotropy.checks import CallerError
+from isotropy.curvature.low_rank import (
+    LowRankGram,
+    Pullback,
+    conjugated,
+    is_large,
+    without_rest,
+)
 from isotropy.kernels.fused import is_plain
 
 JOINT = "(joint)"
@@ -77,8 +84,13 @@ class _Roots(_Tensors):
 class _Factors(_Tensors):
     """Factors of one block, summed over examples."""
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        grams = (v.root if isinstance(v, LowRankGram) else v for v in vars(self).values())
+        return tuple(value for value in grams if isinstance(value, Tensor))
+
     def __add__(self, other: Self) -> Self:
-        return self.with_tensors(map(torch.add, self.tensors(), other.tensors()))
+        mine = {n: v for n, v in vars(self).items() if isinstance(v, Tensor | LowRankGram)}
+        return replace(self, **{name: value + getattr(other, name) for name, value in mine.items()})
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ class KroneckerRoots(_Roots):
 
     def factors(self) -> KroneckerFactors:
         """A and G of these rows."""
-        return KroneckerFactors(_gram(self.inputs), _gram(self.outputs))
+        return KroneckerFactors(_factor(self.inputs), _factor(self.outputs))
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,9 @@ class DenseRoots(_Roots):
 
     def factors(self) -> DenseFactors:
         """H of these rows."""
-        return DenseFactors(_gram(self.rows))
+        return DenseFactors(
+            LowRankGram.of(self.rows[None]) if is_large(self.rows) else _gram(self.rows)
+        )
 
 
 @dataclass(frozen=True)
@@ -141,21 +155,23 @@ Roots = KroneckerRoots | DenseRoots | DiagonalRoots | JointRoots
 
 @dataclass(frozen=True)
 class KroneckerFactors(_Factors):
-    """A (groups, in, in) and G (groups, out, out), both summed over examples."""
+    """A (groups, in, in) and G (groups, out, out), both summed over examples; large ones by their
+    largest eigenvalues (`low_rank`)."""
 
-    inputs: Tensor
-    outputs: Tensor
+    inputs: Gram
+    outputs: Gram
 
     def spectrum(self, count: int, *, values_only: bool = False) -> KroneckerSpectrum:
         """Eigenvalues and eigenvectors after dividing A by the number of examples."""
-        of_inputs = _eigh(self.inputs / count, values_only)
-        return KroneckerSpectrum(*_eigh(self.outputs, values_only), *of_inputs, count)
+        of_inputs = _decomposed(self.inputs, count, values_only)
+        return KroneckerSpectrum(*_decomposed(self.outputs, 1, values_only), *of_inputs, count)
 
     def dense(self, count: int) -> Tensor:
         """The block written out, (groups, out·in, out·in); for small layers and tests."""
-        size = self.inputs.shape[1] * self.outputs.shape[1]
+        entering, leaving = _written_out(self.inputs), _written_out(self.outputs)
+        size = entering.shape[1] * leaving.shape[1]
         outer, inner = torch.broadcast_tensors(
-            self.outputs[:, :, None, :, None], (self.inputs / count)[:, None, :, None, :]
+            leaving[:, :, None, :, None], (entering / count)[:, None, :, None, :]
         )
         return (outer * inner).reshape(-1, size, size)
 
@@ -167,16 +183,20 @@ class DenseFactors(_Factors):
     output_of: the parameter whose output factor this is too, as in `DenseRoots`.
     """
 
-    matrix: Tensor
+    matrix: Gram
     output_of: str | None = None
 
     def spectrum(self, count: int, *, values_only: bool = False) -> DenseSpectrum:
         del count  # a dense block is a plain sum over examples
+        if isinstance(self.matrix, LowRankGram):
+            values, vectors = self.matrix.decomposed(1, values_only)
+            return DenseSpectrum(values[0], vectors if values_only else vectors[0])
         return DenseSpectrum(*_eigh(self.matrix, values_only))
 
     def dense(self, count: int) -> Tensor:
         del count
-        return self.matrix[None]
+        matrix = _written_out(self.matrix)
+        return matrix if matrix.ndim == 3 else matrix[None]
 
 
 @dataclass(frozen=True)
@@ -220,7 +240,9 @@ def all_factors(roots: Mapping[str, Roots]) -> dict[str, Factors]:
     for name, root in roots.items():
         weight = found.get(root.output_of or "") if isinstance(root, DenseRoots) else None
         if isinstance(weight, KroneckerFactors) and isinstance(root, DenseRoots):
-            found[name] = DenseFactors(weight.outputs[0], root.output_of)
+            shared = weight.outputs
+            matrix = shared if isinstance(shared, LowRankGram) else shared[0]
+            found[name] = DenseFactors(matrix, root.output_of)
         else:
             found[name] = root.factors()
     return found
@@ -236,13 +258,17 @@ class Spectrum(ABC):
     @abstractmethod
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Pullback, ...]:
         """∂ log|scale·H + precision·I| by each factor, in the order of `Roots.tensors()`.
 
         Contracted with one batch's factors these give that batch's share of the gradient. One
-        axis a parameter (parameters,) for a diagonal block, else square matrices; in `dtype`,
-        eigenvalues of them in float64 all the same.
+        axis a parameter (parameters,) for a diagonal block, else square matrices, those of large
+        factors in parts (`low_rank`); in `dtype`, eigenvalues of them in float64 all the same.
         """
+
+    def log_determinant_gap(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """By how much the log-determinant is too large at most, where factors have a rest."""
+        return torch.zeros_like(precision)
 
     def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
         """log|scale·H + precision·I|, differentiable in both."""
@@ -269,15 +295,21 @@ class KroneckerSpectrum(Spectrum):
 
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Pullback, ...]:
         outer = self.output_values[:, :, None]
         inner = self.input_values[:, None, :]
         inverse = scale / (scale * outer * inner + precision)
         of_outputs = _over_shared((inner * inverse).sum(2), self.output_values)
         of_inputs = _over_shared((outer * inverse).sum(1) / self.count, self.input_values)
-        for_outputs = _conjugate(self.output_vectors, of_outputs, dtype)
-        for_inputs = _conjugate(self.input_vectors, of_inputs, dtype)
+        for_outputs = conjugated(self.output_vectors, of_outputs, dtype)
+        for_inputs = conjugated(self.input_vectors, of_inputs, dtype)
         return for_inputs, for_outputs
+
+    def log_determinant_gap(self, scale: Tensor, precision: Tensor) -> Tensor:
+        outer = without_rest(self.output_values, _rank(self.output_vectors))
+        inner = without_rest(self.input_values, _rank(self.input_vectors))
+        least = (scale * (outer[:, :, None] * inner[:, None, :]).flatten() + precision).log().sum()
+        return self.log_determinant(scale, precision) - least
 
 
 @dataclass(frozen=True)
@@ -292,8 +324,12 @@ class DenseSpectrum(Spectrum):
 
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
-        return (_conjugate(self.vectors, scale / (scale * self.values + precision), dtype),)
+    ) -> tuple[Pullback, ...]:
+        return (conjugated(self.vectors, scale / (scale * self.values + precision), dtype),)
+
+    def log_determinant_gap(self, scale: Tensor, precision: Tensor) -> Tensor:
+        least = (scale * without_rest(self.values, _rank(self.vectors)) + precision).log().sum()
+        return self.log_determinant(scale, precision) - least
 
 
 @dataclass(frozen=True)
@@ -307,7 +343,7 @@ class DiagonalSpectrum(Spectrum):
 
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Pullback, ...]:
         return ((scale / (scale * self.values + precision)).to(dtype),)
 
 
@@ -397,9 +433,27 @@ def _over_shared(weights: Tensor, values: Tensor) -> Tensor:
     return weights.sum(0, keepdim=True) if len(values) < len(weights) else weights
 
 
-def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
-    vectors = vectors.to(dtype)
-    return (vectors * values.to(dtype)[..., None, :]) @ vectors.mT
+def _rank(vectors: Tensor) -> int:
+    """How many eigenvectors there are."""
+    return int(vectors.shape[-1])
+
+
+Gram = Tensor | LowRankGram
+"""A factor: written out (…, n, n), or by its largest eigenvalues."""
+
+
+def _factor(root: Tensor) -> Gram:
+    return LowRankGram.of(root) if is_large(root) else _gram(root)
+
+
+def _decomposed(gram: Gram, count: int, values_only: bool) -> tuple[Tensor, Tensor]:
+    if isinstance(gram, LowRankGram):
+        return gram.decomposed(count, values_only)
+    return _eigh(gram if count == 1 else gram / count, values_only)
+
+
+def _written_out(gram: Gram) -> Tensor:
+    return gram.dense() if isinstance(gram, LowRankGram) else gram
 
 
 def _eigh(matrix: Tensor, values_only: bool) -> tuple[Tensor, Tensor]:

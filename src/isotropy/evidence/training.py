@@ -263,7 +263,9 @@ class Trainer(Generic[AnySchedule]):
     def evidence_value(self, purpose: str) -> EvidenceValue:
         """log Z with the noise of this purpose and epoch, and what it depends on."""
         with multiplying_in(self.config.precision, self.device):
-            value = self.evidence.value(self.evidence.fit(self.orbit_batches(purpose)))
+            fit = self.evidence.fit(self.orbit_batches(purpose))
+            value = self.evidence.value(fit)
+            error = self.evidence.largest_error(fit) if self.evidence.kind == "laplace" else 0.0
         return EvidenceValue(
             nats=float(value),
             examples=len(self.inputs),
@@ -272,6 +274,7 @@ class Trainer(Generic[AnySchedule]):
             prior_structure=self.prior.structure,
             noise_seed=f"{self.config.seed}/{purpose}/{self.epoch}",
             kind=self.evidence.kind,
+            error=error,
         )
 
     # -- scoring ---------------------------------------------------------------------------
