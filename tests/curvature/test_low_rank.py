@@ -47,6 +47,30 @@ def test_few_rows_are_exact(small_limits: None):
     assert_equal(found.dense(), root.mT @ root, "factor", 1e-10)
 
 
+def test_factors_of_middle_size_are_exact(monkeypatch: pytest.MonkeyPatch):
+    """Kept by their root while that is thin, written out from then on."""
+    monkeypatch.setattr(low_rank, "THIN_FROM", 10)
+    parts = [decaying(4, 12, seed=number)[None] for number in range(3)]
+    sums = KroneckerRoots(parts[0], numbers(1, 4, 3, seed=9)).factors()
+    kept = []
+    for part in parts[1:]:
+        kept.append(isinstance(sums.inputs, LowRankGram))
+        sums = sums + KroneckerRoots(part, numbers(1, 4, 3, seed=9)).factors()
+    assert kept == [True, False] and isinstance(sums.inputs, Tensor)
+    root = torch.cat(parts, 1)
+    assert_equal(sums.inputs, root.mT @ root, "factor", 1e-12)
+    thin = KroneckerRoots(parts[0], numbers(1, 4, 3, seed=9)).factors()
+    mine = thin.spectrum(4)
+    exact = KroneckerFactors(parts[0].mT @ parts[0], thin.outputs).spectrum(4)
+    assert_equal(mine.log_determinant(SCALE, PRECISION),
+                 exact.log_determinant(SCALE, PRECISION), "log determinant", 1e-10)  # fmt: skip
+    rows = numbers(1, 5, 12, seed=8)
+    found, wanted = (
+        low_rank.times(rows, each.pullback(SCALE, PRECISION)[0]) for each in (mine, exact)
+    )
+    assert_equal(found, wanted, "pullback", 1e-8)
+
+
 def test_many_rows_keep_the_trace_and_lie_below(small_limits: None):
     root = decaying(40, 12)[None]
     gram = LowRankGram.of(root[:, :20]) + LowRankGram.of(root[:, 20:])

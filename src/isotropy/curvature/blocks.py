@@ -47,10 +47,11 @@ from torch import Tensor
 
 from isotropy.checks import CallerError
 from isotropy.curvature.low_rank import (
+    Gram,
     LowRankGram,
     Pullback,
     conjugated,
-    is_large,
+    is_thin,
     without_rest,
 )
 from isotropy.kernels.fused import is_plain
@@ -123,7 +124,7 @@ class DenseRoots(_Roots):
     def factors(self) -> DenseFactors:
         """H of these rows."""
         return DenseFactors(
-            LowRankGram.of(self.rows[None]) if is_large(self.rows) else _gram(self.rows)
+            LowRankGram.of(self.rows[None]) if is_thin(self.rows) else _gram(self.rows)
         )
 
 
@@ -191,7 +192,8 @@ class DenseFactors(_Factors):
         if isinstance(self.matrix, LowRankGram):
             values, vectors = self.matrix.decomposed(1, values_only)
             return DenseSpectrum(values[0], vectors if values_only else vectors[0])
-        return DenseSpectrum(*_eigh(self.matrix, values_only))
+        matrix = self.matrix.squeeze(0) if self.matrix.ndim == 3 else self.matrix
+        return DenseSpectrum(*_eigh(matrix, values_only))
 
     def dense(self, count: int) -> Tensor:
         del count
@@ -438,12 +440,8 @@ def _rank(vectors: Tensor) -> int:
     return int(vectors.shape[-1])
 
 
-Gram = Tensor | LowRankGram
-"""A factor: written out (…, n, n), or by its largest eigenvalues."""
-
-
 def _factor(root: Tensor) -> Gram:
-    return LowRankGram.of(root) if is_large(root) else _gram(root)
+    return LowRankGram.of(root) if is_thin(root) else _gram(root)
 
 
 def _decomposed(gram: Gram, count: int, values_only: bool) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,9 @@ largest singular values of R stay and the squares of the others go to ρ. No n �
 products take n r numbers, spectra (2r)³ operations (Ghashami et al. 2016, "Frequent directions",
 without its shrinking). With no more than `RANK` rows in all, nothing is left out.
 
+Factors from `THIN_FROM` to `LARGEST_EXACT` rows are exact. They are kept by their root as long as
+that has at most half as many rows, as with few examples, and are written out from then on.
+
 **Known error.** What is kept lies below A and has its trace together with ρ. So the determinant
 that leaves ρ out is a lower bound, and the one that spreads ρ evenly, which is used, an upper one:
 of all matrices with this trace the most even one has the largest determinant. `log_determinant_gap`
@@ -36,9 +39,14 @@ RANK = 512
 """Largest eigenvalues that are kept of larger factors."""
 
 
-def is_large(root: Tensor) -> bool:
-    """Whether the factor of this root (…, rows, n) is kept in parts."""
-    return root.shape[-1] > LARGEST_EXACT
+THIN_FROM = 1024
+"""Rows from which a factor is kept by its root as long as that has at most half as many rows."""
+
+
+def is_thin(root: Tensor) -> bool:
+    """Whether the factor of this root (…, rows, n) is kept by the root."""
+    rows, size = root.shape[-2:]
+    return size > LARGEST_EXACT or (size > THIN_FROM and 2 * rows <= size)
 
 
 @dataclass(frozen=True)
@@ -51,15 +59,25 @@ class LowRankGram:
     @classmethod
     def of(cls, root: Tensor) -> LowRankGram:
         """Of a root (groups, rows, n), a part of its rows after the other."""
+        if root.shape[-1] <= LARGEST_EXACT:
+            return cls(root, root.new_zeros(len(root), dtype=torch.float64))
         first, *others = root.split(RANK, -2)
         found = cls(first, root.new_zeros(len(root), dtype=torch.float64))
         for part in others:
-            found = found + cls(part, torch.zeros_like(found.rest))
+            more = found + cls(part, torch.zeros_like(found.rest))
+            assert isinstance(more, LowRankGram)
+            found = more
         return found
 
-    def __add__(self, other: LowRankGram) -> LowRankGram:
+    def __add__(self, other: Gram) -> Gram:
+        if isinstance(other, Tensor):
+            return other + self.root.mT @ self.root
         joined = LowRankGram(torch.cat([self.root, other.root], -2), self.rest + other.rest)
-        return joined if joined.root.shape[-2] <= 2 * RANK else joined.compressed()
+        if self.size > LARGEST_EXACT:
+            return joined if joined.root.shape[-2] <= 2 * RANK else joined.compressed()
+        return joined if is_thin(joined.root) else joined.root.mT @ joined.root
+
+    __radd__ = __add__
 
     def compressed(self) -> LowRankGram:
         """With at most `RANK` rows: the largest singular values of the root."""
@@ -80,9 +98,10 @@ class LowRankGram:
 
         The last n − r eigenvalues are those of the rest.
         """
-        gram = self.compressed() if self.root.shape[-2] > RANK else self
+        rows = self.root.shape[-2]
+        gram = self.compressed() if self.size > LARGEST_EXACT and rows > RANK else self
         values, turns = _spectrum_of_rows(gram.root)
-        rows = values.shape[-1]
+        rows = min(values.shape[-1], self.size)
         level = gram.rest / max(1, self.size - rows)
         padded = functional.pad(values, (0, self.size - rows))
         padded[..., rows:] = level[..., None]
@@ -100,6 +119,10 @@ class LowRankGram:
         kept, level = values[..., : vectors.shape[-1]], values[..., -1:]
         found = (vectors * (kept - level)[..., None, :]) @ vectors.mT
         return found + level[..., None] * torch.eye(self.size, dtype=found.dtype)
+
+
+Gram = Tensor | LowRankGram
+"""A factor: written out (…, n, n), or by its root."""
 
 
 def _spectrum_of_rows(root: Tensor) -> tuple[Tensor, Tensor]:
