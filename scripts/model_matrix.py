@@ -70,7 +70,7 @@ CASES = (
     _timm("convnext", "convnext_atto"),
     _timm("efficientnet", "efficientnet_lite0"),
     _timm("mobilenetv3", "mobilenetv3_small_050"),
-    _timm("mlp_mixer", "mixer_s32_224", 64, img_size=64, num_blocks=2),
+    _timm("mlp_mixer", "mixer_s32_224", 64, img_size=64),
     _timm("swin_transformer", "swin_tiny_patch4_window7_224", 56, img_size=56, depths=(1, 1, 1),
           embed_dim=48, num_heads=(2, 2, 4)),
     _timm("swin_transformer_v2", "swinv2_tiny_window8_256", 64, img_size=64, depths=(1, 1, 1),

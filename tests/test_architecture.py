@@ -44,7 +44,7 @@ MOST_LINES = 600
 MOST_FILES = 14
 MOST_PARAMETERS = 8
 
-USER_OPTIONS = {"learn", "learn_layers", "measure", "profile", "screen"}
+USER_OPTIONS = {"build", "learn", "learn_layers", "measure", "profile", "screen"}
 """Verbs whose parameters are the options that a user chooses from, each by its name."""
 
 MAY_PRINT = ("cli", "experiments/runner")

@@ -103,7 +103,8 @@ class _Probe:
         return float((self._with(replaced) - self.outputs).abs().max())
 
     def _with(self, replaced: dict[str, Tensor]) -> Tensor:
-        state = {name: tensor.clone() for name, tensor in {**self.state, **replaced}.items()}
+        moving = {name: self.state[name].clone() for name, _ in self.network.named_buffers()}
+        state = {**self.state, **moving, **replaced}
         with evaluation_mode(self.network):
             self.prepare(self.network)  # statistics that move are those of the copy
             outputs = functional_call(self.network, state, (self.example,))
