@@ -220,10 +220,10 @@ class KFAC:
                 found.add(name)
         rest = [name for name in names if name not in found]
         if rest:
-            rows = example[:1].detach()
-            outputs = averaged_outputs(self.network, rows, Copies(1))
+            rows, copies = example[:2].detach(), Copies(len(example[:2]))
+            outputs = averaged_outputs(self.network, rows, copies).detach()
             try:
-                example_gradients(self.network, rest, rows, Copies(1), outputs[None].detach())
+                example_gradients(self.network, rest, rows, copies, torch.stack([outputs] * 2))
             except CallerError:
                 reason = "no rule, and no gradient example by example"
                 self.constants |= dict.fromkeys(rest, reason)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isotropy.checks import CallerError, check_choice, check_finite, shape_text
+from isotropy.curvature.recurrent import written_out
 from isotropy.equivariance.operations import CUTS, Followed, Operation, watch
 from isotropy.networks.one_output import Select, selected
 
@@ -77,7 +78,9 @@ class Subject:
         return self._together(inputs)
 
     def _together(self, inputs: Inputs) -> Tensor:
-        found = self.network(inputs) if isinstance(inputs, Tensor) else self.network(**inputs)
+        # Recurrent layers in one function have no forward-mode derivative.
+        with written_out(self.network):
+            found = self.network(inputs) if isinstance(inputs, Tensor) else self.network(**inputs)
         output = selected(found, self.select)
         if self.on == "outputs":
             return output

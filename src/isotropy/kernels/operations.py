@@ -9,6 +9,7 @@ torch's fused operations are not made for that:
                                    gain, was batched: no error, other numbers
     group_norm                     no batched second derivative
     hardsigmoid, hardswish         no second derivative
+    prelu                          wrong shapes where it is batched twice
 
 Inside `twice_differentiable` these are made of products, means and a softmax. It acts on functions,
 so that modules of one's own are covered, too.
@@ -137,7 +138,18 @@ def _hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return input * _hardsigmoid(input)
 
 
+def _prelu(input: Tensor, weight: Tensor) -> Tensor:
+    slopes = weight if weight.numel() == 1 or input.ndim < 2 else _channels(weight, input)
+    return torch.where(input > 0, input, slopes * input)
+
+
+def _channels(weight: Tensor, like: Tensor) -> Tensor:
+    return weight.reshape(-1, *(1 for _ in like.shape[2:]))
+
+
 _TWICE_DIFFERENTIABLE: Stands = {
+    functional.prelu: _prelu,
+    torch.prelu: _prelu,
     functional.hardsigmoid: _hardsigmoid,
     functional.hardswish: _hardswish,
     functional.layer_norm: _layer_norm,
