@@ -234,7 +234,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as Markdown, and a sentence on how many work."""
     working = [row for row in rows if row["outcome"] == "works"]
     lines = [
-        f"{len(working)} of {len(rows)} networks learn and measure without an option.",
+        f"{len(working)} of {len(rows)} networks that were tried learn and measure without an "
+        f"option. {len(CASES) - len(rows)} of the {len(CASES)} networks of the script have no "
+        "result yet: these were not run to their end, and nothing is known of them.",
         "",
         "| from | family | network | pixels | parameters | outcome | seconds | what it took |",
         "|---|---|---|---|---|---|---|---|",
