@@ -236,7 +236,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         f"{len(working)} of {len(rows)} networks that were tried learn and measure without an "
         f"option. {len(CASES) - len(rows)} of the {len(CASES)} networks of the script have no "
-        "result yet: these were not run to their end, and nothing is known of them.",
+        "result yet with the code as it is: not run, not finished in time, or run before a fix.",
         "",
         "| from | family | network | pixels | parameters | outcome | seconds | what it took |",
         "|---|---|---|---|---|---|---|---|",
