@@ -44,7 +44,9 @@ MOST_LINES = 600
 MOST_FILES = 14
 MOST_PARAMETERS = 8
 
-USER_OPTIONS = {"certify", "learn", "learn_layers", "measure", "profile", "represent", "screen"}
+USER_OPTIONS = {
+    "build", "certify", "learn", "learn_layers", "measure", "profile", "represent", "screen",
+}  # fmt: skip
 """Verbs whose parameters are the options that a user chooses from, each by its name."""
 
 MAY_PRINT = ("cli", "experiments/runner")

@@ -155,11 +155,11 @@ def test_fallback(folder: Path, capsys: Capture) -> None:
     """A layer without a rule is refused, or treated as asked and named in record and words."""
     Path("nets.py").write_text(MODEL_FILE)
     words = ("--generators", "rotation", "--model", "nets.py:make")
-    refused = run_here(capsys, *START, *words)
+    refused = run_here(capsys, *START, *words, "--fallback", "refuse")
     assert_one_sentence(refused, "layer '1'", "Gain", "fallback")
-    finished = run_here(capsys, *START, *words, "--fallback", "diagonal", "--json")
+    finished = run_here(capsys, *START, *words, "--json")
     assert finished.record["fallback"] == {"1": "Gain"}
-    assert "layers without a curvature rule: diagonal" in finished.stderr
+    assert "no curvature rule, so diagonal blocks: 1 (Gain)" in finished.stderr
     fixed = learn(capsys, *words, "--fallback", "fixed", "--out", "fixed")
     assert fixed["fallback"] == {"1": "Gain"}
     assert fixed["log_evidence"] != finished.record["log_evidence"]

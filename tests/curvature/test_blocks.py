@@ -25,10 +25,8 @@ from isotropy.curvature.blocks import (
     KroneckerFactors,
     KroneckerRoots,
     Roots,
-    decomposed,
-    spectra_of_roots,
-    squares_along,
 )
+from isotropy.curvature.thin_spectra import decomposed, spectra_of_roots, squares_along
 from isotropy.evidence.predictive import covariance_root
 from isotropy.kernels.fused import reference_path
 

@@ -244,9 +244,8 @@ def test_an_activation_in_place_is_no_last_layer():
 def test_outputs_that_are_not_two_axes(kind: str):
     network = nn.Conv2d(1, 2, 2).double()
     rows = torch.zeros(2, 1, 4, 4, dtype=torch.float64)
-    curvature = make_curvature(network, KINDS[kind], "refuse", rows)
     with pytest.raises(CallerError, match=r"expected \(batch, outputs\), got \(2, 2, 3, 3\)"):
-        curvature.batch(rows, Copies(1), Categorical())
+        make_curvature(network, KINDS[kind], "refuse", rows).batch(rows, Copies(1), Categorical())
 
 
 class Decides(nn.Linear):

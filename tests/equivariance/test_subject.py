@@ -267,3 +267,22 @@ def test_a_network_that_does_not_fit_the_data_is_named() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(5, 2))
     with pytest.raises(CallerError, match=r"does not accept inputs of shape \(1, 2, 2\)"):
         Subject(network).check(torch.rand(3, 1, 2, 2))
+
+
+def test_recurrent_layers_have_a_derivative():
+    """torch's LSTM in one function has no forward mode on a CPU."""
+
+    class Sequence(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 2)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.head(self.layer(inputs.transpose(1, 2))[0][:, -1])
+
+    subject, data = Subject(Sequence().eval()), torch.randn(3, 2, 8)
+    subject.check(data)
+    _, found = torch.func.jvp(subject, (data,), (torch.ones_like(data),))
+    with torch.no_grad():
+        step = (subject(data + 1e-2) - subject(data - 1e-2)) / 2e-2
+    torch.testing.assert_close(found, step, rtol=1e-2, atol=1e-3)

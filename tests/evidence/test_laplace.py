@@ -296,7 +296,7 @@ def test_a_difference_of_models_is_a_number():
 
 
 def test_every_field_has_a_case():
-    assert {field.name for field in dataclasses.fields(EvidenceValue)} == {*OTHER, "nats"}
+    assert {field.name for field in dataclasses.fields(EvidenceValue)} == {*OTHER, "nats", "error"}
 
 
 @pytest.mark.parametrize("name", OTHER)

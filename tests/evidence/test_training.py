@@ -496,9 +496,11 @@ REFUSED = {
         lambda: small_network(1),
         "labels: expected 0 to 0 for a network with 1 outputs, got 0 to 1",
     ),
-    "an unsupported layer": (
-        lambda: nn.Sequential(small_network(), nn.PReLU().double()),
-        "layer '1' of type PReLU has no curvature rule",
+    "a batch norm without running statistics": (
+        lambda: nn.Sequential(
+            small_network(), nn.BatchNorm1d(2, track_running_stats=False).double()
+        ),
+        "layer '1' of type BatchNorm1d: expected running statistics",
     ),
 }  # fmt: skip
 

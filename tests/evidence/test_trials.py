@@ -327,6 +327,9 @@ LINEAR_NETWORKS = {
         lambda x, a, b: a(x) + 0 * b(x).detach(), nn.Linear(2, 3), nn.Linear(2, 3)
     ),
     "in place": lambda: nn.Sequential(nn.Linear(2, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
+    "an output changed in place": lambda: Linears(
+        lambda x, a, b: b(a(x).relu_()), nn.Linear(2, 4), nn.Linear(4, 3)
+    ),
     "dropout": lambda: nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.5), nn.Linear(5, 3)),
 }
 NETWORKS = {
@@ -375,9 +378,6 @@ WRONG = {
     ),
 }
 NOT_RECORDED = {
-    "an output changed in place": lambda: Linears(
-        lambda x, a, b: b(a(x).relu_()), nn.Linear(2, 4), nn.Linear(4, 3)
-    ),
     "positions in the batch": lambda: Linears(
         lambda x, a: a(x.reshape(-1, 1)).reshape(len(x), -1), nn.Linear(1, 3)
     ),

@@ -58,6 +58,17 @@ def test_norms_have_the_values_of_torch(name: str, affine: tuple[str, ...]):
     assert_equal(found, norm(inputs, gain, shift), name, EXACTLY)
 
 
+@pytest.mark.parametrize("function", [functional.hardsigmoid, functional.hardswish])
+def test_hard_activations_have_torch_s_values_and_a_second_derivative(
+    function: Callable[[Tensor], Tensor],
+):
+    inputs = (4 * drawn(3, 4)).requires_grad_()
+    with twice_differentiable():
+        found = function(inputs)
+        assert torch.autograd.gradgradcheck(lambda x: function(x) ** 2, inputs)
+    assert_equal(found, function(inputs), "values", EXACTLY)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_has_the_values_of_torch(masked: bool):
     q, k, v = (drawn(2, 2, 4, 3, seed=seed) for seed in range(3))

@@ -11,9 +11,10 @@ from user_networks import seeded
 
 import isotropy
 from isotropy.checks import CallerError
-from isotropy.curvature.blocks import PiecewiseRoots, squares_along
+from isotropy.curvature.blocks import PiecewiseRoots
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
+from isotropy.curvature.thin_spectra import squares_along
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.predictive import covariance_root
 from isotropy.likelihoods import Gaussian

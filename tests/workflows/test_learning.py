@@ -366,10 +366,17 @@ def test_mistakes_are_sentences(call: Callable[[], Any], sentence: str) -> None:
 def test_layer_without_a_rule_is_named(objective: Any, tmp_path: Path) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.PReLU(), nn.Linear(4, 3))
     ranges = {"rotation": 3.0} if objective in ("fixed", "averaged-losses") else None
-    config = replace(CONFIG, objective=objective, ranges=ranges)
+    config = replace(CONFIG, objective=objective, ranges=ranges, fallback="refuse")
     with pytest.raises(CallerError, match="layer '2' of type PReLU has no curvature rule"):
         isotropy.learn(network, bar_tensors(), config=config, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_layer_without_a_rule_trains_and_is_named() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.PReLU(4), nn.Linear(4, 3))
+    result = isotropy.learn(network, bar_tensors(), config=CONFIG)
+    assert result.record["fallback"] == {"2": "PReLU"} and result.record["constants"] == {}
+    assert any("diagonal blocks: 2 (PReLU)" in note for note in result.record["notes"])
 
 
 # -- what is handed back -----------------------------------------------------------------------

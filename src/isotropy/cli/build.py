@@ -10,6 +10,7 @@ import torch
 
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import (
+    SELECT,
     data_from,
     data_options,
     device_from,
@@ -30,6 +31,7 @@ from isotropy.workflows.building import build
     required=True,
     help="compact | cnn | convnet | … | FILE.py:factory | timm:NAME | RUN_FOLDER.",
 )
+@SELECT
 @click.option(
     "--symmetries",
     type=click.Path(path_type=Path),
@@ -61,7 +63,9 @@ def build_command(**options: Any) -> None:
     check_unused(Path(folder))
     place = device_from(options["device"])
     shape, outputs = _sizes(options)
-    specification, network = network_from(options["model_text"], shape, outputs, options["seed"])
+    specification, network = network_from(
+        options["model_text"], shape, outputs, options["seed"], options["select"]
+    )
     generator = torch.Generator().manual_seed(options["seed"])
     result = build(
         network.to(place),

@@ -135,6 +135,17 @@ VARIANT = click.option(
     show_default=True,
     help="Transform every image once, at random, before anything else.",
 )
+
+
+def _select(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    return int(value) if value is not None and value.lstrip("-").isdecimal() else value
+
+
+SELECT = click.option(
+    "--select",
+    callback=_select,
+    help="Which of several outputs of the network counts: a key, an attribute or a position.",
+)
 EVIDENCE = click.option(
     "--evidence",
     type=click.Choice(EVIDENCES),
@@ -177,6 +188,7 @@ _LEARNING = (
         "timm:NAME | RUN_FOLDER. mlp alone has the paper's 1000, relu and rff 1024; "
         "rff:WIDTH:SIGMA also says the deviation of its random features (0.3).",
     ),
+    SELECT,
     click.option(
         "--generators",
         help="Comma-separated generators and finite actions, such as rotation,horizontal_flip. "
@@ -197,9 +209,10 @@ _LEARNING = (
     click.option(
         "--fallback",
         type=click.Choice(FALLBACKS),
-        default="refuse",
+        default="diagonal",
         show_default=True,
-        help="For layers without a curvature rule: diagonal blocks, or fixed in the evidence.",
+        help="For parameters without a curvature rule: diagonal blocks, fixed in the evidence, or "
+        "no run.",
     ),
     click.option(
         "--prior",
@@ -294,23 +307,27 @@ def settings_given(config: type, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def network_from(
-    text: str, shape: tuple[int, ...], outputs: int, seed: int
+    text: str,
+    shape: tuple[int, ...],
+    outputs: int,
+    seed: int,
+    select: str | int | None = None,
 ) -> tuple[NetworkSpecification, torch.nn.Module]:
     """The network a user named: a specification, or a run folder with its trained weights."""
     torch.manual_seed(seed)
     if _is_run_folder(text):
         return load_network(Path(text), shape, outputs)
-    specification = parse_network(text)
+    specification = replace(parse_network(text), select=select)
     return specification, specification.build(shape, outputs)
 
 
 def fitted_network(
-    text: str, data: LabelledData, seed: int
+    text: str, data: LabelledData, seed: int, select: str | int | None = None
 ) -> tuple[NetworkSpecification, torch.nn.Module]:
     """The same for these data, with their statistics where the network takes them."""
     if _is_run_folder(text):
         return network_from(text, tuple(data.inputs.shape[1:]), data.num_outputs, seed)
-    specification = fitted(parse_network(text), data.inputs)
+    specification = replace(fitted(parse_network(text), data.inputs), select=select)
     return specification, built_network(specification, data, seed)
 
 
@@ -336,6 +353,7 @@ def problem_from(
         specification, notes = choice.specification, (*notes, choice.reason)
     elif specification is None and not _is_run_folder(options["model_text"]):
         specification = fitted(parse_network(options["model_text"]), data.inputs)
+        specification = replace(specification, select=options["select"])
     notes += more
     if specification is None:
         specification, network = network_from(

@@ -183,8 +183,6 @@ def _learn(
             f"objective {resolved.objective}, {resolved.samples} samples, {resolved.epochs} epochs "
             f"of batches of {resolved.batch_size}, {place}"
         )
-        if resolved.fallback != "refuse":
-            display.say(f"layers without a curvature rule: {resolved.fallback}")
         if too_short(resolved, len(split.train)):
             display.say(
                 f"{resolved.epochs} epochs are too few for the ranges to settle; read them as a "

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import (
+    SELECT,
     action_names,
     data_from,
     data_options,
@@ -65,6 +66,7 @@ def _splits(context: click.Context, parameter: click.Parameter, value: str) -> t
     "timm:NAME:pretrained | mlp, cnn, … | mlp:WIDTH. Repeatable; networks called before and after "
     "give the drift.",
 )
+@SELECT
 @data_options
 @click.option(
     "--split",
@@ -184,8 +186,8 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
             actions=actions,
             **{
                 name: options[name]
-                for name in ("on", "layers", "attribution", "probes", "finite", "examples",
-                             "batch_size", "seed")
+                for name in ("on", "select", "layers", "attribution", "probes", "finite",
+                             "examples", "batch_size", "seed")
             },
             device=place,
             folder=folder,

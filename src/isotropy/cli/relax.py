@@ -12,6 +12,7 @@ from torch import nn
 from isotropy.checks import CallerError
 from isotropy.cli.inputs import (
     BUDGET,
+    SELECT,
     TEST_DATA,
     VARIANT,
     built_network,
@@ -92,6 +93,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     help="A network whose convolutions are relaxed: cnn | resnet | resnet:WIDTH | compact | … | "
     "FILE.py:factory | timm:NAME | RUN_FOLDER of isotropy learn.  [default: the paper's]",
 )
+@SELECT
 @click.option(
     "--pathways",
     default="ffc,conv",
@@ -225,7 +227,7 @@ def _model(
     if options["model_text"] is None:
         return None
     if before is None:
-        return fitted_network(options["model_text"], data, options["seed"])
+        return fitted_network(options["model_text"], data, options["seed"], options["select"])
     where = f"the network of {options['out']}"
     specification = NetworkSpecification.from_dict(before.arguments.get("network"), where=where)
     return specification, built_network(specification, data, options["seed"])

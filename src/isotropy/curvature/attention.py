@@ -61,6 +61,12 @@ def _beyond_the_rule(module: nn.MultiheadAttention) -> str | None:
     return None
 
 
+def is_attention(module: nn.Module) -> bool:
+    """Whether a module does what nn.MultiheadAttention does, and nothing else."""
+    forward = nn.MultiheadAttention.forward
+    return isinstance(module, nn.MultiheadAttention) and type(module).forward is forward
+
+
 @contextmanager
 def visible_projections(
     network: nn.Module, layers: Mapping[str, nn.Module], keep: Keep
@@ -69,7 +75,9 @@ def visible_projections(
     names = {id(module): name for name, module in layers.items()}
     with ExitStack() as stack:
         for module in network.modules():
-            if type(module) is not nn.MultiheadAttention or _beyond_the_rule(module):
+            if not isinstance(module, nn.MultiheadAttention) or not is_attention(module):
+                continue
+            if _beyond_the_rule(module):
                 continue
             if id(module) in names or id(module.out_proj) in names:
                 name = names.get(id(module))

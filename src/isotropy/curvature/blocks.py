@@ -43,14 +43,21 @@ asked for in sum (`squares_along`); pullbacks need all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError
+from isotropy.curvature.low_rank import (
+    Gram,
+    LowRankGram,
+    Pullback,
+    conjugated,
+    is_thin,
+    without_rest,
+)
 from isotropy.kernels.fused import is_plain
 
 JOINT = "(joint)"
@@ -82,8 +89,13 @@ class _Roots(_Tensors):
 class _Factors(_Tensors):
     """Factors of one block, summed over examples."""
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        grams = (v.root if isinstance(v, LowRankGram) else v for v in vars(self).values())
+        return tuple(value for value in grams if isinstance(value, Tensor))
+
     def __add__(self, other: Self) -> Self:
-        return self.with_tensors(map(torch.add, self.tensors(), other.tensors()))
+        mine = {n: v for n, v in vars(self).items() if isinstance(v, Tensor | LowRankGram)}
+        return replace(self, **{name: value + getattr(other, name) for name, value in mine.items()})
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,7 @@ class KroneckerRoots(_Roots):
 
     def factors(self) -> KroneckerFactors:
         """A and G of these rows."""
-        return KroneckerFactors(_gram(self.inputs), _gram(self.outputs))
+        return KroneckerFactors(_factor(self.inputs), _factor(self.outputs))
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,9 @@ class DenseRoots(_Roots):
 
     def factors(self) -> DenseFactors:
         """H of these rows."""
-        return DenseFactors(_gram(self.rows))
+        return DenseFactors(
+            LowRankGram.of(self.rows[None]) if is_thin(self.rows) else _gram(self.rows)
+        )
 
 
 @dataclass(frozen=True)
@@ -176,21 +190,23 @@ Roots = KroneckerRoots | DenseRoots | DiagonalRoots | PiecewiseRoots | JointRoot
 
 @dataclass(frozen=True)
 class KroneckerFactors(_Factors):
-    """A (groups, in, in) and G (groups, out, out), both summed over examples."""
+    """A (groups, in, in) and G (groups, out, out), both summed over examples; large ones by their
+    largest eigenvalues (`low_rank`)."""
 
-    inputs: Tensor
-    outputs: Tensor
+    inputs: Gram
+    outputs: Gram
 
     def spectrum(self, count: int, *, values_only: bool = False) -> KroneckerSpectrum:
         """Eigenvalues and eigenvectors after dividing A by the number of examples."""
-        of_inputs = _eigh(self.inputs / count, values_only)
-        return KroneckerSpectrum(*_eigh(self.outputs, values_only), *of_inputs, count)
+        of_inputs = _decomposed(self.inputs, count, values_only)
+        return KroneckerSpectrum(*_decomposed(self.outputs, 1, values_only), *of_inputs, count)
 
     def dense(self, count: int) -> Tensor:
         """The block written out, (groups, out·in, out·in); for small layers and tests."""
-        size = self.inputs.shape[1] * self.outputs.shape[1]
+        entering, leaving = _written_out(self.inputs), _written_out(self.outputs)
+        size = entering.shape[1] * leaving.shape[1]
         outer, inner = torch.broadcast_tensors(
-            self.outputs[:, :, None, :, None], (self.inputs / count)[:, None, :, None, :]
+            leaving[:, :, None, :, None], (entering / count)[:, None, :, None, :]
         )
         return (outer * inner).reshape(-1, size, size)
 
@@ -202,16 +218,21 @@ class DenseFactors(_Factors):
     output_of: the parameter whose output factor this is too, as in `DenseRoots`.
     """
 
-    matrix: Tensor
+    matrix: Gram
     output_of: str | None = None
 
     def spectrum(self, count: int, *, values_only: bool = False) -> DenseSpectrum:
         del count  # a dense block is a plain sum over examples
-        return DenseSpectrum(*_eigh(self.matrix, values_only))
+        if isinstance(self.matrix, LowRankGram):
+            values, vectors = self.matrix.decomposed(1, values_only)
+            return DenseSpectrum(values[0], vectors if values_only else vectors[0])
+        matrix = self.matrix.squeeze(0) if self.matrix.ndim == 3 else self.matrix
+        return DenseSpectrum(*_eigh(matrix, values_only))
 
     def dense(self, count: int) -> Tensor:
         del count
-        return self.matrix[None]
+        matrix = _written_out(self.matrix)
+        return matrix if matrix.ndim == 3 else matrix[None]
 
 
 @dataclass(frozen=True)
@@ -243,7 +264,7 @@ class PiecewiseFactors(_Pieces, _Factors):
     def dense(self, count: int) -> Tensor:
         """(1, parameters, parameters), entries in the order of the tensor."""
         matrix = torch.block_diag(*(piece.dense(count)[0] for piece in self.pieces))
-        rows = [piece.outputs.shape[-1] for piece in self.pieces]
+        rows = [_written_out(piece.outputs).shape[-1] for piece in self.pieces]
         places = torch.arange(len(matrix), device=matrix.device)
         order = torch.cat(
             [_piece(places, own, n).flatten() for own, n in zip(self.spans, rows, strict=True)]
@@ -277,7 +298,9 @@ def all_factors(roots: Mapping[str, Roots]) -> dict[str, Factors]:
     for name, root in roots.items():
         weight = found.get(root.output_of or "") if isinstance(root, DenseRoots) else None
         if isinstance(weight, KroneckerFactors) and isinstance(root, DenseRoots):
-            found[name] = DenseFactors(weight.outputs[0], root.output_of)
+            shared = weight.outputs
+            matrix = shared if isinstance(shared, LowRankGram) else shared[0]
+            found[name] = DenseFactors(matrix, root.output_of)
         else:
             found[name] = root.factors()
     return found
@@ -293,13 +316,17 @@ class Spectrum(ABC):
     @abstractmethod
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Pullback, ...]:
         """∂ log|scale·H + precision·I| by each factor, in the order of `Roots.tensors()`.
 
         Contracted with one batch's factors these give that batch's share of the gradient. One
-        axis a parameter (parameters,) for a diagonal block, else square matrices; in `dtype`,
-        eigenvalues of them in float64 all the same.
+        axis a parameter (parameters,) for a diagonal block, else square matrices, those of large
+        factors in parts (`low_rank`); in `dtype`, eigenvalues of them in float64 all the same.
         """
+
+    def log_determinant_gap(self, scale: Tensor, precision: Tensor) -> Tensor:
+        """By how much the log-determinant is too large at most, where factors have a rest."""
+        return torch.zeros_like(precision)
 
     def log_determinant(self, scale: Tensor, precision: Tensor) -> Tensor:
         """log|scale·H + precision·I|, differentiable in both."""
@@ -326,15 +353,21 @@ class KroneckerSpectrum(Spectrum):
 
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Pullback, ...]:
         outer = self.output_values[:, :, None]
         inner = self.input_values[:, None, :]
         inverse = scale / (scale * outer * inner + precision)
         of_outputs = _over_shared((inner * inverse).sum(2), self.output_values)
         of_inputs = _over_shared((outer * inverse).sum(1) / self.count, self.input_values)
-        for_outputs = _conjugate(self.output_vectors, of_outputs, dtype)
-        for_inputs = _conjugate(self.input_vectors, of_inputs, dtype)
+        for_outputs = conjugated(self.output_vectors, of_outputs, dtype)
+        for_inputs = conjugated(self.input_vectors, of_inputs, dtype)
         return for_inputs, for_outputs
+
+    def log_determinant_gap(self, scale: Tensor, precision: Tensor) -> Tensor:
+        outer = without_rest(self.output_values, _rank(self.output_vectors))
+        inner = without_rest(self.input_values, _rank(self.input_vectors))
+        least = (scale * (outer[:, :, None] * inner[:, None, :]).flatten() + precision).log().sum()
+        return self.log_determinant(scale, precision) - least
 
 
 @dataclass(frozen=True)
@@ -349,8 +382,12 @@ class DenseSpectrum(Spectrum):
 
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
-        return (_conjugate(self.vectors, scale / (scale * self.values + precision), dtype),)
+    ) -> tuple[Pullback, ...]:
+        return (conjugated(self.vectors, scale / (scale * self.values + precision), dtype),)
+
+    def log_determinant_gap(self, scale: Tensor, precision: Tensor) -> Tensor:
+        least = (scale * without_rest(self.values, _rank(self.vectors)) + precision).log().sum()
+        return self.log_determinant(scale, precision) - least
 
 
 @dataclass(frozen=True)
@@ -364,7 +401,7 @@ class DiagonalSpectrum(Spectrum):
 
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Pullback, ...]:
         return ((scale / (scale * self.values + precision)).to(dtype),)
 
 
@@ -380,7 +417,7 @@ class PiecewiseSpectrum(Spectrum):
 
     def pullback(
         self, scale: Tensor, precision: Tensor, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Pullback, ...]:
         found = (piece.pullback(scale, precision, dtype) for piece in self.pieces)
         return tuple(tensor for each in found for tensor in each)
 
@@ -484,9 +521,23 @@ def _over_shared(weights: Tensor, values: Tensor) -> Tensor:
     return weights.sum(0, keepdim=True) if len(values) < len(weights) else weights
 
 
-def _conjugate(vectors: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
-    vectors = vectors.to(dtype)
-    return (vectors * values.to(dtype)[..., None, :]) @ vectors.mT
+def _rank(vectors: Tensor) -> int:
+    """How many eigenvectors there are."""
+    return int(vectors.shape[-1])
+
+
+def _factor(root: Tensor) -> Gram:
+    return LowRankGram.of(root) if is_thin(root) else _gram(root)
+
+
+def _decomposed(gram: Gram, count: int, values_only: bool) -> tuple[Tensor, Tensor]:
+    if isinstance(gram, LowRankGram):
+        return gram.decomposed(count, values_only)
+    return _eigh(gram if count == 1 else gram / count, values_only)
+
+
+def _written_out(gram: Gram) -> Tensor:
+    return gram.dense() if isinstance(gram, LowRankGram) else gram
 
 
 def _eigh(matrix: Tensor, values_only: bool) -> tuple[Tensor, Tensor]:
@@ -499,73 +550,3 @@ def _eigh(matrix: Tensor, values_only: bool) -> tuple[Tensor, Tensor]:
         values, vectors = torch.linalg.eigh(matrix)
     # Row-major from here on: products of LAPACK's column-major layout round differently.
     return values.clamp_min(0.0), vectors.contiguous()
-
-
-def spectra_of_roots(roots: Sequence[Mapping[str, Roots]], count: int) -> dict[str, Spectrum]:
-    """The spectrum of every block, from the roots of all batches of `count` examples."""
-    return {name: _spectrum([batch[name] for batch in roots], count) for name in roots[0]}
-
-
-def _spectrum(parts: Sequence[Roots], count: int) -> Spectrum:
-    if isinstance(parts[0], DiagonalRoots):
-        squares = [root.double().square().sum(0) for part in parts for root in part.tensors()]
-        return DiagonalSpectrum(torch.stack(squares).sum(0))
-    if isinstance(parts[0], PiecewiseRoots):
-        split = [part.pieces for part in parts if isinstance(part, PiecewiseRoots)]
-        found = [_kronecker_spectrum(own, count) for own in zip(*split, strict=True)]
-        return PiecewiseSpectrum(tuple(found), parts[0].spans)
-    if isinstance(parts[0], KroneckerRoots):
-        return _kronecker_spectrum(parts, count)
-    return DenseSpectrum(*decomposed(torch.cat([p.tensors()[0] for p in parts], -2)))
-
-
-def _kronecker_spectrum(parts: Sequence[Roots], count: int) -> KroneckerSpectrum:
-    roots = [torch.cat(each, -2) for each in zip(*(p.tensors() for p in parts), strict=True)]
-    inputs, outputs = roots
-    of_inputs = decomposed(inputs.double() / count**0.5)
-    return KroneckerSpectrum(*decomposed(outputs), *of_inputs, count)
-
-
-def decomposed(root: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (…, n) and eigenvectors (…, n, min(rows, n)) of XᵀX, X (…, rows, n)."""
-    rows, size = root.shape[-2:]
-    if rows >= size:
-        values, vectors = torch.linalg.eigh((root.mT @ root).double())
-        return values.clamp_min(0.0), vectors
-    root = root.double()
-    values, turns = torch.linalg.eigh(root @ root.mT)
-    values = values.clamp_min(0.0)
-    vectors = root.mT @ turns
-    # Rounding leaves a root of zero where rows depend on each other; nothing lies along it.
-    lengths = vectors.norm(dim=-2, keepdim=True)
-    vectors = torch.where(lengths > 1e-12 * lengths.amax(-1, keepdim=True), vectors / lengths, 0.0)
-    return torch.nn.functional.pad(values, (0, size - rows)), vectors
-
-
-def squares_along(spectrum: Spectrum, weight: Tensor) -> Tensor:
-    """w² along every eigenvector of a block, in the order of its `eigenvalues()`.
-
-    What lies along eigenvectors of zero that were not found is added up, at one of them.
-    """
-    weight = weight.double()
-    if isinstance(spectrum, PiecewiseSpectrum):
-        split = zip(spectrum.pieces, spectrum.split(weight), strict=True)
-        return torch.cat([squares_along(piece, matrix) for piece, matrix in split])
-    if isinstance(spectrum, KroneckerSpectrum):
-        outer, inner = spectrum.output_vectors, spectrum.input_vectors
-    elif isinstance(spectrum, DenseSpectrum):
-        outer, inner = spectrum.vectors[None], weight.new_ones(1, 1, 1)
-    else:
-        return weight.flatten().square()
-    if not outer.numel() or not inner.numel():
-        raise CallerError("expected a fit with eigenvectors, got one of eigenvalues alone")
-    matrix = weight.reshape(max(len(outer), len(inner)), outer.shape[1], inner.shape[1])
-    found = (outer.mT @ matrix @ inner).square()
-    along = matrix.new_zeros(matrix.shape)
-    along[:, : found.shape[1], : found.shape[2]] = found
-    rest = (matrix.square().sum((1, 2)) - found.sum((1, 2))).clamp_min(0.0)
-    if found.shape[2] < matrix.shape[2]:
-        along[:, 0, found.shape[2]] = rest
-    elif found.shape[1] < matrix.shape[1]:
-        along[:, found.shape[1], 0] = rest
-    return along.flatten()

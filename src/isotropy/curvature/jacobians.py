@@ -41,6 +41,7 @@ from isotropy.checks import CallerError
 from isotropy.curvature.blocks import JOINT, DiagonalRoots, JointRoots
 from isotropy.curvature.kinds import BatchCurvature, Copies, CurvatureKind
 from isotropy.curvature.recording import Call, checked_outputs, evaluation_mode, full_name, record
+from isotropy.curvature.recurrent import written_out
 from isotropy.kernels.kept_slopes import elementwise_slopes
 from isotropy.kernels.operations import twice_differentiable
 from isotropy.likelihoods import Likelihood
@@ -87,7 +88,7 @@ class JacobianCurvature:
 def averaged_outputs(network: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
     """f̂ (batch, outputs) with constant weights, in evaluation mode."""
     constants = {name: parameter.detach() for name, parameter in network.named_parameters()}
-    with evaluation_mode(network), twice_differentiable():
+    with evaluation_mode(network), twice_differentiable(), written_out(network):
         outputs = functional_call(network, constants, (inputs,))
     return copies.mean(checked_outputs(outputs))
 
@@ -113,7 +114,7 @@ def example_gradients(
     over_directions = vmap(grad(projected), in_dims=(None, None, 0))
     over_examples = vmap(over_directions, in_dims=(None, 0, 1))
     try:
-        with evaluation_mode(network), twice_differentiable():
+        with evaluation_mode(network), twice_differentiable(), written_out(network):
             found = over_examples(chosen, copies.split(inputs), directions)
     except RuntimeError as error:
         raise CallerError(

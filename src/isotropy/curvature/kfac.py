@@ -14,6 +14,8 @@ likelihood sees them (Immer et al. 2022, Eq. 11). Oracles: tests/oracles.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -23,7 +25,13 @@ from torch.nn import functional
 
 from isotropy.checks import CallerError, check_choice
 from isotropy.curvature.blocks import DenseRoots, DiagonalRoots, Roots
-from isotropy.curvature.jacobians import JacobianCurvature, example_gradients, last_layer_names
+from isotropy.curvature.functions import Met, Place, changed_rows, met_roots, places_in
+from isotropy.curvature.jacobians import (
+    JacobianCurvature,
+    averaged_outputs,
+    example_gradients,
+    last_layer_names,
+)
 from isotropy.curvature.kinds import KINDS, BatchCurvature, Copies, CurvatureKind
 from isotropy.curvature.layer_rules import (
     LayerRule,
@@ -32,7 +40,7 @@ from isotropy.curvature.layer_rules import (
     rule_for,
     supported_layers,
 )
-from isotropy.curvature.recording import Call, Recording, full_name, record
+from isotropy.curvature.recording import Call, Recording, full_name, record, seen_in
 from isotropy.kernels.fused import is_plain
 from isotropy.kernels.kept_slopes import elementwise_slopes, mean_slopes
 from isotropy.likelihoods import Likelihood
@@ -43,19 +51,36 @@ class _Layer(NamedTuple):
     rule: LayerRule
 
 
+class _Own(NamedTuple):
+    """A trainable parameter: its name, its layer, and whether the layer's rule covers it."""
+
+    name: str
+    layer: str
+    module: nn.Module
+    is_covered: bool
+
+
 Fallback = Literal["refuse", "diagonal", "fixed"]
 FALLBACKS: tuple[Fallback, ...] = ("refuse", "diagonal", "fixed")
+
+LARGEST_DIAGONAL = 300_000
+"""Entries of a tensor up to which it gets a diagonal block: every example has its own gradient."""
 
 
 class KFAC:
     """Curvature of one network, reusable over batches.
 
-    fallback: what becomes of a trainable layer without a rule.
+    fallback: what becomes of a trainable parameter without a rule.
         refuse    raise at construction, naming the layer
-        diagonal  its parameters get exact diagonal blocks (`jacobians`)
-        fixed     they are trained, but constants of the evidence: no curvature and no prior
-    `fallen_back` lists the layers it was used for. Parameters that do not require gradients are
-    constants and get no block.
+        diagonal  it gets an exact diagonal block (`jacobians`)
+        fixed     it is trained, but a constant of the evidence: no curvature and no prior
+    example (rows, …): inputs, by which parameters that have no rule by the type of their layer are
+    looked for in functions of torch (`functions`), and rows in other axes than the first. Without
+    it, layers are judged by their types alone.
+
+    `fallen_back` lists the layers and parameters the fallback was used for, with their types, and
+    `constants` those that are constants of the evidence all the same, with the reason. Parameters
+    that do not require gradients are constants and get no block.
     """
 
     def __init__(
@@ -63,19 +88,33 @@ class KFAC:
         network: nn.Module,
         kind: CurvatureKind = KINDS["kfac-ggn"],
         fallback: Fallback = "refuse",
+        example: Tensor | None = None,
     ) -> None:
         self.network = network
         self.kind = kind
         self.fallback = check_choice(fallback, FALLBACKS, what="fallback")
         self.fallen_back: dict[str, str] = {}
+        self.constants: dict[str, str] = {}
         self._layers: dict[str, _Layer] = {}
+        self._met: frozenset[str] = frozenset()
+        self._places: dict[str, Place] = {}
         self._diagonal: list[str] = []
-        self.parameter_names = self._find_layers()
+        own = self._find_layers(looks=example is not None)
+        if example is not None:
+            own = self._look(own, example)
+        names = self._with_fallback(own, example)
+        if not names:
+            raise CallerError("the network has no trainable parameters")
+        self.parameter_names = names
 
-    def _find_layers(self) -> tuple[str, ...]:
+    def _find_layers(self, *, looks: bool) -> list[_Own]:
+        """All trainable parameters, each once, in the network's order.
+
+        looks: whether what types do not say can be found out by looking
+        """
         owner: dict[int, str] = {}
-        names: list[str] = []
-        # A parameter tied between modules is listed once by default; here both owners count.
+        found: list[_Own] = []
+        shared = _shared(self.network)
         for layer_name, module in self.network.named_modules():
             own = {
                 name: parameter
@@ -86,47 +125,110 @@ class KFAC:
             if not own:
                 continue
             for name, parameter in own.items():
-                if id(parameter) in owner:
+                if id(parameter) in owner and not looks:
                     raise CallerError(
                         f"parameter {name!r} is shared by the layers {owner[id(parameter)]!r} and "
                         f"{layer_name!r}; call one layer twice instead of tying two"
                     )
-                owner[id(parameter)] = layer_name
             rule = rule_for(module)
-            if rule is None:
-                names += self._without_rule(layer_name, module, list(own))
-                continue
-            rule.check(module, layer_name)
+            if rule is not None and self._is_beyond(rule, module, layer_name, own, looks=looks):
+                rule = None
+            if rule is not None and shared.isdisjoint(map(id, own.values())):
+                self._layers[layer_name] = _Layer(module, rule)
+            for name, parameter in own.items():
+                if id(parameter) not in owner and name not in (rule.constants if rule else ()):
+                    full = full_name(layer_name, name)
+                    found.append(_Own(full, layer_name, module, layer_name in self._layers))
+                owner[id(parameter)] = layer_name
+        return found
+
+    def _is_beyond(
+        self,
+        rule: LayerRule,
+        module: nn.Module,
+        layer: str,
+        own: Mapping[str, Tensor],
+        *,
+        looks: bool,
+    ) -> bool:
+        """Whether the rule does not cover this layer; raises where there is no other way."""
+        try:
+            rule.check(module, layer)
             for name in own:
-                if name in rule.constants:
-                    continue
-                if name not in rule.parameters:
+                if name not in rule.parameters and name not in rule.constants:
                     raise CallerError(
-                        f"layer {layer_name!r}: the rule for {type(module).__name__} knows the "
+                        f"layer {layer!r}: the rule for {type(module).__name__} knows the "
                         f"parameters {', '.join(rule.parameters)}, got {name!r} too"
                     )
-                names.append(full_name(layer_name, name))
-            self._layers[layer_name] = _Layer(module, rule)
-        if not names:
-            raise CallerError("the network has no trainable parameters")
+        except CallerError:
+            if not looks or self.fallback == "refuse":
+                raise
+            return True
+        return False
+
+    def _look(self, own: list[_Own], example: Tensor) -> list[_Own]:
+        """Find functions that meet parameters, and rows in other axes; what is covered now."""
+        modules = {name: layer.module for name, layer in self._layers.items()}
+        uncovered = [each.name for each in own if not each.is_covered]
+        two, other = changed_rows(example)
+        before, others = seen_in(self.network, modules, two, uncovered)
+        places: dict[str, Place | None] = {n: Place.FIRST for each in before for n in each.names}
+        if uncovered or any(len(each.entered) != len(two) for each in before):
+            after, _ = seen_in(self.network, modules, other, uncovered)
+            places = places_in(before, after) if len(after) == len(before) else {}
+        lost = [name for name in self._layers if places.get(name, Place.FIRST) is None]
+        if self.fallback != "refuse":
+            unused = [name for name in self._layers if name not in places]
+            for name in (*unused, *lost):
+                del self._layers[name]
+            for each in own:
+                if each.layer in unused:
+                    self.constants[each.layer] = "not called in evaluation mode"
+            own = [each for each in own if each.layer not in unused]
+        met = {n for n in uncovered if places.get(n) is not None and n not in others}
+        self._met = frozenset(met)
+        self._places = {name: place for name, place in places.items() if place is not None}
+        return [
+            each._replace(is_covered=each.name in met or each.layer in self._layers) for each in own
+        ]
+
+    def _with_fallback(self, own: list[_Own], example: Tensor | None) -> tuple[str, ...]:
+        """Names of the parameters that get a block; the fallback for those without a rule."""
+        open_ones = [each for each in own if not each.is_covered]
+        left_out: set[str] = set()
+        for each in open_ones:
+            if self.fallback == "refuse":
+                raise _no_rule(each)
+            is_layer = next(each.module.children(), None) is None
+            key = each.layer if is_layer and each.layer else each.name
+            self.fallen_back[key] = type(each.module).__name__
+            if self.fallback == "fixed":
+                left_out.add(each.name)
+        if self.fallback == "diagonal" and example is not None:
+            left_out |= self._without_diagonal([each.name for each in open_ones], example)
+        names = [each.name for each in own if each.name not in left_out]
+        self._diagonal = [each.name for each in open_ones if each.name not in left_out]
         return tuple(names)
 
-    def _without_rule(self, layer: str, module: nn.Module, own: list[str]) -> list[str]:
-        """Names of the layer's parameters that get a block all the same."""
-        kind = type(module).__name__
-        if self.fallback == "refuse":
-            raise CallerError(
-                f"layer {layer or '(the network itself)'!r} of type {kind} has no curvature rule "
-                f"(there are rules for {', '.join(supported_layers())}); register one with "
-                "isotropy.curvature.layer_rules.register_rule, choose a fallback (diagonal or "
-                "fixed), or freeze the layer with requires_grad_(False)"
-            )
-        self.fallen_back[layer] = kind
-        if self.fallback == "fixed":
-            return []
-        named = [full_name(layer, name) for name in own]
-        self._diagonal += named
-        return named
+    def _without_diagonal(self, names: list[str], example: Tensor) -> set[str]:
+        """Those that cannot have a diagonal block, with the reason in `constants`."""
+        found = set()
+        for name in names:
+            entries = self.network.get_parameter(name).numel()
+            if entries > LARGEST_DIAGONAL:
+                self.constants[name] = f"{entries:,} entries without a rule"
+                found.add(name)
+        rest = [name for name in names if name not in found]
+        if rest:
+            rows, copies = example[:2].detach(), Copies(len(example[:2]))
+            outputs = averaged_outputs(self.network, rows, copies).detach()
+            try:
+                example_gradients(self.network, rest, rows, copies, torch.stack([outputs] * 2))
+            except CallerError:
+                reason = "no rule, and no gradient example by example"
+                self.constants |= dict.fromkeys(rest, reason)
+                found |= set(rest)
+        return found
 
     @torch.enable_grad()
     def batch(
@@ -178,13 +280,22 @@ class KFAC:
         gradients = self._gradients(
             start, others, cotangents, copies, create_graph, directions_at_once
         )
-        for call, gradient in (*zip(others, gradients, strict=True), *shortcuts.items()):
+        met: list[tuple[Met, Use]] = []
+        rows_in = len(inputs)
+        for call, pieces in zip(others, gradients, strict=True):
+            for entering, gradient in zip(self._entering(call, rows_in), pieces, strict=True):
+                use = Use(self._rule(call).reduce_inputs(call.module, entering, copies), gradient)
+                if call.met is not None:
+                    met.append((call.met, use))
+                else:
+                    uses[call.layer].append(use)
+        for call, gradient in shortcuts.items():
             rule = self._layers[call.layer].rule
             entered = (
                 start if call is head else rule.reduce_inputs(call.module, call.inputs, copies)
             )
             uses[call.layer].append(Use(entered, gradient))
-        roots = self._roots(uses, create_graph)
+        roots = self._roots(uses, create_graph) | self._met_roots(met, create_graph)
         if self._diagonal:
             rows = inputs if create_graph else inputs.detach()
             found = example_gradients(self.network, self._diagonal, rows, copies, directions)
@@ -197,7 +308,32 @@ class KFAC:
         summed: list[str] = []
         if copies > 1 and not is_plain():
             summed = [name for name, layer in self._layers.items() if layer.rule.sums_gradients]
-        return record(self.network, modules, inputs, copies, summed)
+        return record(self.network, modules, inputs, copies, summed, self._met, self._places)
+
+    def _rule(self, call: Call) -> LayerRule:
+        return self._layers[call.layer].rule if call.met is None else call.met.rule
+
+    def _place(self, call: Call) -> Place:
+        """Where the rows of a call are."""
+        if call.met is None:
+            return self._places.get(call.layer, Place.FIRST)
+        return self._places[call.met.weight or call.met.bias or ""]
+
+    def _entering(self, call: Call, rows: int) -> Sequence[Tensor]:
+        """What entered, with rows first; several where a rule cannot take them as positions."""
+        return self._pieces(call, call.inputs, rows, 0)
+
+    def _pieces(self, call: Call, tensor: Tensor, rows: int, axis: int) -> Sequence[Tensor]:
+        place = self._place(call)
+        arranged = place.arranged(tensor, rows, axis)
+        if place is Place.FIRST or self._rule(call).takes_positions(call.module):
+            return [arranged]
+        return arranged.unbind(axis + 1)
+
+    @property
+    def diagonal_entries(self) -> int:
+        """How many numbers the diagonal blocks of parameters without a rule have."""
+        return sum(self.network.get_parameter(name).numel() for name in self._diagonal)
 
     def widest_map(self, example: Tensor) -> int:
         """Numbers per row in the largest layer output that is back-propagated once a direction.
@@ -216,14 +352,16 @@ class KFAC:
         copies: Copies,
         create_graph: bool,
         at_once: int,
-    ) -> list[Tensor]:
+    ) -> list[list[Tensor]]:
         """Per call, the gradients of each cotangent · start, reduced over copies.
 
-        cotangents (directions, batch, features) → a list of (directions, batch, …).
+        cotangents (directions, batch, features) → lists of (directions, batch, …), one a piece of
+        the call.
         """
         if not calls:
             return []
-        parts: list[list[Tensor]] = [[] for _ in calls]
+        rows = cotangents.shape[1] * copies.count
+        parts: list[list[list[Tensor]]] = [[] for _ in calls]
         wanted = [call.output if call.shift is None else call.shift for call in calls]
 
         def pulled(cotangent: Tensor) -> tuple[Tensor, ...]:
@@ -242,26 +380,66 @@ class KFAC:
             found = torch.func.vmap(pulled)(chunk) if batched else pulled(chunk[0])
             for part, call, gradient in zip(parts, calls, found, strict=True):
                 raw = gradient if batched else gradient[None]
-                if call.shift is None:
-                    rule = self._layers[call.layer].rule
-                    raw = rule.reduce_gradient(call.module, call.inputs, raw, copies)
-                part.append(raw)
-        return [torch.cat(part) for part in parts]
+                if call.shift is not None:
+                    part.append([raw])
+                    continue
+                pieces = zip(
+                    self._entering(call, rows), self._pieces(call, raw, rows, 1), strict=True
+                )
+                reduce = self._rule(call).reduce_gradient
+                part.append([reduce(call.module, a, g, copies) for a, g in pieces])
+        return [[torch.cat(each) for each in zip(*part, strict=True)] for part in parts]
+
+    def _met_roots(self, met: Sequence[tuple[Met, Use]], create_graph: bool) -> dict[str, Roots]:
+        roots = met_roots(met)
+        missing = next(iter(sorted(self._met - set(roots))), None)
+        if missing is not None:
+            raise _not_called(missing.rpartition(".")[0])
+        return {
+            name: root if create_graph else root.detach()
+            for name, root in roots.items()
+            if name in self._met
+        }
 
     def _roots(self, uses: dict[str, list[Use]], create_graph: bool) -> dict[str, Roots]:
         roots: dict[str, Roots] = {}
         for layer_name, (module, rule) in self._layers.items():
             if not uses[layer_name]:
-                raise CallerError(
-                    f"layer {layer_name!r} has trainable parameters but was not called in the "
-                    "forward pass; freeze it with requires_grad_(False) or remove it"
-                )
+                raise _not_called(layer_name)
             for name, root in rule.roots(module, uses[layer_name]).items():
                 if full_name(layer_name, name) in self.parameter_names:
                     if isinstance(root, DenseRoots) and root.output_of is not None:
                         root = replace(root, output_of=full_name(layer_name, root.output_of))
                     roots[full_name(layer_name, name)] = root if create_graph else root.detach()
         return roots
+
+
+def _shared(network: nn.Module) -> set[int]:
+    """Ids of the trainable parameters that several modules own."""
+    owners = Counter(
+        id(parameter)
+        for module in network.modules()
+        for parameter in module.parameters(recurse=False)
+        if parameter.requires_grad
+    )
+    return {number for number, count in owners.items() if count > 1}
+
+
+def _no_rule(own: _Own) -> CallerError:
+    kind = type(own.module).__name__
+    return CallerError(
+        f"layer {own.layer or '(the network itself)'!r} of type {kind} has no curvature rule "
+        f"(there are rules for {', '.join(supported_layers())}); register one with "
+        "isotropy.curvature.layer_rules.register_rule, choose a fallback (diagonal or "
+        "fixed), or freeze the layer with requires_grad_(False)"
+    )
+
+
+def _not_called(layer: str) -> CallerError:
+    return CallerError(
+        f"layer {layer!r} has trainable parameters but was not called in the "
+        "forward pass; freeze it with requires_grad_(False) or remove it"
+    )
 
 
 def _averaged(
@@ -294,7 +472,7 @@ def make_curvature(
     other kinds need no layer rules.
     """
     if kind.structure == "kfac":
-        return KFAC(network, kind, fallback)
+        return KFAC(network, kind, fallback, example)
     if kind.structure == "last-layer":
         names = last_layer_names(network, example)
     else:

@@ -92,6 +92,10 @@ class LayerRule:
         """
         return gradient.unflatten(1, (-1, copies.count)).sum(2)
 
+    def takes_positions(self, module: nn.Module) -> bool:
+        """Whether axes between the batch and the features are positions that are shared over."""
+        return False
+
     @property
     def sums_gradients(self) -> bool:
         """Whether `reduce_gradient` is the sum."""
@@ -109,13 +113,20 @@ _RULES: dict[type[nn.Module], LayerRule] = {}
 
 
 def register_rule(kind: type[nn.Module], rule: LayerRule) -> None:
-    """Make `rule` the rule for modules of exactly this type (subclasses register their own)."""
+    """Make `rule` the rule for modules of this type, and of subclasses with its forward pass."""
     _RULES[kind] = rule
 
 
 def rule_for(module: nn.Module) -> LayerRule | None:
-    """The rule for this module, or None."""
-    return _RULES.get(type(module))
+    """The rule for this module, or None.
+
+    A subclass has the rule of its parent where its forward pass is the parent's own.
+    """
+    kind = type(module)
+    for parent in kind.__mro__:
+        if parent in _RULES:
+            return _RULES[parent] if kind.forward is parent.forward else None
+    return None
 
 
 def supported_layers() -> tuple[str, ...]:
@@ -147,6 +158,9 @@ class LinearRule(LayerRule):
 
     def __init__(self, weight: str = "weight", bias: str = "bias") -> None:
         self.parameters = (weight, bias)
+
+    def takes_positions(self, module: nn.Module) -> bool:
+        return True
 
     def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
         # (batch, 1, positions, in) and (directions, batch, 1, positions, out)
@@ -280,6 +294,9 @@ class NormRule(LayerRule):
     def __init__(self, normalised: Callable[[Any, Tensor], Tensor], *, trailing: bool) -> None:
         self.normalised = normalised
         self.trailing = trailing
+
+    def takes_positions(self, module: nn.Module) -> bool:
+        return self.trailing
 
     def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
         """Nothing: `reduce_gradient` sees the inputs, copy by copy."""

@@ -9,15 +9,18 @@ way out.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotropy.checks import CallerError, shape_text
-from isotropy.curvature.attention import visible_projections
+from isotropy.curvature.attention import is_attention, visible_projections
+from isotropy.curvature.functions import MeetingParameters, Met, Place, Seen
+from isotropy.curvature.recurrent import written_out
 from isotropy.kernels.fused import is_plain
 from isotropy.kernels.kept_slopes import shifted
 from isotropy.kernels.operations import RECORDED, twice_differentiable
@@ -28,6 +31,8 @@ class Call:
     """One call of a layer: its input, and its output before anything else used it.
 
     shift: what the gradient is asked by to have it summed over copies (`kept_slopes`), if anything.
+    met:   the parameters that a function met, where the call is not one of a layer with a rule of
+           its own (`functions`); `module` then stands for its settings
     """
 
     layer: str
@@ -36,6 +41,7 @@ class Call:
     output: Tensor
     version: int
     shift: Tensor | None = None
+    met: Met | None = None
 
     def constants(self) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of a Linear layer, constant."""
@@ -95,37 +101,47 @@ def record(
     inputs: Tensor,
     copies: int = 1,
     summed: Collection[str] = (),
+    met: Collection[str] = (),
+    places: Mapping[str, Place] | None = None,
 ) -> Recording:
     """Run `network` on constant weights and record every call of the named `layers`.
 
     summed: those whose gradients are only wanted summed over `copies` of each example.
-    On the reference path (`kernels.fused`) every operation is torch's own.
+    met:    parameters whose meetings with functions are recorded besides
+    places: of layers and met parameters whose rows are not the first axis
+    On the reference path (`kernels.fused`) every operation is torch's own. Where a layer's input or
+    output is changed in place by what follows, the pass is run again on copies of them.
     """
-    calls: list[Call] = []
-    constants = {name: parameter.detach() for name, parameter in network.named_parameters()}
-    copy_outputs = any(getattr(module, "inplace", False) for module in network.modules())
-    with (
-        torch.enable_grad(),
-        evaluation_mode(network),
-        _recorder(network, layers, calls, copy_outputs, copies, summed),
-    ):
-        try:
-            outputs = functional_call(network, constants, (inputs,))
-        except RuntimeError as error:
-            if calls and "a leaf Variable that requires grad" in str(error):
-                raise _changed_in_place(calls[-1].layer) from error
-            raise
-    outputs = checked_outputs(outputs)
-    for call in calls:
-        if call.output._version != call.version:
-            raise _changed_in_place(call.layer)
-        if len(call.inputs) != len(inputs):
+    elsewhere = {name for name, place in (places or {}).items() if place is not Place.FIRST}
+    apart = [name for name in summed if name not in elsewhere]
+    copied = any(getattr(module, "inplace", False) for module in network.modules())
+    recorder = _Recorder(network, layers, met, _Kept([], copied, copies, apart))
+    recording = recorder.run(inputs)
+    if recording is None:
+        recorder = _Recorder(network, layers, met, _Kept([], True, copies, apart, inputs_too=True))
+        recording = recorder.run(inputs)
+    if recording is None:
+        raise _changed_in_place(recorder.kept.calls[-1].layer)
+    for call in recording.calls:
+        names = {call.layer} if call.met is None else {call.met.weight, call.met.bias}
+        if len(call.inputs) != len(inputs) and not names & elsewhere:
             raise CallerError(
                 f"layer {call.layer!r}: expected its first axis to be the rows of the input "
                 f"({len(inputs)}), got {shape_text(call.inputs)}; keep other axes behind the batch "
                 "axis"
             )
-    return Recording(outputs, tuple(calls))
+    return recording
+
+
+def seen_in(
+    network: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor, met: Collection[str]
+) -> tuple[list[Seen], set[str]]:
+    """The calls of one pass with what entered, and the parameters that anything else met."""
+    recorder = _Recorder(network, layers, met, _Kept([], True, 1, (), inputs_too=True))
+    recording = recorder.run(inputs)
+    assert recording is not None
+    calls = [Seen(call.layer, call.met, call.inputs.detach()) for call in recording.calls]
+    return calls, recorder.others
 
 
 def _changed_in_place(layer: str) -> CallerError:
@@ -135,42 +151,112 @@ def _changed_in_place(layer: str) -> CallerError:
     )
 
 
-@contextmanager
-def _recorder(
-    network: nn.Module,
-    layers: Mapping[str, nn.Module],
-    calls: list[Call],
-    copy_outputs: bool,
-    copies: int,
-    summed: Collection[str],
-) -> Iterator[None]:
-    def keep(name: str, module: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
+@dataclass
+class _Kept:
+    """The calls so far, and how they are kept.
+
+    copied:     whether the pass goes on with copies of outputs; inputs_too: and inputs are kept as
+                copies
+    """
+
+    calls: list[Call]
+    copied: bool
+    copies: int
+    summed: Collection[str]
+    inputs_too: bool = False
+
+    def layer(self, name: str, module: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
+        return self._add(name, module, inputs, output, None)
+
+    def function(self, met: Met, output: Tensor) -> Tensor:
+        name = met.weight or met.bias or ""
+        return self._add(name.rpartition(".")[0], met.module, met.entered, output, met)
+
+    def _add(
+        self, name: str, module: Any, inputs: Tensor, output: Tensor, met: Met | None
+    ) -> Tensor:
         shift = None
-        if name in summed and len(output) % copies == 0:
-            output, shift = shifted(output, copies)
+        if met is None and name in self.summed and len(output) % self.copies == 0:
+            output, shift = shifted(output, self.copies)
         elif not output.requires_grad:
             output.requires_grad_()
-        calls.append(Call(name, module, inputs, output, output._version, shift))
+        inputs = inputs.clone() if self.inputs_too else inputs
+        self.calls.append(Call(name, module, inputs, output, output._version, shift, met))
+        self.versions.append(inputs._version)
         # An in-place operation must not reach the recorded output.
-        return output.clone() if copy_outputs else output
+        return output.clone() if self.copied else output
 
-    handles = [
-        module.register_forward_hook(
-            lambda module, arguments, named, output, name=name: keep(
-                name, module, next(iter((*arguments, *named.values()))), output
-            ),
-            with_kwargs=True,
+    def __post_init__(self) -> None:
+        self.versions: list[int] = []
+
+    @property
+    def are_as_kept(self) -> bool:
+        """Whether nothing was changed in place since."""
+        return all(
+            call.output._version == call.version and call.inputs._version == version
+            for call, version in zip(self.calls, self.versions, strict=True)
         )
-        for name, module in layers.items()
-        if type(module) is not nn.MultiheadAttention
-    ]
-    try:
-        stands = {} if is_plain() else RECORDED
-        with twice_differentiable(stands), visible_projections(network, layers, keep):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+@dataclass
+class _Recorder:
+    """One forward pass on constant weights, and what it leaves in `kept`.
+
+    others: parameters among `met` that something else than a known function met
+    """
+
+    network: nn.Module
+    layers: Mapping[str, nn.Module]
+    met: Collection[str]
+    kept: _Kept
+
+    def __post_init__(self) -> None:
+        self.others: set[str] = set()
+
+    def run(self, inputs: Tensor) -> Recording | None:
+        """The recording; None where an operation in place spoiled it."""
+        network = self.network
+        constants = {name: parameter.detach() for name, parameter in network.named_parameters()}
+        watched = {name: constants[name] for name in self.met}
+        meeting = MeetingParameters(watched, self.kept.function)
+        with torch.enable_grad(), evaluation_mode(network), self._hooks():
+            try:
+                with meeting if watched else nullcontext():
+                    outputs = functional_call(network, constants, (inputs,))
+            except RuntimeError as error:
+                in_place = "a leaf Variable that requires grad" in str(error)
+                if not self.kept.calls or not in_place:
+                    raise
+                return None
+        self.others = meeting.others
+        if not self.kept.are_as_kept:
+            return None
+        return Recording(checked_outputs(outputs), tuple(self.kept.calls))
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
+        keep = self.kept.layer
+        handles = [
+            module.register_forward_hook(
+                lambda module, arguments, named, output, name=name: keep(
+                    name, module, next(iter((*arguments, *named.values()))), output
+                ),
+                with_kwargs=True,
+            )
+            for name, module in self.layers.items()
+            if not is_attention(module)
+        ]
+        try:
+            stands = {} if is_plain() else RECORDED
+            with (
+                twice_differentiable(stands),
+                visible_projections(self.network, self.layers, keep),
+                written_out(self.network),
+            ):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ multiplies; in its place the network is asked with small numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -39,26 +39,38 @@ _SMALLEST_EFFECT = 1e4
 
 @torch.no_grad()
 def scale_invariant_layers(
-    network: nn.Module, layers: Iterable[str], example: Tensor
+    network: nn.Module,
+    layers: Iterable[str],
+    example: Tensor,
+    prepare: Callable[[nn.Module], None] | None = None,
 ) -> frozenset[str]:
     """Those of the named `layers` whose trainable parameters matter by their direction only.
 
     layers: names of modules as in `named_modules`, "" for the network itself; each is judged by
     the parameters of its own. example (rows, …): inputs of the network, a few are enough.
     Evaluation mode, double precision where the network runs in it; the network is left as it was.
+    prepare: puts single layers into another mode; a batch normalisation that is trained with the
+    statistics of the batch makes layers invariant, one with running statistics does not.
     """
     layers = tuple(layers)
     try:
-        return _Probe(network, example, torch.float64).invariant(layers)
+        return _Probe(network, example, torch.float64, prepare).invariant(layers)
     except (RuntimeError, TypeError):  # a constant of its own in single precision, or the device
-        return _Probe(network, example, example.dtype).invariant(layers)
+        return _Probe(network, example, example.dtype, prepare).invariant(layers)
 
 
 class _Probe:
     """A network with parameters in one precision, none of them all zero, and its outputs."""
 
-    def __init__(self, network: nn.Module, example: Tensor, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        example: Tensor,
+        dtype: torch.dtype,
+        prepare: Callable[[nn.Module], None] | None,
+    ) -> None:
         self.network = network
+        self.prepare = prepare if prepare and len(example) > 1 else lambda _: None
         self.example = _cast(example, dtype)
         self.state = {name: _cast(tensor, dtype) for name, tensor in network.named_buffers()}
         for name, parameter in network.named_parameters():
@@ -73,7 +85,7 @@ class _Probe:
         own = {
             full_name(layer, name): self.state[full_name(layer, name)]
             for name, parameter in self.network.get_submodule(layer).named_parameters(recurse=False)
-            if parameter.requires_grad
+            if parameter.requires_grad and full_name(layer, name) in self.state  # else another's
         }
         if not own:
             return False
@@ -91,8 +103,11 @@ class _Probe:
         return float((self._with(replaced) - self.outputs).abs().max())
 
     def _with(self, replaced: dict[str, Tensor]) -> Tensor:
+        moving = {name: self.state[name].clone() for name, _ in self.network.named_buffers()}
+        state = {**self.state, **moving, **replaced}
         with evaluation_mode(self.network):
-            outputs = functional_call(self.network, {**self.state, **replaced}, (self.example,))
+            self.prepare(self.network)  # statistics that move are those of the copy
+            outputs = functional_call(self.network, state, (self.example,))
         if not isinstance(outputs, Tensor):
             raise CallerError(
                 f"network outputs: expected (batch, outputs), got {type(outputs).__name__}"

@@ -47,13 +47,13 @@ from isotropy.equivariance.layouts import Layout, layout_for
 from isotropy.equivariance.subject import (
     Inputs,
     On,
-    Select,
     Subject,
     check_batch_statistics,
     differentiable_forward,
     first_of,
 )
 from isotropy.equivariance.tangents import push_forward
+from isotropy.networks.one_output import Select
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.finite import FiniteAction
 

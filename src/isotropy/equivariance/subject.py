@@ -4,8 +4,8 @@
     f(x) = select(network(x, others))                 on = "outputs"
 
 The network is used as it is. Several inputs come as a dictionary that is passed by keyword; one of
-them moves and the others stay. `select` picks a tensor where the network returns several: a key, a
-position, or a function.
+them moves and the others stay. `select` picks a tensor where the network returns several: a key, an
+attribute, a position, or a function (`networks.one_output`).
 
 What would make a derivative meaningless is refused before anything is measured: integer inputs,
 networks that look at the batch, draw at random, change their input in place or cut the derivative
@@ -24,12 +24,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isotropy.checks import CallerError, check_choice, check_finite, shape_text
+from isotropy.curvature.recurrent import written_out
 from isotropy.equivariance.operations import CUTS, Followed, Operation, watch
+from isotropy.networks.one_output import Select, selected
 
 On = Literal["probabilities", "outputs"]
 ONS: tuple[On, ...] = ("probabilities", "outputs")
 
-Select = str | int | Callable[[Any], Tensor] | None
 Inputs = Tensor | Mapping[str, Tensor]
 
 
@@ -77,8 +78,10 @@ class Subject:
         return self._together(inputs)
 
     def _together(self, inputs: Inputs) -> Tensor:
-        found = self.network(inputs) if isinstance(inputs, Tensor) else self.network(**inputs)
-        output = self._selected(found)
+        # Recurrent layers in one function have no forward-mode derivative.
+        with written_out(self.network):
+            found = self.network(inputs) if isinstance(inputs, Tensor) else self.network(**inputs)
+        output = selected(found, self.select)
         if self.on == "outputs":
             return output
         if output.ndim < 2 or not output.is_floating_point():
@@ -87,24 +90,6 @@ class Subject:
                 f"{shape_text(output)}; use on='outputs'"
             )
         return output.softmax(1)
-
-    def _selected(self, found: Any) -> Tensor:
-        if callable(self.select):
-            found = self.select(found)
-        elif self.select is not None:
-            try:
-                found = found[self.select]
-            except (KeyError, IndexError, TypeError) as error:
-                raise CallerError(
-                    f"select: the network's output has no {self.select!r}; it is "
-                    f"{_described(found)}"
-                ) from error
-        if not isinstance(found, Tensor):
-            raise CallerError(
-                f"network output: expected a tensor, got {_described(found)}; choose one with "
-                "select=, a key, a position or a function"
-            )
-        return found
 
     def check(self, inputs: Inputs) -> None:
         """Raise where a derivative of this network at these inputs would mean nothing."""
@@ -259,14 +244,6 @@ def _check_dropout(network: nn.Module) -> None:
 
 def _named(name: str, module: nn.Module) -> str:
     return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
-
-
-def _described(found: Any) -> str:
-    if isinstance(found, Mapping):
-        return f"a dictionary with {', '.join(repr(key) for key in found)}"
-    if isinstance(found, tuple | list):
-        return f"{type(found).__name__} of {len(found)}"
-    return type(found).__name__
 
 
 def plain_network(network: nn.Module) -> nn.Module:

@@ -55,7 +55,8 @@ from isotropy.equivariance.layouts import (
     layout_for,
 )
 from isotropy.equivariance.lie_derivative import lie_derivatives
-from isotropy.equivariance.subject import Inputs, Select, Subject
+from isotropy.equivariance.subject import Inputs, Subject
+from isotropy.networks.one_output import Select
 from isotropy.symmetry.actions.action import Action, Composition
 from isotropy.symmetry.actions.finite import Element, FiniteAction, MapAction, quarter_turns
 from isotropy.symmetry.actions.images import AffineAction

@@ -31,7 +31,8 @@ from isotropy.evidence.bound import BoundSteps
 from isotropy.evidence.machine import step_bytes
 from isotropy.evidence.settings import multiplying_in
 from isotropy.evidence.training import Trainer
-from isotropy.evidence.weight_steps import WARM_UP, fix_statistics, tensors_of
+from isotropy.evidence.weight_steps import WARM_UP, tensors_of
+from isotropy.networks.batch_statistics import fix_statistics
 
 FORWARD_SHARE = 1 / 3
 STEPS_TIMED = 3

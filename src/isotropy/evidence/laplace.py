@@ -49,10 +49,11 @@ from isotropy.curvature.blocks import (
     JointSpectrum,
     Roots,
     all_spectra,
-    spectra_of_roots,
 )
 from isotropy.curvature.kfac import KFAC, Curvature
 from isotropy.curvature.kinds import BatchCurvature, Copies
+from isotropy.curvature.low_rank import Pullback, times
+from isotropy.curvature.thin_spectra import spectra_of_roots
 from isotropy.likelihoods import Likelihood
 
 PriorStructure = Literal["scalar", "layer", "tensor"]
@@ -325,7 +326,7 @@ class LaplaceEvidence:
         return shares.scaled_to(fit.count)
 
     @torch.no_grad()
-    def _pullbacks(self, fit: LaplaceFit) -> dict[str, list[Tensor]]:
+    def _pullbacks(self, fit: LaplaceFit) -> dict[str, list[Pullback]]:
         """V by block, in the network's own type."""
         precisions, scale = self.precisions(fit), self.scale(fit)
         dtype = self.network.get_parameter(self.curvature.parameter_names[0]).dtype
@@ -340,7 +341,7 @@ class LaplaceEvidence:
         self,
         found: BatchCurvature,
         batch: Batch,
-        pullbacks: dict[str, list[Tensor]],
+        pullbacks: dict[str, list[Pullback]],
         inputs: Sequence[Tensor],
     ) -> tuple[Tensor, ...]:
         """One batch's share of the gradient of −log Z: ⟨V, ∂ factors⟩/2 and −∂ log p."""
@@ -351,10 +352,21 @@ class LaplaceEvidence:
             for tensor, pullback in zip(found.roots[name].tensors(), parts, strict=True):
                 if tensor.requires_grad:
                     outputs.append(tensor)
-                    cotangents.append(_times(tensor.detach(), pullback))
+                    cotangents.append(times(tensor.detach(), pullback))
         return torch.autograd.grad(
             outputs, inputs, cotangents, allow_unused=True, materialize_grads=True
         )
+
+    @torch.no_grad()
+    def largest_error(self, fit: LaplaceFit) -> float:
+        """Nats that log Z is too small by at most, for factors kept in parts (`low_rank`)."""
+        precisions, scale = self.precisions(fit), self.scale(fit)
+        gaps = [
+            spectrum.log_determinant_gap(scale, precisions[block])
+            for block, spectrum in fit.spectra.items()
+            if not isinstance(spectrum, JointSpectrum)
+        ]
+        return float(sum(gaps)) / 2
 
     def effective_parameters(self, fit: LaplaceFit) -> dict[str, float]:
         """γ per block: how many of its parameters the data determines."""
@@ -441,25 +453,20 @@ def _not_finite(name: str) -> NotFiniteError:
     )
 
 
-def _times(root: Tensor, pullback: Tensor) -> Tensor:
-    """X V, where a diagonal V comes as a vector."""
-    return root * pullback if pullback.ndim == 1 else root @ pullback
-
-
 def _constant(weights: Tensor | None) -> Tensor | None:
     return None if weights is None else weights.detach()
 
 
 def _joined(
-    roots: Mapping[str, Roots], pullbacks: dict[str, list[Tensor]]
-) -> dict[str, list[Tensor]]:
+    roots: Mapping[str, Roots], pullbacks: dict[str, list[Pullback]]
+) -> dict[str, list[Pullback]]:
     """Pullbacks by parameter, those of a bias added to its weight's where both share a root."""
     joined = {name: list(parts) for name, parts in pullbacks.items()}
     for name, root in roots.items():
         if isinstance(root, DenseRoots) and root.output_of in joined:
             (of_bias,) = joined.pop(name)
             of_inputs, of_outputs = joined[root.output_of]
-            joined[root.output_of] = [of_inputs, of_outputs + of_bias]
+            joined[root.output_of] = [of_inputs, of_outputs + of_bias]  # type: ignore[operator]
     return joined
 
 
@@ -473,6 +480,7 @@ class EvidenceValue:
     noise_seed       which draws of the noise (and of labels, for a Monte-Carlo Fisher)
     data             a fingerprint of the training data
     kind             laplace, or elbo for a lower bound
+    error            nats that it is too small by at most, as large factors are kept in parts
     """
 
     nats: float
@@ -483,6 +491,7 @@ class EvidenceValue:
     noise_seed: str
     data: str = ""
     kind: str = "laplace"
+    error: float = 0.0
 
     def __sub__(self, other: EvidenceValue) -> float:
         """The difference in nats; refused if anything but the model differs."""
@@ -490,7 +499,7 @@ class EvidenceValue:
             return NotImplemented
         for field in fields(self):
             here, there = getattr(self, field.name), getattr(other, field.name)
-            if field.name != "nats" and here != there:
+            if field.name not in ("nats", "error") and here != there:
                 raise CallerError(
                     f"evidences differ in {field.name.replace('_', ' ')}: {here!r} and {there!r}; "
                     "their difference would compare approximations, not models; compute both "

@@ -31,9 +31,10 @@ the other:
 
 the last term for a copy in double precision and the workspace of the decomposition. Finding
 eigenvectors takes about 10 n³ operations each, at 2·10¹⁰ a second on a core of a CPU; a GPU is
-faster, and how long the rest of a run takes is measured before it starts (`estimate`). The first
-layer of an MLP on 3·224·224 inputs asks for 816 GB. The whole matrix over P parameters has n = P;
-the other structures are small.
+faster, and how long the rest of a run takes is measured before it starts (`estimate`). Factors of
+more than `LARGEST_EXACT` rows are kept by their largest eigenvalues (`curvature.low_rank`), and
+take 2 `RANK` numbers a row. The whole matrix over P parameters has n = P; the other structures are
+small.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import kind_named
+from isotropy.curvature.low_rank import LARGEST_EXACT, RANK
 from isotropy.evidence.settings import LearnSchedule
 
 SHARE_OF_FREE = 0.5
@@ -169,12 +171,16 @@ def fit_curvature_batch(
     measured = by_elbo or device.type == "cuda"
     rows = example.to(first).expand(config.samples, *example.shape[1:]).clone()
     try:
-        curved = None if by_elbo else KFAC(network, kind, config.fallback)
+        curved = None if by_elbo else KFAC(network, kind, config.fallback, rows[:2])
         numbers = 0 if curved is None else curved.widest_map(rows[:1])
         kept = kept_bytes(network, rows) if measured else 0
     except RuntimeError:  # a network that does not fit the data is named where it is trained
         return config
     budget, of_map = CACHE_BYTES, numbers * config.samples * first.element_size()
+    entries = 0 if curved is None else curved.diagonal_entries
+    if entries:  # every example's own gradient by these, one a direction, and a graph of it
+        most = max(1, int(JACOBIAN_BYTES / (40 * entries * first.element_size())))
+        config = replace(config, curvature_batch=min(config.curvature_batch, most))
     if measured:
         budget = min(GPU_BYTES, SHARE_OF_FREE * (free_bytes(device) or GPU_BYTES))
         with torch.no_grad():
@@ -213,9 +219,21 @@ class FactorMemory:
             return told
         return (
             f"{told}, and an evidence pass about {self.seconds:.0f} s for their eigenvalues, most "
-            f"of it for layer {self.layer!r} with {self.side} × {self.side} numbers; --image-size "
+            f"of it for layer {self.layer!r} with a factor of {self.side} rows; --image-size "
             "and --model compact make that less"
         )
+
+
+def _kept_numbers(side: int) -> int:
+    """Of a factor with this many rows: all, or some eigenvectors where it is large."""
+    return side * side if side <= LARGEST_EXACT else 2 * RANK * side
+
+
+def _operations(side: int) -> int:
+    """Of its spectrum; a large one is brought to few rows several times."""
+    if side <= LARGEST_EXACT:
+        return 10 * side**3
+    return 4 * (10 * (2 * RANK) ** 3 + 2 * (2 * RANK) ** 2 * side)
 
 
 def factor_memory(network: nn.Module, curvature: str) -> FactorMemory:
@@ -227,10 +245,12 @@ def factor_memory(network: nn.Module, curvature: str) -> FactorMemory:
 
     def add(name: str, sides: tuple[int, ...], item: int) -> None:
         nonlocal kept, decomposed, largest, side, layer, seconds
-        own = sum(n * n * (item + 8) for n in sides) + max(sides) ** 2 * 24
-        seconds += sum(10 * n**3 for n in sides) / OPERATIONS_PER_SECOND
-        kept += sum(n * n * (item + 8) for n in sides)
-        decomposed = max(decomposed, max(sides) ** 2 * 24)
+        held = sum(_kept_numbers(n) * (item + 8) for n in sides)
+        workspace = max(map(_kept_numbers, sides)) * 24
+        own = held + workspace
+        seconds += sum(map(_operations, sides)) / OPERATIONS_PER_SECOND
+        kept += held
+        decomposed = max(decomposed, workspace)
         if own > largest:
             layer, side, largest = name, max(sides), own
 
@@ -242,7 +262,9 @@ def factor_memory(network: nn.Module, curvature: str) -> FactorMemory:
                 add(name or "the network", (inputs, weight.shape[0]), weight.element_size())
     elif structure == "full":
         count = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        add("all layers together", (count,), 4)
+        kept, decomposed = count**2 * 12, count**2 * 24
+        layer, side, largest = "all layers together", count, kept + decomposed
+        seconds = 10 * count**3 / OPERATIONS_PER_SECOND
     return FactorMemory(kept + decomposed, layer, side, largest, seconds)
 
 
@@ -261,8 +283,8 @@ def check_factor_memory(
     free = free_bytes(device) if free is None else free
     if free is not None and found.total > free:
         raise CallerError(
-            f"curvature {curvature}: layer {found.layer!r} has a factor of {found.side} × "
-            f"{found.side} numbers, {_gigabytes(found.largest)} with its eigenvectors, and "
+            f"curvature {curvature}: layer {found.layer!r} has a factor of {found.side} "
+            f"rows, {_gigabytes(found.largest)} with its eigenvectors, and "
             f"{_gigabytes(free)} are free; make the inputs smaller (--image-size 32), take a "
             "network with small layers (--model compact), or a curvature without factors "
             "(--curvature diagonal-ggn)"

@@ -76,6 +76,7 @@ from isotropy.curvature.blocks import (
 )
 from isotropy.curvature.jacobians import averaged_outputs, example_gradients
 from isotropy.curvature.kinds import Copies
+from isotropy.curvature.low_rank import turned, turned_values
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit, block_precision
 from isotropy.evidence.settings import COMBINATIONS, Combination
@@ -379,20 +380,24 @@ def covariance_root(spectrum: AnySpectrum, scale: Tensor, precision: Tensor) -> 
             return torch.cat([root(matrix.flatten(1)) for root, matrix in split], 1)
 
         return piecewise_root
-    spread = (scale * spectrum.eigenvalues() + precision).rsqrt()
     if isinstance(spectrum, KroneckerSpectrum):
         outer, inner = spectrum.output_vectors, spectrum.input_vectors
         shape = (max(len(outer), len(inner)), outer.shape[1], inner.shape[1])
-        by_shape = spread.reshape(shape)
+        of_outer = turned_values(spectrum.output_values, outer)[:, :, None]
+        of_inner = turned_values(spectrum.input_values, inner)[:, None, :]
+        by_shape = (scale * (of_outer * of_inner) + precision).rsqrt()
 
         def kronecker_root(rows: Tensor) -> Tensor:
-            return ((outer.mT @ rows.unflatten(1, shape) @ inner) * by_shape).flatten(1)
+            along = turned(turned(rows.unflatten(1, shape), inner).mT, outer).mT
+            return (along * by_shape).flatten(1)
 
         return kronecker_root
     if isinstance(spectrum, DenseSpectrum):
         vectors = spectrum.vectors
-        return lambda rows: (rows @ vectors) * spread
+        spread = (scale * turned_values(spectrum.values, vectors) + precision).rsqrt()
+        return lambda rows: turned(rows, vectors) * spread
     assert isinstance(spectrum, DiagonalSpectrum)
+    spread = (scale * spectrum.eigenvalues() + precision).rsqrt()
     return lambda rows: rows * spread
 
 

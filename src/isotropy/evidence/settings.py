@@ -354,7 +354,7 @@ class LearnConfig(Settings):
     prior_rate: float | None = None
     prior_steps: int | None = None
     curvature: str = DEFAULT_KIND
-    fallback: Fallback = "refuse"
+    fallback: Fallback = "diagonal"
     distribution: str = "independent"
     prior_structure: PriorStructure = "scalar"
     prior_precision: float = 1.0

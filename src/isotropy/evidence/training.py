@@ -55,6 +55,7 @@ from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, mul
 from isotropy.evidence.weight_steps import OrbitSteps, WeightSteps, adam
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.batch_statistics import find_first_statistics, use_batch_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +135,7 @@ class Trainer(Generic[AnySchedule]):
         self.inputs, self.targets = inputs, targets
         self.device = inputs.device
         self._check_outputs()
+        find_first_statistics(self.network, inputs)
         parts = ELBO if config.evidence == "elbo" else PARTS[type(config)]
         self.evidence = parts.evidence(self)
         self.prior = self.evidence.prior
@@ -266,7 +268,9 @@ class Trainer(Generic[AnySchedule]):
     def evidence_value(self, purpose: str) -> EvidenceValue:
         """log Z with the noise of this purpose and epoch, and what it depends on."""
         with multiplying_in(self.config.precision, self.device):
-            value = self.evidence.value(self.evidence.fit(self.orbit_batches(purpose)))
+            fit = self.evidence.fit(self.orbit_batches(purpose))
+            value = self.evidence.value(fit)
+            error = self.evidence.largest_error(fit) if self.evidence.kind == "laplace" else 0.0
         return EvidenceValue(
             nats=float(value),
             examples=len(self.inputs),
@@ -275,6 +279,7 @@ class Trainer(Generic[AnySchedule]):
             prior_structure=self.prior.structure,
             noise_seed=f"{self.config.seed}/{purpose}/{self.epoch}",
             kind=self.evidence.kind,
+            error=error,
         )
 
     # -- scoring ---------------------------------------------------------------------------
@@ -342,7 +347,9 @@ def _learn_prior(
         names,
         config.prior_structure,
         config.prior_precision,
-        scale_invariant=sorted(scale_invariant_layers(network, layers, inputs[:4])),
+        scale_invariant=sorted(
+            scale_invariant_layers(network, layers, inputs[:4], prepare=use_batch_statistics)
+        ),
     )
 
 

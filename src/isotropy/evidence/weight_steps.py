@@ -48,6 +48,11 @@ from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.augmentations import START, Augmentation
 from isotropy.networks.averaging.baselines import RandomCopies, SoftplusRanges, trivial_augment
 from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.networks.batch_statistics import (
+    fix_statistics,
+    running_statistics,
+    use_batch_statistics,
+)
 from isotropy.symmetry.actions.action import Action, compose
 from isotropy.symmetry.actions.finite import FiniteAction
 
@@ -296,8 +301,15 @@ class WeightSteps:
             self._one_step(batch, noise)
 
     def set_mode(self) -> None:
-        """The network as it is trained: statistics of BatchNorm are constants."""
-        fix_statistics(self.network)
+        """The network as it is trained: BatchNorm normalises by the statistics of the rows."""
+        use_batch_statistics(self.network)
+
+    def outputs_of(self, rows: Tensor) -> Tensor:
+        """The network's outputs; a single row has no statistics, and running ones are used."""
+        if len(rows) > 1:
+            return self.network_pass(rows)
+        with running_statistics(self.network):
+            return self.network_pass(rows)
 
     def _whole_step(self) -> Callable[[Tensor, Tensor], None]:
         """A step as it is or as a graph."""
@@ -385,7 +397,7 @@ class OrbitSteps(WeightSteps):
         with torch.set_grad_enabled(self.recipe.ranges == "loss"):
             rows = self.model.orbit(self.inputs[examples], noise)
             copies = self.model.augmentation.copies(noise.shape[1])
-        moved, targets = self.network_pass(rows), self.targets[examples]
+        moved, targets = self.outputs_of(rows), self.targets[examples]
         outputs = copies.mean(moved)
         if self.recipe.averaged == "losses":
             return average_of_losses(self.likelihood, moved, targets, copies), outputs
@@ -437,17 +449,6 @@ def held_by(optimiser: torch.optim.Optimizer) -> Iterator[Tensor]:
             yield group["lr"]
     for moments in optimiser.state.values():
         yield from moments.values()
-
-
-def fix_statistics(network: nn.Module) -> None:
-    """Put every BatchNorm into evaluation mode: its statistics are constants of the model.
-
-    With statistics of the batch a prediction would depend on its neighbours, and weights in front
-    would have no posterior mode.
-    """
-    for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval()
 
 
 def adam(

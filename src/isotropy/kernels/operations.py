@@ -8,6 +8,8 @@ torch's fused operations are not made for that:
     layer_norm, instance_norm      a second derivative that is wrong where the first one, by the
                                    gain, was batched: no error, other numbers
     group_norm                     no batched second derivative
+    hardsigmoid, hardswish         no second derivative
+    prelu                          wrong shapes where it is batched twice
 
 Inside `twice_differentiable` these are made of products, means and a softmax. It acts on functions,
 so that modules of one's own are covered, too.
@@ -128,7 +130,28 @@ def _by_channel(plain: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
     return plain if bias is None else plain + bias.reshape(channels)
 
 
+def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    return (input / 6 + 0.5).clamp(0, 1)
+
+
+def _hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    return input * _hardsigmoid(input)
+
+
+def _prelu(input: Tensor, weight: Tensor) -> Tensor:
+    slopes = weight if weight.numel() == 1 or input.ndim < 2 else _channels(weight, input)
+    return torch.where(input > 0, input, slopes * input)
+
+
+def _channels(weight: Tensor, like: Tensor) -> Tensor:
+    return weight.reshape(-1, *(1 for _ in like.shape[2:]))
+
+
 _TWICE_DIFFERENTIABLE: Stands = {
+    functional.prelu: _prelu,
+    torch.prelu: _prelu,
+    functional.hardsigmoid: _hardsigmoid,
+    functional.hardswish: _hardswish,
     functional.layer_norm: _layer_norm,
     functional.group_norm: _group_norm,
     functional.instance_norm: _instance_norm,

@@ -38,6 +38,7 @@ from isotropy.networks.building import (
 )
 from isotropy.networks.equivariant.emlp import emlp_like, equivariance_error
 from isotropy.networks.export.laws import augmentation_from_law
+from isotropy.networks.one_output import Select, SelectedOutput
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import (
     AUGMENTATION,
@@ -120,6 +121,7 @@ def build(
     source: Representation | None = None,
     target: Representation | None = None,
     example: Tensor | Sequence[int] | None = None,
+    select: Select = None,
     width: Width = "same parameters",
     generator: torch.Generator | None = None,
 ) -> BuildResult:
@@ -132,6 +134,7 @@ def build(
     group     is built in in place of what was learned
     source, target  how inputs and outputs transform: vectors and tensors of the group
     example   a batch of inputs, or the shape of one; a LearnResult knows it
+    select    which of several outputs of the network counts, as in `learn`
     width     of group convolutions: "same parameters" as the network, or "same channels" for each
               element of the group
     generator draws new weights; torch's own if None
@@ -140,6 +143,8 @@ def build(
     although it should be.
     """
     started = time.monotonic()
+    if select is not None:
+        network = SelectedOutput(network, select)
     asked = symmetry if group is None else group
     if source is not None or target is not None:
         made = _equivariant(network, asked, source, target, generator)

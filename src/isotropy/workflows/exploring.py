@@ -36,6 +36,7 @@ from isotropy.evidence.search.amounts import default_amounts, peak_of, rank_corr
 from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.augmentations import START
 from isotropy.networks.averaging.mixtures import augmentation_over
+from isotropy.networks.one_output import Select
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import make_folder, record_head
 from isotropy.report.pages.profile import profile_page
@@ -69,6 +70,7 @@ def screen(
     *,
     actions: Actions | None = None,
     config: LearnConfig | None = None,
+    select: Select = None,
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
@@ -85,9 +87,9 @@ def screen(
     settings = replace(settings, objective="none", evidence="laplace", epochs=epochs, start=None)
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, network=network
-    ).acting(actions)
+    ).selecting(select).acting(actions)  # fmt: skip
     split, place, resolved = begun.split, begun.place, begun.resolved(settings)
-    trainer = make_trainer(model, split.train, actions, resolved, place)
+    trainer = make_trainer(begun.model, split.train, actions, resolved, place)
     augmentation = augmentation_over(
         actions,
         distribution=_distribution(actions),
@@ -163,6 +165,7 @@ def profile(
     curvatures: Sequence[str] = DEFAULT_CURVATURES,
     actions: Actions | None = None,
     config: LearnConfig | None = None,
+    select: Select = None,
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
     truth: float | None = None,
@@ -187,7 +190,7 @@ def profile(
         raise CallerError("curvatures: expected one or more kinds, got none")
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, network=network
-    ).acting(actions)
+    ).selecting(select).acting(actions)  # fmt: skip
     split = begun.split
     unit, chosen = _amounts(actions, generator, amounts)
     profiles = []

@@ -31,6 +31,7 @@ from isotropy.evidence.search.selection import candidates_of
 from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective, stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
+from isotropy.networks import batch_statistics
 from isotropy.networks.averaging.augmentations import (
     COPIES_SEED,
     Augmentation,
@@ -40,6 +41,7 @@ from isotropy.networks.averaging.augmentations import (
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.networks.folding import filter_bank
+from isotropy.networks.one_output import Select
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
     AUGMENTATION,
@@ -60,6 +62,7 @@ from isotropy.workflows.runs import (
     PreparedRun,
     begin,
     in_folder,
+    network_notes,
     prepare_run,
 )
 from isotropy.workflows.searching import confirmed, find_amounts, halved, settings_from
@@ -161,6 +164,7 @@ def learn(
     actions: Actions | None = None,
     objective: Objective | None = None,
     config: LearnConfig | None = None,
+    select: Select = None,
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -181,6 +185,8 @@ def learn(
                path's data), tensors given alone are all used for training
     actions    what may be a symmetry; the affine group's six generators of the paper by default
     objective  evidence (the default) or a baseline (`OBJECTIVES`); overrides the config's
+    select     which of several outputs of the model counts: a key, an attribute, a position or a
+               function; by default a tensor as it is, or what is called logits
     device     where to run; by default where the model is
     folder     a run folder to write and, with `resume`, to continue; one that holds a run is
                not overwritten
@@ -202,13 +208,16 @@ def learn(
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
-    ).acting(actions)  # fmt: skip
+    ).selecting(select).acting(actions)  # fmt: skip
     run = prepare_run(begun, settings, actions=actions, describe=describe)
     augmentation = run.trainer.model.augmentation
     if isinstance(augmentation, Mixture) and augmentation.wrapped_parameters:
         # More is learned than amounts, and trials could not follow it.
         settings = replace(settings, search=False)
         run = prepare_run(begun, settings, actions=actions, describe=describe)
+    if remark is not None:
+        for note in network_notes(run.trainer):
+            remark(note)
     asked, found, is_told = settings, None, False
     if run.trainer.config.search:
         found = _kept_search(folder) if resume else None
@@ -346,7 +355,9 @@ def _result(
         "screening": None,
         "calibration": None,
         "weight_steps": trainer.weight_steps.network_pass.described(),
+        "batch_norm": batch_statistics.described(trainer.network),
         "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
+        "constants": getattr(trainer.evidence.curvature, "constants", {}),
         "evidence": None if evidence is None else evidence.as_dict(),
         "elbo": trainer.evidence.parts() if settings.evidence == "elbo" else None,
         "log_evidence": log_evidence,

@@ -16,6 +16,7 @@ from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantM
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.building import rebuilt
 from isotropy.networks.invariant_autoencoder import InvariantAutoencoder
+from isotropy.networks.one_output import SelectedOutput
 from isotropy.networks.pathways.harden import harden
 from isotropy.networks.pathways.relax import relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
@@ -63,6 +64,8 @@ def _averaged(path: Path, network: nn.Module | None, actions: Actions | None) ->
     if network is None:
         data = config["data"]
         _, network = load_network(path, tuple(data["shape"]), data["outputs"])
+    elif config["network"].get("select") is not None and not isinstance(network, SelectedOutput):
+        network = SelectedOutput(network, config["network"]["select"])
     if actions is None:
         named = config.get("actions") or config["generators"]
         try:

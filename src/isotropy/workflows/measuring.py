@@ -31,7 +31,8 @@ from isotropy.equivariance.attribution import LayerSettings
 from isotropy.equivariance.bridge import Acting, Acts, Own, Symmetry, hidden_layout, symmetries
 from isotropy.equivariance.layouts import Layout
 from isotropy.equivariance.measurement import mean_and_error
-from isotropy.equivariance.subject import Inputs, On, Select, Subject, plain_network
+from isotropy.equivariance.subject import Inputs, On, Subject, plain_network
+from isotropy.networks.one_output import Select
 from isotropy.records import check_unused, record_head
 from isotropy.report.pages.measure import measure_page
 from isotropy.symmetry.actions.action import Action
@@ -141,7 +142,7 @@ def measure(
     on        "probabilities" or "outputs"; "auto" is probabilities where there are classes
     outputs   how the output transforms where no pair says so: "invariant", "image", "sequence",
               "tokens", an Action, a representation or a Layout; "auto" decides by its axes
-    select    which of several outputs: a key, a position or a function
+    select    which of several outputs: a key, an attribute, a position or a function
     layers    attribute the error to layers; layouts says how the results of operations transform,
               by their names in the table of layers, where that cannot be found out
     attribution, probes   how: see `equivariance.attribution`

@@ -36,6 +36,7 @@ from isotropy.evidence.training import Trainer
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks.building import is_convolutional
 from isotropy.networks.equivariant.emlp import emlp_like
+from isotropy.networks.one_output import Select
 from isotropy.networks.pathways.equivariant import EquivariantPathway
 from isotropy.networks.pathways.harden import harden
 from isotropy.networks.pathways.relax import FREE_AND_EQUIVARIANT, relaxed_cnn
@@ -202,6 +203,7 @@ def learn_layers(
     test: Any = None,
     *,
     config: RelaxConfig | None = None,
+    select: Select = None,
     device: str | torch.device | None = None,
     hardened: bool = False,
     folder: str | Path | None = None,
@@ -219,6 +221,7 @@ def learn_layers(
               it; a copy is trained
     train     (inputs, targets), a torch Dataset, LabelledData, a Split, or a path to data
     test      the same, only scored
+    select    which of several outputs of the model counts, as in `learn`
     device    where to run; by default where the model is
     hardened  score the hardened network on the test data too
     folder    a run folder to write and, with `resume`, to continue; one that holds a run is not
@@ -240,7 +243,7 @@ def learn_layers(
     begun = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
-    )  # fmt: skip
+    ).selecting(select)  # fmt: skip
     split, run = begun.split, _prepared(begun, settings)
     if request is not None:
         run.config["request"] = dict(request)

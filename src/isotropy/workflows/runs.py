@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, shape_text
+from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import CHANNEL_ADDED, LabelledData, Split
@@ -31,10 +32,12 @@ from isotropy.evidence.settings import LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import likelihood_named
+from isotropy.networks import batch_statistics
 from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.baselines import RandomCopies
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.networks.one_output import Select, SelectedOutput, one_output
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import (
     CHECKPOINT,
@@ -153,6 +156,17 @@ class Beginning:
         if actions is not None:
             return all_move(actions, image[:, 0]) and not all_move(actions, image)
         return _runs(self.model, image[:, 0]) and not _runs(self.model, image)
+
+    def selecting(self, select: Select) -> Beginning:
+        """With a network that returns one tensor: the one chosen, or where that is clear."""
+        data = self.split.train
+        few, own = data.subset(min(2, len(data)), 0), device_of(self.model)
+        model = one_output(self.model, tensors_for(self.model, few, own)[0], select)
+        if model is self.model:
+            return self
+        assert isinstance(model, SelectedOutput)
+        words = model.select if isinstance(model.select, str | int) else None
+        return replace(self, model=model, network=replace(self.network, select=words))
 
     def resolved(self, settings: LearnConfig) -> LearnSchedule:
         """The settings with nothing left open: sizes fit the data and the memory of the place."""
@@ -457,7 +471,28 @@ def prepare_run(
         "truth": {},
         **(describe or {}),
     }
+    config["notes"] = [*config["notes"], *network_notes(trainer)]
     return PreparedRun(trainer, split, config)
+
+
+def network_notes(trainer: Trainer[Any]) -> list[str]:
+    """Sentences on what a run does with layers of its network that are not like the others."""
+    notes = [batch_statistics.sentence(trainer.network)]
+    curvature = trainer.evidence.curvature if trainer.evidence.kind == "laplace" else None
+    if isinstance(curvature, KFAC) and trainer.recipe.evidence:
+        if curvature.fallen_back and curvature.fallback == "diagonal":
+            named = [f"{name} ({kind})" for name, kind in curvature.fallen_back.items()]
+            notes.append(f"no curvature rule, so diagonal blocks: {_listed(named)}")
+        if curvature.constants:
+            named = [f"{name} ({why})" for name, why in curvature.constants.items()]
+            notes.append(f"trained, but constants of the evidence: {_listed(named)}")
+    return [note for note in notes if note is not None]
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    """Some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def in_folder(

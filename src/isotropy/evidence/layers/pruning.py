@@ -56,7 +56,8 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.curvature.blocks import Spectrum, squares_along
+from isotropy.curvature.blocks import Spectrum
+from isotropy.curvature.thin_spectra import squares_along
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit, block_precision
 from isotropy.evidence.layers.structure import (
     note_contributions,

@@ -150,7 +150,7 @@ class ProximalSteps(WeightSteps):
         images = self.inputs[examples]
         if self.augmentation is not None:
             images = self.augmentation(images, noise)
-        outputs = self.network_pass(images)
+        outputs = self.outputs_of(images)
         return self.likelihood.training_loss(outputs, self.targets[examples]), outputs
 
     def held(self) -> Iterator[Tensor]:

@@ -33,6 +33,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
+from isotropy.networks.one_output import SelectedOutput
 from isotropy.networks.zoo.backbones import BACKBONES, backbone
 from isotropy.networks.zoo.image_networks import data_statistics
 from isotropy.symmetry.actions.catalogue import are_clouds
@@ -48,16 +49,21 @@ class NetworkSpecification:
     """A network by kind (backbone, file, timm, built, given), name and JSON arguments.
 
     `built` has a symmetry built in; its arguments are the settings of that. `given` is a module
-    handed over in Python: it has a name but cannot be rebuilt from it.
+    handed over in Python: it has a name but cannot be rebuilt from it. select: which of several
+    outputs counts (`one_output`).
     """
 
     kind: str
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     sha256: str | None = None
+    select: str | int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        if self.select is None:
+            del found["select"]
+        return found
 
     @classmethod
     def from_dict(cls, record: Any, *, where: str) -> NetworkSpecification:
@@ -77,6 +83,10 @@ class NetworkSpecification:
 
     def build(self, shape: Sequence[int], outputs: int) -> nn.Module:
         """A freshly initialised network for inputs of `shape` (no batch axis)."""
+        network = self._network(shape, outputs)
+        return network if self.select is None else SelectedOutput(network, self.select)
+
+    def _network(self, shape: Sequence[int], outputs: int) -> nn.Module:
         if self.kind == "backbone":
             return backbone(self.name, shape, outputs, **self.arguments)
         if self.kind == "file":
@@ -129,8 +139,10 @@ def parse_network(text: str) -> NetworkSpecification:
 
 def specification_of(network: nn.Module) -> NetworkSpecification:
     """The specification of a module that was handed over in Python."""
-    kind = type(network)
-    return NetworkSpecification("given", f"{kind.__module__}.{kind.__qualname__}")
+    select = network.select if isinstance(network, SelectedOutput) else None
+    kind = type(network.network if isinstance(network, SelectedOutput) else network)
+    words = select if isinstance(select, str | int) else None
+    return NetworkSpecification("given", f"{kind.__module__}.{kind.__qualname__}", select=words)
 
 
 def _hash(path: Path) -> str:
