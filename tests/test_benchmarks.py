@@ -200,6 +200,10 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
         dead = {kind: row["dead"] for kind, row in rows.items()}
         assert dead == {**dict.fromkeys(projectors.KINDS, 0), projectors.PUBLISHED: 4}
         assert all(row["copies"] >= 2 for row in rows.values())
+    elif name == "large_layers":
+        exact, parts = report["passes"]["exact"], report["passes"]["in parts"]
+        assert report["goals"][0]["measured"] == exact["seconds"] / parts["seconds"]
+        assert parts["log_evidence"] == pytest.approx(exact["log_evidence"], rel=1e-3)
     else:
         assert list(report["cases"]) == [case.name for case in SMALL_CASES]
         for row in report["cases"].values():

@@ -243,7 +243,8 @@ BAD_OPTIONS: Mistakes = {
     "factory exits": (["--model", "nets.py:exits"], ("nets.py", "SystemExit")),
     "factory gives a number": (["--model", "nets.py:number"], ("nets.py", "'number'", "int")),
     "factory wants one": (["--model", "nets.py:lonely"], ("nets.py:lonely", "(outputs)")),
-    "layer without a rule": (["--model", "nets.py:without_rule"], ("layer '1'", "PReLU")),
+    "layer without a rule": (
+        ["--model", "nets.py:without_rule", "--fallback", "refuse"], ("layer '1'", "PReLU")),
     "network does not fit": (["--model", "nets.py:too_wide"], ("(1, 8, 8)",)),
     "network does not fit a bound": (
         ["--model", "nets.py:too_wide", "--evidence", "elbo", "--objective", "none"],
@@ -286,7 +287,10 @@ BAD_PROFILES: Mistakes = {
     "no amounts": (["--amounts", ""], ("--amounts",)),
     "unknown kind": (["--curvatures", "kfac-ggn,kfac-gnn"], ("'kfac-gnn'",)),
     "no kind": (["--curvatures", ""], ("curvature ''",)),
-    "no kind that works": (["--model", "nets.py:without_rule"], ("layer '1'", "PReLU")),
+    "no kind that works": (
+        ["--model", "nets.py:without_rule", "--fallback", "refuse"],
+        ("layer '1'", "PReLU"),
+    ),
     "network does not fit": (["--model", "nets.py:too_wide"], ("(1, 8, 8)",)),
     "zero samples": (["--samples", "0"], ("samples", "got 0")),
     "an option of learn": (["--screen"], ("--screen",)),

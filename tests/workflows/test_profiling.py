@@ -160,7 +160,8 @@ def without_rule() -> nn.Module:
 
 def test_a_kind_that_cannot_be_computed_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     kinds = ["kfac-ggn", "diagonal-ggn"]
-    found = profiled(model=without_rule(), curvatures=kinds, folder=tmp_path)
+    strict = replace(QUICK, fallback="refuse")
+    found = profiled(model=without_rule(), curvatures=kinds, config=strict, folder=tmp_path)
     refused, computed = json.loads((tmp_path / "result.json").read_text())["profiles"]
     assert set(refused) == {"curvature", "error"}
     assert "layer '1' of type Gain has no curvature rule" in refused["error"]
@@ -191,7 +192,10 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "no kind": (lambda **o: profiled(curvatures=[], **o), "curvatures: expected one or more"),
     "no kind that can be computed": (
-        lambda **o: profiled(model=without_rule(), **o), "Gain has no curvature rule"
+        lambda **o: profiled(
+            model=without_rule(), config=replace(QUICK, fallback="refuse"), **o
+        ),
+        "Gain has no curvature rule",
     ),
     "network does not fit": (lambda **o: profiled(model=nn.Linear(3, 3), **o), r"\(1, 8, 8\)"),
     "no samples": (lambda **o: profiled(config=replace(QUICK, samples=0), **o), "samples"),

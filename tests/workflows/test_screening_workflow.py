@@ -142,7 +142,10 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "no rule for a layer": (
         lambda **o: isotropy.screen(
-            nn.Sequential(nn.Flatten(), nn.PReLU(), nn.Linear(64, 3)), bar_tensors(), **o
+            nn.Sequential(nn.Flatten(), nn.PReLU(), nn.Linear(64, 3)),
+            bar_tensors(),
+            config=replace(CONFIG, fallback="refuse"),
+            **o,
         ),
         "PReLU has no curvature rule",
     ),

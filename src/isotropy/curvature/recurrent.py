@@ -166,7 +166,7 @@ def written_out(network: nn.Module) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for module in network.modules():
-            forward = type(module).forward
+            forward = getattr(type(module), "forward", None)  # None: a scripted module
             if any(isinstance(module, kind) and forward is kind.forward for kind in _LAYERS):
                 stack.enter_context(_replaced(module, _Layers(module)))  # type: ignore[arg-type]
             elif any(isinstance(module, kind) and forward is kind.forward for kind in _CELLS):
