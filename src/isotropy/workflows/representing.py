@@ -52,7 +52,7 @@ from isotropy.workflows.runs import KeptRun, fingerprint, kept_in
 KIND = "represent"
 STEPS_AN_EPOCH = 100
 """Training steps between two rows of the history."""
-LARGEST_GRADIENT = 1.0
+LARGEST_GRADIENT = 0.1
 """Norm to which gradients are cut: a pair of nearly zero norm has a slope of 1/norm."""
 MOST_JUDGED = 4000
 """Held-out entities that are compared with each other; more are left out."""
