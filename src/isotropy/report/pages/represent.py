@@ -223,7 +223,7 @@ def _courses(told: Represented) -> list[Drawing]:
     found = [100 * row.retrieval for row in told.epochs]
     parts = [
         Curve(places, logs("invariance"), "invariance"),
-        Curve(places, logs("reconstruction"), "reconstruction", main=False),
+        Curve(places, logs("reconstruction"), "rebuilding", main=False),
     ]
     return curve_drawings(
         [
