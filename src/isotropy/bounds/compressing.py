@@ -128,9 +128,9 @@ class Grid:
 def suggested(declared: Grid, examples: int) -> Grid:
     """The part of a grid that is worth training for so many examples on a small machine.
 
-    d grows with the cube root of n: 200 of 2,000 and 600 of 60,000 examples were best. Of the other
-    values the one nearest to β = 1, the first width and all steps. Random subspaces differ (bounds
-    of 48 to 52 % on 2,000 digits), so all seeds of few examples are tried, of many the first.
+    d grows with the cube root of n, from 200 of 2,000 to 600 of 60,000 examples. Of the other
+    values the one nearest to β = 1, the first width and all steps. Bounds of different seeds differ
+    (48 to 52 % on 2,000 digits), so all seeds of few examples are tried, of many the first.
     """
     wanted = 15.5 * examples ** (1 / 3)
 
