@@ -118,10 +118,13 @@ def test_mistakes(mistake: str) -> None:
 
 FILES = {
     "empty cell": ("entity,a,b\nx,1,\n", "column 'b' of line 2, got a missing value"),
-    "short line": ("entity,a,b\nx,1\n", "column 'b' of line 2, got a missing value"),
+    "short line": (
+        "entity,a,b\nx,1,2\ny,3,4\nx,1\n", "expected rows of two cells or more, separated"
+    ),
+    "no header": ("0,1,2\n1,3,4\n0,1,1\n", "expected CSV with a header"),
     "text": ("entity,a,b\nx,1,two\n", "got 'two'"),
     "no entity": ("a,b\n1,2\n", "expected an entity for each sample"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", FILES)

@@ -14,7 +14,6 @@ that the paper hands to the network; `moved_copies` distorts by any Action or Fi
 
 from __future__ import annotations
 
-import csv
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from isotropy.checks import CallerError, check_choice, check_finite, shape_text
 from isotropy.data.formats import ZIP_START, existing_path, read_start, refused
 from isotropy.data.labelled import LabelledData, Split, tensor_from
 from isotropy.data.readers import digits
+from isotropy.data.tables import read_cells
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import affine
@@ -193,7 +193,7 @@ def read_arrays(source: str | Path, entity: str | None = None) -> dict[str, Any]
             raise CallerError(f"{path}: expected an .npz or CSV file, got a folder; name a file")
         if read_start(path, 4).startswith(ZIP_START):
             return _read_npz(path)
-        return _read_csv(path, entity)
+        return _read_table(path, entity)
     except OSError as error:
         raise refused(path, error) from None
 
@@ -210,30 +210,30 @@ def _read_npz(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def _read_csv(path: Path, entity: str | None) -> dict[str, Any]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = [row for row in csv.reader(file) if row]
-    except (UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise CallerError(f"{path}: expected CSV with a header, got {error}") from None
+def _read_table(path: Path, entity: str | None) -> dict[str, Any]:
+    table = read_cells(path)
+    if not table.has_header:
+        raise CallerError(f"{path}: expected CSV with a header, got numbers in the first line")
     if entity is not None:
-        check_choice(entity, header, what=f"column of {path}")
-    own = entity if entity is not None else "entity" if "entity" in header else None
-    places = [place for place, name in enumerate(header) if name != own]
-    numbers = np.empty((len(rows), len(places)), dtype=np.float32)
-    for line, row in enumerate(rows):
-        for column, place in enumerate(places):
-            try:
-                numbers[line, column] = float(row[place])
-            except (IndexError, ValueError):
-                came = repr(row[place]) if place < len(row) and row[place] else "a missing value"
-                raise CallerError(
-                    f"{path}: expected a number in column {header[place]!r} of line {line + 2}, "
-                    f"got {came}; {FINITE}"
-                ) from None
-    if own is None:
-        return {"x": numbers}
-    return {"x": numbers, "entity": np.array([row[header.index(own)] for row in rows])}
+        check_choice(entity, table.columns, what=f"column of {path}")
+    own = entity if entity is not None else "entity" if "entity" in table.columns else None
+    numbers = [_numbers(path, name, each) for name, each in table.columns.items() if name != own]
+    arrays: dict[str, Any] = {"x": np.stack(numbers, 1)}
+    return arrays if own is None else {**arrays, "entity": np.array(table.columns[own])}
+
+
+def _numbers(path: Path, name: str, cells: Sequence[str]) -> np.ndarray:
+    """A column of a table as float32 (rows,)."""
+    found = np.empty(len(cells), dtype=np.float32)
+    for row, cell in enumerate(cells):
+        try:
+            found[row] = float(cell)
+        except ValueError:
+            raise CallerError(
+                f"{path}: expected a number in column {name!r} of line {row + 2}, got "
+                f"{repr(cell) if cell else 'a missing value'}; {FINITE}"
+            ) from None
+    return found
 
 
 # --- distortions ----------------------------------------------------------------------------

@@ -103,10 +103,14 @@ def read_table(path: Path, target: Target, *, reference: LabelledData | None = N
     Raises `CallerError` for a file that is no table, an unknown column, and columns without
     numbers.
     """
-    is_parquet = read_start(path, len(PARQUET_START)) == PARQUET_START
-    table = _parquet(path) if is_parquet else _csv(path)
-    data, notes = data_of(table, target, path, reference)
+    data, notes = data_of(read_cells(path), target, path, reference)
     return Split(train=data, test=None, notes=notes)
+
+
+def read_cells(path: Path) -> Table:
+    """The cells of a csv or parquet file as text; raises `CallerError` for other files."""
+    is_parquet = read_start(path, len(PARQUET_START)) == PARQUET_START
+    return _parquet(path) if is_parquet else _csv(path)
 
 
 def data_of(
