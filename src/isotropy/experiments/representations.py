@@ -120,17 +120,28 @@ def _supervised(own: Mapping[str, Any], seed: int, device: torch.device) -> dict
         optimiser.step()
     with torch.no_grad():
         of_code, of_sample = errors(vectors[own["samples"] :], codes[own["samples"] :])
-    parts = of_code.square().mean(0).split(size if part != "decoder" else 1)
-    found = {name: float(each.mean()) for name, each in zip(PARTS[task], parts, strict=False)}
+    found: dict[str, Any] = {"code_mse": None, "turning_mse": None, "parts_mse": None}
+    if part != "decoder":
+        by_part = of_code.square().mean(0).view(-1, size)
+        names = zip(PARTS[task], by_part.mean(1).tolist(), strict=True)
+        found = {
+            "code_mse": float(by_part.mean()),
+            "turning_mse": float(by_part[:, turning_bins(size)].mean()),
+            "parts_mse": dict(names),
+        }
     return {
         "layers": own["layers"],
         "rate": own["rate"],
         "steps": own["steps"],
-        "code_mse": None if part == "decoder" else float(of_code.square().mean()),
-        "parts_mse": None if part == "decoder" else found,
+        **found,
         "reconstruction_mse": None if part == "encoder" else float(of_sample.square().mean()),
         "seconds": time.perf_counter() - started,
     }
+
+
+def turning_bins(size: int) -> list[int]:
+    """Bins whose phase takes every value; of bin 0 and, for even d, d/2 it is 0 or π, a step."""
+    return [each for each in range(size) if 2 * each % size]
 
 
 # --- figures 4 and 5, and same or not ---------------------------------------------------------
@@ -205,11 +216,15 @@ def goals(records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
 def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Goals, and errors by network."""
     lines = [f"{'holds' if holds else 'FAILS'}: {what}" for what, holds in goals(records).items()]
-    for part, task in product(("encoder", "decoder", "autoencoder"), PARTS):
-        number = "reconstruction_mse" if part == "decoder" else "code_mse"
+    told = [
+        (part, task, "reconstruction_mse" if part == "decoder" else "code_mse", "")
+        for part, task in product(("encoder", "decoder", "autoencoder"), PARTS)
+    ]
+    told.append(("encoder", "sine", "turning_mse", ", bins whose phase turns"))
+    for part, task, number, which in told:
         for size, kinds in best_rates(records, part, task, number).items():
-            told = ", ".join(f"{kind} {error:.1e}" for kind, error in sorted(kinds.items()))
-            lines.append(f"{part}, {task}, d = {size}: {told}")
+            errors = ", ".join(f"{kind} {error:.1e}" for kind, error in sorted(kinds.items()))
+            lines.append(f"{part}, {task}, d = {size}{which}: {errors}")
     return lines
 
 
