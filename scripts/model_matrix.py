@@ -1,6 +1,6 @@
 """Which networks of timm and torchvision work: one of each family, learned and measured.
 
-    python scripts/model_matrix.py [--only NAME …] [--again] [--seconds 120]
+    python scripts/model_matrix.py [--only NAME …] [--again] [--seconds 120] [--workers 1]
 
 Each network has random weights and two classes. It is trained by `isotropy.learn` for two epochs on
 8 pictures of stripes with 2 copies each, with a step of the ranges by the evidence, and is then
@@ -10,20 +10,26 @@ network. A network that is refused is tried once more with the remedy that the r
 docs/networks.md is made of that file.
 
 Each network runs in a process of its own, which is ended after `--seconds`; what was not finished
-by then is said in the table.
+by then is said in the table. `--workers` networks run at the same time and share the cores; the
+seconds are those of a network beside the others. A network whose library is not installed keeps the
+result it had.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import multiprocessing
+import os
 import time
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import torch
@@ -205,26 +211,41 @@ def entry(case: Case) -> dict[str, Any]:
                     row["remedy_refusal"] = str(second)
         return row
     except Exception as error:  # whatever a network of others does is a result here
-        return {**row, "outcome": "fails", "refusal": f"{type(error).__name__}: {error}"[:400]}
+        frames = traceback.extract_tb(error.__traceback__)[-4:]
+        where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+        message = f"{type(error).__name__}: {error}"[:400]
+        return {**row, "outcome": "fails", "refusal": message, "where": where}
 
 
-def _put(case: Case, answers: Any) -> None:
-    answers.put(entry(case))
+def _send(case: Case, threads: int, answer: Connection) -> None:
+    torch.set_num_threads(threads)
+    answer.send(entry(case))
 
 
-def run_apart(case: Case, seconds: float) -> dict[str, Any]:
-    """`entry` in a process of its own, ended after so many seconds."""
-    context = multiprocessing.get_context("fork")
-    answers: Any = context.Queue()
-    process = context.Process(target=_put, args=(case, answers))
+def run_apart(case: Case, seconds: float, threads: int) -> dict[str, Any]:
+    """`entry` in a process of its own, ended after so many seconds.
+
+    The process is started afresh: one that is forked beside other threads may wait for a lock that
+    no thread of its own holds.
+    """
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(case, threads, there))
     process.start()
+    there.close()  # so that the end of the process is the end of the pipe
     try:
-        row: dict[str, Any] = answers.get(timeout=seconds)
-    except Empty:
-        row = {**asdict(case), "outcome": "not finished", "refusal": f"after {seconds:g} s"}
-        process.terminate()
-    process.join()
-    return row
+        if here.poll(seconds):
+            row: dict[str, Any] = here.recv()
+            return row
+        return {**asdict(case), "outcome": "not finished", "refusal": f"after {seconds:g} s"}
+    except EOFError:
+        process.join()
+        return {**asdict(case), "outcome": "fails",
+                "refusal": f"the process ended with status {process.exitcode}"}  # fmt: skip
+    finally:
+        process.kill()
+        process.join()
+        here.close()
 
 
 # -- the table ---------------------------------------------------------------------------------
@@ -280,25 +301,52 @@ def write_page(rows: Sequence[Mapping[str, Any]], page: Path = PAGE) -> None:
     page.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{after}", encoding="utf-8")
 
 
+def waiting(
+    known: Mapping[str, Mapping[str, Any]], only: Sequence[str] = (), again: bool = False
+) -> list[Case]:
+    """The networks to run: those asked for, without a finished result, whose library is there."""
+    found = []
+    for case in CASES:
+        finished = known.get(case.key, {}).get("outcome", "not finished") != "not finished"
+        asked = case.name in only if only else True
+        if asked and (again or not finished) and importlib.util.find_spec(case.source):
+            found.append(case)
+    return found
+
+
+def kept(known: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Write the rows there are, in the order of the cases; a file is whole at any time."""
+    rows = [known[each.key] for each in CASES if each.key in known]
+    head = {"examples": EXAMPLES, "copies": COPIES, "epochs": EPOCHS}
+    partial = RESULTS.with_suffix(".partial")
+    partial.write_text(json.dumps({**head, "rows": rows}, indent=1, default=list) + "\n")
+    partial.replace(RESULTS)
+    return rows
+
+
 def main() -> None:
     """Run what has no result yet, and write results and page."""
     parser = argparse.ArgumentParser(description="Which networks work.")
     parser.add_argument("--only", nargs="*", default=[], help="Names of networks.")
     parser.add_argument("--again", action="store_true", help="Also those that have a result.")
     parser.add_argument("--seconds", type=float, default=120.0, help="For each network.")
+    parser.add_argument("--workers", type=int, default=1, help="Networks at the same time.")
     options = parser.parse_args()
     rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     known = {f"{row['source']}:{row['name']}": row for row in rows}
-    for case in CASES:
-        wanted = not options.only or case.name in options.only
-        if not wanted or (case.key in known and not options.again):
-            continue
-        known[case.key] = run_apart(case, options.seconds)
-        print(case.key, known[case.key]["outcome"], known[case.key].get("refusal", ""), flush=True)
-        kept = [known[each.key] for each in CASES if each.key in known]
-        head = {"examples": EXAMPLES, "copies": COPIES, "epochs": EPOCHS}
-        RESULTS.write_text(json.dumps({**head, "rows": kept}, indent=1, default=list) + "\n")
-    write_page([known[each.key] for each in CASES if each.key in known])
+    threads = max(1, (os.cpu_count() or 1) // options.workers)
+    with ThreadPoolExecutor(options.workers) as pool:
+        runs = [
+            pool.submit(run_apart, case, options.seconds, threads)
+            for case in waiting(known, options.only, options.again)
+        ]
+        for run in as_completed(runs):
+            row = run.result()
+            key = f"{row['source']}:{row['name']}"
+            known[key] = row
+            print(key, row["outcome"], row.get("refusal", ""), flush=True)
+            kept(known)
+    write_page(kept(known))
 
 
 if __name__ == "__main__":

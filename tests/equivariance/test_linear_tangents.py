@@ -106,3 +106,15 @@ def test_a_convolution_runs_twice_and_not_three_times() -> None:
     with torch.no_grad(), forward_ad.dual_level(), linear_tangents(), Counting():
         layer(forward_ad.make_dual(inputs, inputs))
     assert len(calls) == 2
+
+
+def test_group_norm_of_channels_last_has_the_derivative_of_the_usual_order() -> None:
+    """torch's own forward mode refuses this order of memory."""
+    torch.manual_seed(0)
+    layer = nn.GroupNorm(2, 4).double()
+    inputs, tangent = torch.randn(2, 2, 4, 3, 5, dtype=torch.float64)
+    expected = torch.func.jvp(layer, (inputs,), (tangent,))
+    last = [each.contiguous(memory_format=torch.channels_last) for each in (inputs, tangent)]
+    with linear_tangents():
+        found = torch.func.jvp(layer, (last[0],), (last[1],))
+    torch.testing.assert_close(found, expected)

@@ -44,6 +44,9 @@ LINEAR_IN_INPUT: tuple[Callable[..., Any], ...] = (
 )
 """Functions of (input, weight, bias, …), linear in the input but for the bias."""
 
+_IN_ORDER: tuple[Callable[..., Any], ...] = (functional.group_norm, torch.group_norm)
+"""Functions whose forward mode takes no tensor in another order of memory, as channels last."""
+
 _BATCH_NORM = inspect.signature(functional.batch_norm)
 
 
@@ -62,6 +65,8 @@ class linear_tangents(TorchFunctionMode):
             return _linear(func, args, named)
         if func is functional.batch_norm:
             return _batch_norm(args, named)
+        if func in _IN_ORDER and args:
+            args = (args[0].contiguous(), *args[1:])
         return func(*args, **named)
 
 
