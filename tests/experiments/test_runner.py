@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +147,37 @@ def test_running_rows_are_given_up_and_finished_ones_kept(tmp_path: Path, worker
     assert time.time() - started < 60
     assert [each["row"] for each in read_rows(tmp_path / "rows")] == ["0"]
     assert told[-1] == "the time limit left 1 rows; call again for them"
+
+
+LEFT_BEHIND = """
+import os, time
+from pathlib import Path
+import torch
+from isotropy.experiments.runner import Job, RunOptions, run_series
+
+def named(job, device):
+    Path(job.row).touch()
+    time.sleep(120)
+    return []
+
+if __name__ == "__main__":
+    jobs = [Job(row, (0,), {}) for row in ("a", "b")]
+    run_series(named, jobs, Path("rows"), RunOptions(torch.device("cpu"), workers=2), print)
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    (tmp_path / "left_behind.py").write_text(LEFT_BEHIND)
+    command = [sys.executable, "left_behind.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while not all((tmp_path / row).exists() for row in ("a", "b")):
+            time.sleep(0.1)
+        process.kill()
+        killed = time.time()
+        process.stdout.read()  # workers hold it open: it ends with the last of them
+    assert time.time() - killed < 60
 
 
 # -- what is told of records -------------------------------------------------------------------

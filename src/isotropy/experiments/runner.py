@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
+import threading
 import time
 import tomllib
 import traceback
@@ -221,7 +223,7 @@ def _results(run: Run, jobs: Sequence[Job], options: RunOptions, started: float)
         return
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")  # a fork cannot use CUDA
-    pool = ProcessPoolExecutor(count, context, torch.set_num_threads, (1,))
+    pool = ProcessPoolExecutor(count, context, _prepare_worker)
     left = None if math.isinf(options.stop) else started + options.stop - time.time()
     try:
         running = [pool.submit(_attempt, run, job, options.device, latest) for job in jobs]
@@ -235,6 +237,19 @@ def _results(run: Run, jobs: Sequence[Job], options: RunOptions, started: float)
         raise CallerError("a worker ended before its row; see what it wrote") from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    """One thread for each worker, which ends when the process that started it does."""
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _attempt(run: Run, job: Job, device: torch.device, latest: float) -> Found | None:
