@@ -102,7 +102,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "missing": (lambda: samples_of(np.where(X > 1, np.nan, X), NAMES), "finite numbers"),
     "no entity": (lambda: samples_of(X, np.where(X[:, 0] > 0, 1.0, np.nan)), "missing ones"),
     "lengths": (lambda: samples_of(X, NAMES[:-1]), "one entity for each of 30"),
-    "one axis": (lambda: samples_of(X[:, 0], NAMES), "expected .samples, features"),
+    "one axis": (lambda: samples_of(X[:, 0], NAMES), "expected inputs .examples, features"),
     "negative": (lambda: triples_of(X, X, np.arange(30.0) - 1), "got -1 at index 0"),
     "all zero": (lambda: triples_of(X, X[::-1].copy(), np.zeros(30)), "got zeros alone"),
     "shapes": (lambda: triples_of(X, X[:, :2], np.ones(30)), "of one shape"),
@@ -121,7 +121,7 @@ FILES = {
     "short line": (
         "entity,a,b\nx,1,2\ny,3,4\nx,1\n", "expected rows of two cells or more, separated"
     ),
-    "no header": ("0,1,2\n1,3,4\n0,1,1\n", "expected CSV with a header"),
+    "no header": ("0,1,2\n1,3,4\n0,1,1\n", "expected an entity for each sample"),
     "text": ("entity,a,b\nx,1,two\n", "got 'two'"),
     "no entity": ("a,b\n1,2\n", "expected an entity for each sample"),
 }  # fmt: skip
@@ -137,7 +137,7 @@ def test_mistakes_in_files(mistake: str, tmp_path: Path) -> None:
 
 def test_mistakes_of_paths_and_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("who,a\nx,1\n")
-    with pytest.raises(CallerError, match="unknown column .* 'whom'"):
+    with pytest.raises(CallerError, match="--entity: expected a column's name .* 'whom'"):
         read_arrays(tmp_path / "a.csv", "whom")
     with pytest.raises(CallerError, match="got a folder"):
         read_arrays(tmp_path)
@@ -145,7 +145,7 @@ def test_mistakes_of_paths_and_columns(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="an array called x"):
         read_arrays(tmp_path / "b.npz")
     (tmp_path / "c.npz").write_bytes(b"PK\x03\x04damaged")
-    with pytest.raises(CallerError, match="plain arrays"):
+    with pytest.raises(CallerError, match="expected an npz archive, got a damaged"):
         read_arrays(tmp_path / "c.npz")
 
 

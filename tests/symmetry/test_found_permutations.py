@@ -31,9 +31,9 @@ def check_exact(kind, d, noise, seed):
     found = find_permutations(x, y)
     assert {tuple(each) for each in found.permutations} == wanted
     assert len(found.permutations) == len(wanted)
-    assert found.is_group and found.group_size == len(wanted)
+    assert found.is_group
     assert len(found.generators) == (2 if kind == "two-part" else 1)
-    assert generated(map(tuple, found.generators), len(wanted)) == wanted
+    assert generated(map(tuple, found.generators)) == wanted
     assert found.support == sorted(found.support, reverse=True)
     assert sum(found.support) <= len(x) and found.explained > 0.97
     return found
@@ -43,9 +43,6 @@ def check_exact(kind, d, noise, seed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_are_found_exactly(kind, noise):
     found = check_exact(kind, 10, noise, seed=31)
-    assert (found.error < 1e-6) == (noise == 0)
-    low, high = found.factors
-    assert (high - low > 1) == (kind == "shift-scale")
     assert "they are a group" in str(found)
 
 
@@ -115,8 +112,8 @@ def test_a_set_that_is_no_group():
     y = np.concatenate([x[:100], np.roll(x[100:], 1, 1)])
     found = find_permutations(x, y)
     assert found.permutations == [[0, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 0]]
-    assert not found.is_group and found.group_size == 8
-    assert "not a group" in str(found) and "8 elements" in str(found)
+    assert not found.is_group and found.generators == [[1, 2, 3, 4, 5, 6, 7, 0]]
+    assert "not a group" in str(found)
 
 
 def test_the_order_of_pairs_is_the_direction():
@@ -126,7 +123,7 @@ def test_the_order_of_pairs_is_the_direction():
     y = np.empty_like(x)
     y[:, turned] = 3 * x
     found = find_permutations(x, y)
-    assert found.permutations == [turned] and found.factors == pytest.approx((3, 3))
+    assert found.permutations == [turned]
     (matrix,) = Group("found", discrete=found).discrete_tensor()
     np.testing.assert_allclose(3 * x @ matrix.numpy().T, y)
     (element,) = matrix_elements(found).elements
@@ -166,14 +163,14 @@ def test_identity_alone_is_the_trivial_group():
 @pytest.mark.parametrize("size", [3, 4, 5])
 def test_generating_sets_of_symmetric_groups(size):
     everything = list(itertools.permutations(range(size)))
-    chosen, count = generating_set(everything)
-    assert len(chosen) == 2 and count == len(everything)
-    assert generated(chosen, count) == set(everything)
+    chosen, is_group = generating_set(everything)
+    assert len(chosen) == 2 and is_group
+    assert generated(chosen) == set(everything)
 
 
 def test_groups_that_are_too_large_are_not_written_out():
     cycle, swap = (*range(1, 12), 0), (1, 0, *range(2, 12))
-    assert generating_set([cycle, swap]) == ([cycle, swap], None)
+    assert generating_set([cycle, swap]) == ([cycle, swap], False)
 
 
 def test_cycles():

@@ -20,21 +20,13 @@ from isotropy.cli.inputs import (
     settings_given,
 )
 from isotropy.cli.progress import RepresentDisplay, tell
-from isotropy.data.labelled import Split
-from isotropy.data.pairs import (
-    DISTORTIONS,
-    distorted_triples,
-    distorted_vectors,
-    read_arrays,
-    turned_digits,
-)
+from isotropy.data.pairs import DEMOS, DIGITS, demo_data, read_arrays
 from isotropy.networks.invariant_autoencoder import InvariantAutoencoder
 from isotropy.networks.rich_layer import NETWORKS, RICH
 from isotropy.records import check_unused, write_bytes
 from isotropy.workflows.loading import load
-from isotropy.workflows.representing import RepresentConfig, RepresentResult, codes_of, represent
+from isotropy.workflows.representing import RepresentConfig, RepresentResult, represent
 
-DIGITS = "digits"
 DEMO_STEPS = {"shift-scale": 8000, DIGITS: 1000}
 """Of demos that need more or fewer steps than the default."""
 WITH_DISTANCES = {"steps": 8000, "batch_size": 256}
@@ -50,10 +42,10 @@ CODES = "codes.npz"
 @click.option("--entity", help="Column of a CSV file that says the entity.  [default: entity]")
 @click.option(
     "--demo",
-    type=click.Choice((*DISTORTIONS, DIGITS)),
+    type=click.Choice(DEMOS),
     help="Vectors under a distortion of the paper, or turned digits.",
 )
-@click.option("--size", type=click.IntRange(2), help="Features of a demo's vectors.  [default: 10]")
+@click.option("--size", type=click.IntRange(4), help="Features of a demo's vectors.  [default: 10]")
 @click.option(
     "--distances", "with_distances", is_flag=True, help="Demo: tell true distances instead."
 )
@@ -90,6 +82,11 @@ def represent_command(context: click.Context, /, resume: Path | None, **options:
     else:
         if (options["data"] is None) == (options["demo"] is None):
             raise CallerError("expected one of --data FILE and --demo NAME")
+        vectors = options["size"] is not None or options["with_distances"]
+        if vectors and options["demo"] in (None, DIGITS):
+            raise CallerError(
+                "--size and --distances: expected a demo with vectors; leave them out"
+            )
         budget: dict[str, Any] = {"steps": DEMO_STEPS.get(options["demo"])}
         budget |= WITH_DISTANCES if options["with_distances"] else {}
         options |= {name: budget[name] for name in budget if options[name] is None}
@@ -104,12 +101,17 @@ def represent_command(context: click.Context, /, resume: Path | None, **options:
 
 def _represent(options: dict[str, Any], config: RepresentConfig, resume: bool) -> RepresentResult:
     """Everything between the parsed options and the result."""
-    split, classes = _demo(options)
     display = RepresentDisplay(quiet=options["quiet"])
-    display.say(*(split.notes if split is not None else ()))
+    data, classes = options["data"], None
+    if options["demo"] is not None:
+        told = options["with_distances"]
+        data, classes = demo_data(
+            options["demo"], options["size"] or 10, options["seed"], distances=told
+        )
+        display.say(*data.notes)
     with display:
         return represent(
-            options["data"] if split is None else split,
+            data,
             options["entity"],
             classes=classes,
             config=config,
@@ -121,16 +123,6 @@ def _represent(options: dict[str, Any], config: RepresentConfig, resume: bool) -
         )
 
 
-def _demo(options: dict[str, Any]) -> tuple[Split | None, dict[str, str] | None]:
-    """The data of a demo, and classes of its entities where they have any."""
-    if options["demo"] is None:
-        return None, None
-    if options["demo"] == DIGITS:
-        return turned_digits(options["seed"])
-    made = distorted_triples if options["with_distances"] else distorted_vectors
-    return made(options["demo"], options["size"] or 10, options["seed"]), None
-
-
 def _encode(options: dict[str, Any]) -> dict[str, Any]:
     """Write codes of the samples of a file; the record of what was written."""
     if options["data"] is None:
@@ -140,7 +132,7 @@ def _encode(options: dict[str, Any]) -> dict[str, Any]:
         raise CallerError(f"{options['encode']}: expected a run folder of `isotropy represent`")
     arrays = read_arrays(options["data"], options["entity"])
     try:
-        invariant, varying = codes_of(model, arrays["x"])
+        invariant, varying = model.encode(arrays["x"])
     except CallerError as error:
         raise CallerError(f"{options['data']}: {error}") from None
     path = options["out"] or options["encode"] / CODES

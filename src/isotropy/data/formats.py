@@ -78,23 +78,28 @@ def read_npz(
     reference: the training data that this is a test set for.
     Raises `CallerError` where an array is missing, pickled or damaged.
     """
-    if not zipfile.is_zipfile(path):
-        raise CallerError(
-            f"{path}: expected an npz archive, got a damaged or truncated one; "
-            "write it again with numpy.savez_compressed"
-        )
-    with np.load(path, allow_pickle=False) as archive:
+    with open_npz(path) as archive:
 
         def part(is_test: bool, known: LabelledData | None) -> tuple[LabelledData, Notes]:
             ends = ("_test",) if is_test else ("", "_train")
-            x, y = (_read_array(archive, [each + end for end in ends], path) for each in "xy")
+            x, y = (read_array(archive, [each + end for end in ends], path) for each in "xy")
             name = f"{path.stem} test" if is_test else path.stem
             return labelled_from_arrays(x, y, name=name, layout=layout, reference=known)
 
         return split_of(part, not {"x_test", "y_test"}.isdisjoint(archive.files), reference)
 
 
-def _read_array(archive: Any, names: Sequence[str], path: Path) -> np.ndarray[Any, Any]:
+def open_npz(path: Path) -> Any:
+    """An archive of arrays that opens none that are pickled; raises `CallerError` if damaged."""
+    if not zipfile.is_zipfile(path):
+        raise CallerError(
+            f"{path}: expected an npz archive, got a damaged or truncated one; "
+            "write it again with numpy.savez_compressed"
+        )
+    return np.load(path, allow_pickle=False)
+
+
+def read_array(archive: Any, names: Sequence[str], path: Path) -> np.ndarray[Any, Any]:
     """The array stored under the first of `names` that is there."""
     name = next((each for each in names if each in archive.files), None)
     if name is None:

@@ -14,7 +14,7 @@ that the paper hands to the network; `moved_copies` distorts by any Action or Fi
 
 from __future__ import annotations
 
-import zipfile
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isotropy.checks import CallerError, check_choice, check_finite, shape_text
-from isotropy.data.formats import ZIP_START, existing_path, read_start, refused
+from isotropy.checks import CallerError, check_choice, column_index, shape_text
+from isotropy.data.formats import (
+    ZIP_START,
+    existing_path,
+    open_npz,
+    read_array,
+    read_start,
+    refused,
+)
 from isotropy.data.labelled import LabelledData, Split, tensor_from
 from isotropy.data.readers import digits
 from isotropy.data.tables import read_cells
@@ -34,7 +41,6 @@ from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import affine
 
 FEWEST_ENTITIES = 8
-FINITE = "replace them or leave these samples out"
 
 
 # --- samples with entities, and triples -----------------------------------------------------
@@ -46,15 +52,17 @@ def samples_of(x: Any, entities: Any, *, name: str = "samples") -> LabelledData:
     Raises CallerError for fewer than 8 entities, an entity with one sample, samples that are equal
     within every entity, or for all entities, and values that are missing.
     """
-    inputs = _inputs(x, name)
+    inputs = tensor_from(x, what=name).to(torch.float32)
     labels = entities.cpu().numpy() if isinstance(entities, Tensor) else np.asarray(entities)
-    if labels.shape != (len(inputs),):
+    if labels.shape != tuple(inputs.shape[:1]):
         raise CallerError(
             f"{name}: expected one entity for each of {len(inputs)} samples, got entities of shape "
             f"{labels.shape}"
         )
     if labels.dtype.kind == "f" and np.isnan(labels).any():
-        raise CallerError(f"{name}: expected an entity for each sample, got missing ones; {FINITE}")
+        raise CallerError(
+            f"{name}: expected an entity for each sample, got missing ones; leave these samples out"
+        )
     names, numbers, counts = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
     if len(names) < FEWEST_ENTITIES:
         raise CallerError(
@@ -69,8 +77,7 @@ def samples_of(x: Any, entities: Any, *, name: str = "samples") -> LabelledData:
     targets = torch.from_numpy(numbers.astype(np.int64))
     data = LabelledData(inputs, targets, tuple(names.tolist()), name)
     _check_varies(inputs, name)
-    first = EntityIndex(targets).first_two()[:, 0]
-    if torch.equal(inputs, inputs[first][targets]):
+    if torch.equal(inputs, inputs[EntityIndex(targets).first_two()[targets, 0]]):
         raise CallerError(
             f"{name}: expected samples of an entity to differ, got equal ones within every entity; "
             "there is no distortion to ignore"
@@ -84,14 +91,15 @@ def triples_of(first: Any, second: Any, distances: Any, *, name: str = "pairs") 
     Raises CallerError for distances that are negative, missing or all zero, samples that do not
     vary, and shapes that differ.
     """
-    inputs, other = _inputs(first, name), _inputs(second, f"{name}, other samples")
-    known = tensor_from(distances, what="distances").to(torch.float32)
-    if inputs.shape != other.shape or known.shape != inputs.shape[:1]:
+    given = {"samples": first, "other samples": second, "distances": distances}
+    tensors = [tensor_from(each, what=what).to(torch.float32) for what, each in given.items()]
+    own, other, known = tensors
+    if own.shape != other.shape or known.shape != own.shape[:1]:
         raise CallerError(
             f"{name}: expected two samples of one shape and a distance for each pair, got "
-            f"{shape_text(inputs)}, {shape_text(other)} and distances {shape_text(known)}"
+            f"{shape_text(own)}, {shape_text(other)} and distances {shape_text(known)}"
         )
-    check_finite(known, what="distances", advice="leave these pairs out")
+    data = LabelledData(torch.stack((own, other), 1), known[:, None], None, name)
     if bool((known < 0).any()):
         raise CallerError(
             f"distances: expected at least 0, got {float(known.min()):g} at index "
@@ -102,17 +110,8 @@ def triples_of(first: Any, second: Any, distances: Any, *, name: str = "pairs") 
             "distances: expected some above 0, got zeros alone; without pairs of different "
             "entities all codes may be equal"
         )
-    pairs = torch.stack((inputs, other), 1)
-    _check_varies(pairs.flatten(0, 1), name)
-    return LabelledData(pairs, known[:, None], None, name)
-
-
-def _inputs(x: Any, name: str) -> Tensor:
-    values = tensor_from(x, what=name).to(torch.float32)
-    if values.ndim < 2 or values.numel() == 0:
-        raise CallerError(f"{name}: expected (samples, features...), got {shape_text(values)}")
-    check_finite(values, what=name, advice=FINITE)
-    return values
+    _check_varies(data.inputs.flatten(0, 1), name)
+    return data
 
 
 def _check_varies(inputs: Tensor, name: str) -> None:
@@ -191,54 +190,45 @@ def read_arrays(source: str | Path, entity: str | None = None) -> dict[str, Any]
     try:
         if path.is_dir():
             raise CallerError(f"{path}: expected an .npz or CSV file, got a folder; name a file")
-        if read_start(path, 4).startswith(ZIP_START):
-            return _read_npz(path)
-        return _read_table(path, entity)
+        is_table = not read_start(path, len(ZIP_START)).startswith(ZIP_START)
+        return _read_table(path, entity) if is_table else _read_npz(path)
     except OSError as error:
         raise refused(path, error) from None
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            known = [name for name in ("x", "entity", "other", "distance") if name in archive.files]
-            arrays = {name: archive[name] for name in known}
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise CallerError(f"{path}: expected plain arrays, got {error}") from None
-    if "x" not in arrays:
-        raise CallerError(f"{path}: expected an array called x beside entity, got none")
-    return arrays
+    with open_npz(path) as archive:
+        known = {"x", "entity", "other", "distance"} & set(archive.files)
+        if "x" not in known:
+            raise CallerError(f"{path}: expected an array called x beside entity, got none")
+        return {name: read_array(archive, [name], path) for name in known}
 
 
 def _read_table(path: Path, entity: str | None) -> dict[str, Any]:
-    table = read_cells(path)
-    if not table.has_header:
-        raise CallerError(f"{path}: expected CSV with a header, got numbers in the first line")
-    if entity is not None:
-        check_choice(entity, table.columns, what=f"column of {path}")
-    own = entity if entity is not None else "entity" if "entity" in table.columns else None
-    numbers = [_numbers(path, name, each) for name, each in table.columns.items() if name != own]
-    arrays: dict[str, Any] = {"x": np.stack(numbers, 1)}
-    return arrays if own is None else {**arrays, "entity": np.array(table.columns[own])}
-
-
-def _numbers(path: Path, name: str, cells: Sequence[str]) -> np.ndarray:
-    """A column of a table as float32 (rows,)."""
-    found = np.empty(len(cells), dtype=np.float32)
-    for row, cell in enumerate(cells):
-        try:
-            found[row] = float(cell)
-        except ValueError:
-            raise CallerError(
-                f"{path}: expected a number in column {name!r} of line {row + 2}, got "
-                f"{repr(cell) if cell else 'a missing value'}; {FINITE}"
-            ) from None
-    return found
+    table, entities = read_cells(path), {}
+    columns = dict(table.columns)
+    if entity is not None or "entity" in columns:
+        own = column_index(entity or "entity", [*columns], what=f"{path}, --entity")
+        entities["entity"] = np.array(columns.pop([*columns][own]))
+    x = np.empty((table.rows, len(columns)), dtype=np.float32)
+    for place, (name, cells) in enumerate(columns.items()):
+        for row, cell in enumerate(cells):
+            try:
+                x[row, place] = float(cell)
+            except ValueError:
+                raise CallerError(
+                    f"{path}: expected a number in column {name!r} of line "
+                    f"{row + 1 + table.has_header}, got {repr(cell) if cell else 'a missing value'}"
+                    "; replace it or leave this sample out"
+                ) from None
+    return {"x": x, **entities}
 
 
 # --- distortions ----------------------------------------------------------------------------
 
 DISTORTIONS = ("shift", "two-part", "permutation", "shift-scale")
+DIGITS = "digits"
+DEMOS = (*DISTORTIONS, DIGITS)
 
 
 @dataclass(frozen=True)
@@ -303,7 +293,7 @@ def distorted_vectors(
     vectors = (2 * torch.rand(count, size, generator=generator) - 1).repeat_interleave(copies, 0)
     moved = distortion(vectors, generator)
     numbers = torch.arange(count).repeat_interleave(copies)
-    data = LabelledData(moved, numbers, tuple(map(str, range(count))), f"{name}, {size} features")
+    data = LabelledData(moved, numbers, None, f"{name}, {size} features")
     train, test = (_only(data, part) for part in torch.arange(count).split([entities, held_out]))
     note = f"{entities} entities with {copies} distorted samples each, {held_out} more held out"
     return Split(train, test, (note,))
@@ -321,7 +311,7 @@ def distorted_triples(
     count = triples + held_out
     first, other = 2 * torch.rand(2, count, size, generator=generator) - 1
     kind = torch.randint(1 + distortion.parts, (count, 1), generator=generator)
-    in_part = torch.arange(size) // (size // distortion.parts)
+    in_part = torch.arange(size) // math.ceil(size / distortion.parts)
     second = distortion(torch.where(in_part >= kind, first, other), generator)
     distances = distortion.distances(first, second)
     data = triples_of(
@@ -365,21 +355,35 @@ def turned_digits(
     """The embedded digits, turned by angles from U[−π, π], in principal components of the training
     copies; and the class of every entity."""
     generator = torch.Generator().manual_seed(seed)
-    parts: list[LabelledData] = []
-    classes: dict[str, str] = {}
     whole = digits()
     assert whole.test is not None
-    mean = axes = torch.empty(0)
+    classes: dict[str, str] = {}
+    flat, names = [], []
     for part, data in (("train", whole.train), ("test", whole.test)):
         turned = moved_copies(data.inputs, affine(("rotation",)), copies, generator)
-        flat = turned.flatten(0, 1).flatten(1)
-        if part == "train":
-            mean = flat.mean(0)
-            covariance = (flat - mean).T.double() @ (flat - mean).double()
-            axes = torch.linalg.eigh(covariance).eigenvectors[:, -components:].flip(1).float()
-        names = tuple(f"{part} {index}" for index in range(len(data)))
-        numbers = torch.arange(len(data)).repeat_interleave(copies)
-        parts.append(LabelledData((flat - mean) @ axes, numbers, names, f"turned digits, {part}"))
-        classes |= dict(zip(names, map(str, data.targets.tolist()), strict=True))
+        flat.append(turned.flatten(0, 1).flatten(1))
+        names.append(tuple(f"{part} {index}" for index in range(len(data))))
+        classes |= dict(zip(names[-1], map(str, data.targets.tolist()), strict=True))
+    mean = flat[0].mean(0)
+    covariance = (flat[0] - mean).T.double() @ (flat[0] - mean).double()
+    axes = torch.linalg.eigh(covariance).eigenvectors[:, -components:].flip(1).float()
+    numbers = [torch.arange(len(own)).repeat_interleave(copies) for own in names]
+    train, test = (
+        LabelledData((each - mean) @ axes, number, own, "turned digits")
+        for each, number, own in zip(flat, numbers, names, strict=True)
+    )
     note = f"{components} principal components of digits turned by any angle, {copies} copies each"
-    return Split(parts[0], parts[1], (note,)), classes
+    return Split(train, test, (note,)), classes
+
+
+def demo_data(
+    name: str, size: int, seed: int, *, distances: bool = False
+) -> tuple[Split, dict[str, str] | None]:
+    """Data by name (`DEMOS`), and classes of their entities where they have any.
+
+    size, distances: of all but the digits, features of a vector and whether d* is told
+    """
+    if name == DIGITS:
+        return turned_digits(seed)
+    made = distorted_triples if distances else distorted_vectors
+    return made(name, size, seed), None

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotropy.data.pairs import distorted_triples, distorted_vectors, turned_digits
+from isotropy.data.pairs import demo_data
 from isotropy.evidence.weight_steps import adam, set_rate
 from isotropy.experiments.runner import Job, Series, geometric_means
 from isotropy.networks.invariant_autoencoder import INVARIANCE_WEIGHT
@@ -148,12 +148,7 @@ def turning_bins(size: int) -> list[int]:
 
 
 def _represented(own: Mapping[str, Any], seed: int, device: torch.device) -> dict[str, Any]:
-    name, classes = own["task"], None
-    if name == "digits":
-        split, classes = turned_digits(seed)
-    else:
-        made = distorted_triples if own["distances"] else distorted_vectors
-        split = made(name, own["size"], seed)
+    split, classes = demo_data(own["task"], own["size"], seed, distances=own["distances"])
     settings = {key: own[key] for key in ("network", "steps", "batch_size")}
     rate = own["rate_of"].get(own["network"], own["rate"])
     config = RepresentConfig(seed=seed, rate=rate, **settings)

@@ -17,6 +17,8 @@ and without them a value of ℓ_inv says nothing: `best_constant` is what to com
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -87,10 +89,21 @@ class InvariantAutoencoder(nn.Module):
     def forward(self, samples: Tensor) -> Tensor:
         return self.codes(self.standardised(samples))[0]
 
+    @torch.no_grad()
+    def encode(self, x: Any) -> tuple[Tensor, Tensor]:
+        """Both codes of samples x (samples, …), a tensor or an array, on the CPU."""
+        invariant, varying = self.codes(self.standardised(torch.as_tensor(x).to(self.mean)))
+        return invariant.cpu(), varying.cpu()
+
+    def rebuilt(self, standardised: Tensor) -> Tensor:
+        """g(f(x)) of standardised samples, (batch, features)."""
+        found: Tensor = self.decoder(self.encoder(standardised))
+        return found
+
     def reconstruct(self, samples: Tensor) -> Tensor:
         """g(f(x)) in the samples' own units and shape."""
-        decoded = self.decoder(torch.cat(self.codes(self.standardised(samples)), 1))
-        return (self.mean + self.deviation * decoded).unflatten(1, self.shape)
+        rebuilt = self.rebuilt(self.standardised(samples))
+        return (self.mean + self.deviation * rebuilt).unflatten(1, self.shape)
 
     def loss(
         self, first: Tensor, second: Tensor, distances: Tensor | None = None
@@ -101,10 +114,10 @@ class InvariantAutoencoder(nn.Module):
                    ones. Reconstruction is the mean square over both samples and all features.
         """
         samples = torch.cat((first, second))
-        invariant, varying = self.codes(samples)
-        decoded = self.decoder(torch.cat((invariant, varying), 1))
-        own, other = invariant.chunk(2)
-        return invariance_loss(own, other, distances), (decoded - samples).square().mean()
+        code = self.encoder(samples)
+        own, other = code[:, : self.invariant].chunk(2)
+        error = (self.decoder(code) - samples).square().mean()
+        return invariance_loss(own, other, distances), error
 
 
 def closeness(squared: Tensor, size: int) -> Tensor:

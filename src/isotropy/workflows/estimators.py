@@ -44,7 +44,6 @@ from isotropy.workflows.learning import LearnResult, learn
 from isotropy.workflows.representing import (
     RepresentConfig,
     RepresentResult,
-    codes_of,
     neighbours_alike,
     represent,
 )
@@ -434,7 +433,7 @@ class InvariantEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         inputs = _inputs(x, lambda example: True)
         _check_shape(self, inputs)
         exact = copy.deepcopy(self.result_.model).double()  # rows do not depend on their company
-        return codes_of(exact, inputs)[0].numpy()
+        return exact.encode(inputs)[0].numpy()
 
     def score(self, x: Any, y: Any) -> float:
         """The share of samples whose nearest other sample, by its code, is of the same entity."""

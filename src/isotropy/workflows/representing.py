@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, check_at_least
 from isotropy.data.labelled import LabelledData, Split, hold_out
 from isotropy.data.pairs import (
     EntityIndex,
@@ -61,6 +62,16 @@ MOST_PAIRS = 2000
 """Training pairs in which permutations are looked for."""
 MOST_PERMUTED = 64
 """Features beyond which no permutations are looked for."""
+LEAST_EXPLAINED = 0.5
+"""The share of pairs that permutations explain where the distortion is said to be one of them."""
+RANDOM_PERMUTATIONS = 32
+"""Under which the code is looked at beside those that were found."""
+MEASURES = (
+    "judged_entities", "retrieval", "retrieval_raw", "auc", "within_over_between",
+    "reconstruction_mse", "loss_share", "over_invariance", "permutation_changes", "classes_kept",
+    "distances", "worst",
+)  # fmt: skip
+"""Of held-out entities; null where they are not known."""
 HISTOGRAM = tuple(-5 + 0.15 * place for place in range(41))
 """Edges of bins of log₁₀ (distance / mean distance between entities)."""
 
@@ -122,13 +133,17 @@ class PairTrainer:
     ) -> None:
         self.network, self.config = network, config
         self.device = network.mean.device
-        flat = train.inputs.to(self.device)
-        self.index = EntityIndex(train.targets) if train.is_classification else None
-        if self.index is None:
-            flat = flat.flatten(0, 1)
-        network.standardise_by(flat)
-        self.inputs, self.targets = network.standardised(flat), train.targets.to(self.device)
-        self.unit = 1.0 if self.index is not None else distance_unit(train.targets, network)
+        samples, self.targets = train.inputs.to(self.device), train.targets.to(self.device)
+        self.index, self.unit = None, 1.0
+        if train.is_classification:
+            self.index = EntityIndex(train.targets)
+        else:
+            samples = samples.flatten(0, 1)
+            # Distances above 0 get mean square 1/α, so that targets 1/(δ + α d²) lie about ½.
+            mean_square = train.targets[train.targets > 0].double().square().mean()
+            self.unit = float((mean_square / network.invariant).sqrt())
+        network.standardise_by(samples)
+        self.inputs = network.standardised(samples)
         self.optimisers = {"weights": adam(list(network.parameters()), rate=config.rate)}
         self.epoch, self.seconds = 0, 0.0
 
@@ -189,15 +204,6 @@ class PairTrainer:
         return found
 
 
-def distance_unit(distances: Tensor, network: InvariantAutoencoder) -> float:
-    """The unit of given distances in which those above 0 have mean square 1/α, the code's size.
-
-    Targets 1/(δ + α d²) then lie about ½, whatever unit the distances came in.
-    """
-    positive = distances[distances > 0].double()
-    return float((positive.square().mean() / network.invariant).sqrt())
-
-
 @dataclass(frozen=True, repr=False)
 class RepresentResult(Result):
     """What was learned; `model` is the `InvariantAutoencoder`, in evaluation mode."""
@@ -215,21 +221,13 @@ class RepresentResult(Result):
 
     def codes(self, x: Any) -> tuple[Tensor, Tensor]:
         """Invariant and varying codes (samples, …) of samples x (samples, …), on the CPU."""
-        return codes_of(self.model, x)
+        return self.model.encode(x)
 
     def page(self) -> str:
         return represent_page(self.record, self.config)
 
     def write_own(self, path: Path) -> None:
         save_trainer(path, self.trainer, self.record["epochs"])
-
-
-@torch.no_grad()
-def codes_of(model: InvariantAutoencoder, x: Any) -> tuple[Tensor, Tensor]:
-    """Invariant and varying codes of samples x (samples, …), on the CPU."""
-    samples = torch.as_tensor(x).to(model.mean)
-    invariant, varying = model.codes(model.standardised(samples))
-    return invariant.cpu(), varying.cpu()
 
 
 def represent(
@@ -260,8 +258,7 @@ def represent(
     """
     settings = config or RepresentConfig()
     settings.check()
-    if settings.batch_size < 2:
-        raise CallerError(f"batch size: expected at least 2, got {settings.batch_size}")
+    check_at_least(settings.batch_size, 2, what="batch size")
     if folder is not None and not resume:
         check_unused(Path(folder))
     split = _split(x, entities, distances, held_out, settings.seed)
@@ -272,11 +269,11 @@ def represent(
         if progress is not None:
             progress(settings, row)
     run.save()
-    record = _record(run, classes)
-    model = run.trainer.network.eval()
-    return RepresentResult(model, split, run.trainer, record=record, config=run.config).kept_in(
-        run.folder
+    trainer, record = run.trainer, _record(run, classes)
+    result = RepresentResult(
+        trainer.network.eval(), split, trainer, record=record, config=run.config
     )
+    return result.kept_in(run.folder)
 
 
 def _split(x: Any, entities: Any, distances: Any, held_out: float, seed: int) -> Split:
@@ -309,34 +306,33 @@ def _prepared(
     """A run that keeps nothing yet; torch's global generators are left as they were."""
     train = split.train
     same = train.is_classification
-    layers = config.layers or (2 if config.network == RICH else 4)
     arguments: dict[str, Any] = {
         "shape": list(train.inputs.shape[1 if same else 2 :]),
         "invariant": config.invariant,
         "varying": config.varying,
         "network": config.network,
-        "layers": layers,
+        "layers": config.layers or (2 if config.network == RICH else 4),
     }
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(stream(config.seed, "weights").get_state())
         model = InvariantAutoencoder(**arguments).to(place)
-    trainer = PairTrainer(model, config, train)
+    data = {
+        "name": train.name,
+        "shape": arguments["shape"],
+        "train_entities": train.num_classes if same else None,
+        "train_samples": len(train),
+        "fingerprint": fingerprint(train),
+        "notes": list(split.notes),
+    }
     described = {
         "schema": 1,
         "kind": KIND,
-        "data": {
-            "name": train.name,
-            "shape": arguments["shape"],
-            "train_entities": train.num_classes if same else None,
-            "train_samples": len(train),
-            "fingerprint": fingerprint(train),
-            "notes": list(split.notes),
-        },
+        "data": data,
         "network": NetworkSpecification("autoencoder", config.network, arguments).as_dict(),
         "schedule": {"objective": "same or not" if same else "distances", **config.as_dict()},
         **(describe or {}),
     }
-    return KeptRun(trainer, split, described)
+    return KeptRun(PairTrainer(model, config, train), split, described)
 
 
 # --- measures -------------------------------------------------------------------------------
@@ -371,16 +367,23 @@ def area_under_curve(within: Tensor, between: Tensor) -> float:
     return float((below + upto).double().mean() / (2 * len(within)))
 
 
-NOTHING_MEASURED = dict.fromkeys(
-    ("retrieval", "retrieval_raw", "auc", "within_over_between", "reconstruction_mse",
-     "loss_share", "over_invariance", "classes_kept", "distances", "worst")
-)  # fmt: skip
+def same_pairs(data: LabelledData, most: int) -> tuple[Tensor, Tensor, Sequence[str]]:
+    """Two samples (entities, …) of each of the first entities, and what these are called.
+
+    Of triples they are the pairs of distance 0.
+    """
+    if data.classes is not None:
+        first, second = data.inputs[EntityIndex(data.targets).first_two()[:most]].unbind(1)
+        return first, second, data.classes[:most]
+    chosen = (data.targets[:, 0] == 0).nonzero()[:most, 0]
+    first, second = data.inputs[chosen].unbind(1)
+    return first, second, [f"pair {index}" for index in chosen.tolist()]
 
 
 def _record(run: KeptRun[PairTrainer], classes: Mapping[str, str] | None) -> dict[str, Any]:
     """What was learned by a run that has ended."""
     trainer, split = run.trainer, run.split
-    test = split.test
+    test, permutations = split.test, _permutations(split.train)
     count = None if test is None else test.num_classes if test.is_classification else len(test)
     return {
         **record_head(
@@ -397,117 +400,95 @@ def _record(run: KeptRun[PairTrainer], classes: Mapping[str, str] | None) -> dic
         "steps": trainer.config.steps,
         "train_samples": len(split.train),
         "held_out_entities": count,
-        **(NOTHING_MEASURED if test is None else _measures(trainer, test, classes)),
-        **_permutations(trainer, split),
+        **dict.fromkeys(MEASURES),
+        **({} if test is None else _measures(trainer, test, classes, permutations)),
+        "permutations": permutations,
         "epochs": run.history,
         "notes": list(split.notes),
     }
 
 
+def _permutations(train: LabelledData) -> list[list[int]] | None:
+    """The permutations that explain most training pairs; None where there are none."""
+    first, second, _ = same_pairs(train, MOST_PAIRS)
+    if first.ndim != 2 or first.shape[1] > MOST_PERMUTED:
+        return None
+    try:
+        found = find_permutations(first, second)
+    except CallerError:  # too few features, or pairs that are not constant
+        return None
+    return found.permutations if found.explained > LEAST_EXPLAINED else None
+
+
 @torch.no_grad()
 def _measures(
-    trainer: PairTrainer, test: LabelledData, classes: Mapping[str, str] | None
+    trainer: PairTrainer,
+    test: LabelledData,
+    classes: Mapping[str, str] | None,
+    permutations: list[list[int]] | None,
 ) -> dict[str, Any]:
     """Of held-out entities: one sample of each is looked for among another sample of all."""
-    model, size = trainer.network, trainer.network.invariant
-    if test.is_classification:
-        pairs, names = EntityIndex(test.targets).first_two()[:MOST_JUDGED], test.classes or ()
-        first, second, distances = test.inputs[pairs[:, 0]], test.inputs[pairs[:, 1]], None
-        own, other = trainer.codes(first), trainer.codes(second)
-    else:
-        distances = test.targets[:, 0].to(trainer.device).double() / trainer.unit
-        own, other = map(trainer.codes, test.inputs.unbind(1))
-        same = (test.targets[:, 0] == 0).nonzero()[:MOST_JUDGED, 0]
-        names = tuple(f"pair {index}" for index in same.tolist())
-        first, second = test.inputs[same].unbind(1)
-    share = float(invariance_loss(own, other, distances)) / best_constant(size, distances)
-    samples = test.inputs if test.is_classification else test.inputs.flatten(0, 1)
-    standard = model.standardised(samples.to(trainer.device))
-    rebuilt = model.decoder(torch.cat(model.codes(standard), 1))
-    found = {
-        **NOTHING_MEASURED,
-        "loss_share": share,
-        "reconstruction_mse": float((rebuilt - standard).square().mean()),
+    model, device = trainer.network, trainer.device
+    first, second, names = same_pairs(test, MOST_JUDGED)
+    own, other = trainer.codes(first), trainer.codes(second)
+    pairs, distances, samples = (own, other), None, test.inputs
+    if not test.is_classification:
+        samples, distances = samples.flatten(0, 1), test.targets[:, 0].to(device).double()
+        distances /= trainer.unit
+        pairs = trainer.codes(samples[0::2]), trainer.codes(samples[1::2])
+    constant = best_constant(model.invariant, distances)
+    standard = model.standardised(samples.to(device))
+    loss = float(invariance_loss(*pairs, distances))
+    found: dict[str, Any] = {
+        "loss_share": loss / constant if constant > 0 else None,
+        "reconstruction_mse": float((model.rebuilt(standard) - standard).square().mean()),
     }
     if len(first) < 2:
         return found
-    own, other = trainer.codes(first), trainer.codes(second)
-    raw = [each.flatten(1).to(trainer.device).double() for each in (first, second)]
+    raw = [each.flatten(1).to(device).double() for each in (first, second)]
     between = distances_between(own, other)
     within = between.diagonal().clone()
-    apart = between[~torch.eye(len(own), dtype=torch.bool, device=own.device)]
+    apart = between[~torch.eye(len(own), dtype=torch.bool, device=device)]
     scale = float(apart.mean())
-    queries = model.standardised(first.to(trainer.device))
-    flipped = {"reversal": queries.flip(1), "sign": -queries}
-    changes = {name: model.codes(moved)[0].double() - own for name, moved in flipped.items()}
-    kept = None
+    queries = model.standardised(first.to(device))
+
+    def change(moved: Tensor) -> float:
+        """How far codes of standardised samples move, over the distance between entities."""
+        return float((model.codes(moved)[0].double() - own).norm(dim=1).mean()) / scale
+
+    if permutations:
+        generator = stream(trainer.config.seed, "permutations")
+        size = first.shape[1]
+        random = [torch.randperm(size, generator=generator) for _ in range(RANDOM_PERMUTATIONS)]
+        places = {"found": torch.tensor(permutations).argsort(1), "random": torch.stack(random)}
+        changes = {
+            name: [change(model.standardised(first[:, order].to(device))) for order in orders]
+            for name, orders in places.items()
+        }
+        found["permutation_changes"] = {
+            "found": max(changes["found"]), "random": sum(changes["random"]) / len(random)
+        }  # fmt: skip
     if classes is not None:
-        numbers = {name: place for place, name in enumerate(sorted(set(classes.values())))}
-        labels = torch.tensor([numbers[classes[name]] for name in names[: len(own)]])
-        labels = labels.to(own.device)
-        kept = {
+        _, numbers = np.unique([classes[name] for name in names], return_inverse=True)
+        labels = torch.from_numpy(numbers).to(device)
+        found["classes_kept"] = {
             "code": neighbours_alike(own, labels),
             "raw": neighbours_alike(raw[0], labels),
         }
     return {
         **found,
+        "judged_entities": len(first),
         "retrieval": retrieval(own, other),
         "retrieval_raw": retrieval(*raw),
         "auc": area_under_curve(within, apart),
         "within_over_between": float(within.mean()) / scale,
-        "over_invariance": {
-            name: float(change.norm(dim=1).mean()) / scale for name, change in changes.items()
-        },
-        "classes_kept": kept,
+        "over_invariance": {"reversal": change(queries.flip(1)), "sign": change(-queries)},
         "distances": {
             "log_edges": list(HISTOGRAM),
             "within": _shares(within / scale),
             "between": _shares(apart / scale),
         },
-        "worst": _worst(between, names, scale),
-    }
-
-
-def _permutations(trainer: PairTrainer, split: Split) -> dict[str, Any]:
-    """Permutations that explain the training pairs, and how far the code moves under them.
-
-    permutation_changes: the largest mean change under one that was found, and the mean under random
-    ones, over the distance between held-out entities (training ones where none are held out)
-    """
-    train, nothing = split.train, {"permutations": None, "permutation_changes": None}
-    same = train.is_classification
-    if train.inputs.ndim != (2 if same else 3) or not 3 <= train.inputs.shape[-1] <= MOST_PERMUTED:
-        return nothing
-    if same:
-        first, second = train.inputs[EntityIndex(train.targets).first_two()[:MOST_PAIRS]].unbind(1)
-    else:
-        first, second = train.inputs[train.targets[:, 0] == 0][:MOST_PAIRS].unbind(1)
-    try:
-        found = find_permutations(first, second).permutations
-    except CallerError:  # too few pairs that are not constant
-        return nothing
-    if not found:
-        return nothing
-    judged = train if split.test is None else split.test
-    samples = judged.inputs if same else judged.inputs[:, 0]
-    chosen = EntityIndex(judged.targets).first_two()[:, 0] if same else torch.arange(len(samples))
-    samples = samples[chosen[:MOST_JUDGED]]
-    codes = trainer.codes(samples)
-    scale = float(distances_between(codes, codes).sum()) / (len(codes) * (len(codes) - 1))
-    generator = stream(trainer.config.seed, "permutations")
-    random = [torch.randperm(samples.shape[1], generator=generator).tolist() for _ in range(32)]
-
-    def change(permutation: list[int]) -> float:
-        moved = torch.empty_like(samples)
-        moved[:, permutation] = samples
-        return float((trainer.codes(moved) - codes).norm(dim=1).mean()) / scale
-
-    return {
-        "permutations": found,
-        "permutation_changes": {
-            "found": max(map(change, found)),
-            "random": sum(map(change, random)) / len(random),
-        },
+        "worst": _worst(between / scale, names),
     }
 
 
@@ -518,18 +499,17 @@ def _shares(distances: Tensor) -> list[float]:
     return [float(count) for count in counts / len(logs)]
 
 
-def _worst(between: Tensor, names: Sequence[str], scale: float) -> list[dict[str, Any]]:
+def _worst(between: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
     """Entities whose own sample is farthest compared with the nearest of another entity."""
     own = between.diagonal()
-    others = between + torch.diag(torch.full_like(own, math.inf))
-    nearest, which = others.min(1)
+    nearest, which = (between + torch.diag(torch.full_like(own, math.inf))).min(1)
     order = (own / nearest.clamp(min=1e-300)).argsort(descending=True)[:WORST].tolist()
     return [
         {
             "entity": names[index],
             "nearest": names[int(which[index])],
-            "own_distance": float(own[index]) / scale,
-            "nearest_distance": float(nearest[index]) / scale,
+            "own_distance": float(own[index]),
+            "nearest_distance": float(nearest[index]),
         }
         for index in order
     ]

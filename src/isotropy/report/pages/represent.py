@@ -38,15 +38,6 @@ BLIND = 0.05
 
 
 @dataclass(frozen=True)
-class Distances:
-    """Shares of distances by bins of log₁₀ (distance / mean distance between entities)."""
-
-    log_edges: list[float]
-    within: list[float]
-    between: list[float]
-
-
-@dataclass(frozen=True)
 class Neighbour:
     """An entity, that of the nearest other sample, and distances to its own and to that."""
 
@@ -54,22 +45,6 @@ class Neighbour:
     nearest: str
     own_distance: float
     nearest_distance: float
-
-
-@dataclass(frozen=True)
-class ClassesKept:
-    """The share of nearest neighbours of the same class, by code and by raw data."""
-
-    code: float
-    raw: float
-
-
-@dataclass(frozen=True)
-class PermutationChanges:
-    """How far the code moves, over the distance between entities."""
-
-    found: float
-    random: float
 
 
 @dataclass(frozen=True)
@@ -84,14 +59,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class Represented(Head):
-    """`isotropy represent`."""
+    """`isotropy represent`.
+
+    distances: shares in bins (`log_edges`) of log₁₀ (distance / mean distance between entities)
+    """
 
     data: str
-    objective: str
-    network: str
     steps: float
-    train_samples: float
-    held_out_entities: float
+    judged_entities: float
     retrieval: float
     retrieval_raw: float
     auc: float
@@ -99,11 +74,11 @@ class Represented(Head):
     reconstruction_mse: float
     loss_share: float
     over_invariance: dict[str, float]
-    classes_kept: ClassesKept
-    distances: Distances
+    classes_kept: dict[str, float]
+    distances: dict[str, list[float]]
     worst: list[Neighbour]
     permutations: list[list[float]]
-    permutation_changes: PermutationChanges
+    permutation_changes: dict[str, float]
     epochs: list[Steps]
 
 
@@ -138,10 +113,10 @@ def represent_sentences(result: Mapping[str, Any] | Represented) -> list[str]:
     """What was found, and what the code does not tell apart."""
     told = read(Represented, result)
     if not math.isfinite(told.retrieval):
-        return ["A code was learned; no entities were held out, and nothing is known of it."]
+        return ["A code was learned; no two entities were held out, and nothing is known of it."]
     sentences = [
         f"The code finds {percent_text(told.retrieval)} of "
-        f"{number_text(told.held_out_entities, 0)} held-out entities; the data as they are find "
+        f"{number_text(told.judged_entities, 0)} held-out entities; the data as they are find "
         f"{percent_text(told.retrieval_raw)}.",
         f"Samples of an entity are {percent_text(told.within_over_between)} as far apart as "
         "different entities.",
@@ -152,27 +127,28 @@ def represent_sentences(result: Mapping[str, Any] | Represented) -> list[str]:
                 f"The code is blind to {name}: it changes by {percent_text(change)} of the "
                 "distance between entities. Equal codes do not mean the same entity."
             )
-    if math.isfinite(told.classes_kept.code):
-        kept = told.classes_kept
-        words = "classes are not kept" if kept.code < kept.raw else "and keeps classes"
+    if told.classes_kept:
+        code, raw = (told.classes_kept.get(name, math.nan) for name in ("code", "raw"))
+        words = "classes are not kept" if code < raw else "and keeps classes"
         sentences.append(
-            f"Neighbours in the code share their class in {percent_text(kept.code, 0)} of the "
-            f"cases, in the data as they are in {percent_text(kept.raw, 0)}: the code tells "
-            f"entities apart, {words}."
+            f"Neighbours in the code share their class in {percent_text(code, 0)} of the cases, in "
+            f"the data as they are in {percent_text(raw, 0)}: the code tells entities apart, "
+            f"{words}."
         )
     if told.permutations:
-        changes = told.permutation_changes
+        found, random = (told.permutation_changes.get(name) for name in ("found", "random"))
+        count = len(told.permutations)
         sentences.append(
-            f"The distortion is one of {len(told.permutations)} permutations of the features. The "
-            f"code moves by {percent_text(changes.found)} of the distance between entities at most "
-            f"under these, and by {percent_text(changes.random)} under random ones."
+            f"The distortion is {f'one of {count} permutations' if count > 1 else 'a permutation'} "
+            f"of the features. The code moves by {percent_text(found)} of the distance between "
+            f"entities at most under these, and by {percent_text(random)} under random ones."
         )
     return sentences
 
 
 def key_numbers(told: Represented) -> list[KeyNumber]:
     """Retrieval, distances, reconstruction and time."""
-    entities = known_text(told.held_out_entities, "{} held-out entities")
+    entities = known_text(told.judged_entities, "{} held-out entities")
     return [
         KeyNumber("Found by the code", percent_text(told.retrieval), entities),
         KeyNumber(
@@ -189,19 +165,20 @@ def key_numbers(told: Represented) -> list[KeyNumber]:
     ]
 
 
-def _distances_drawing(distances: Distances) -> Drawing | None:
+def _distances_drawing(distances: Mapping[str, list[float]]) -> Drawing | None:
     """Two histograms over the logarithm of distances."""
-    edges, counts = distances.log_edges, {len(distances.within), len(distances.between)}
-    known = [*edges, *distances.within, *distances.between]
-    if len(edges) < 2 or counts != {len(edges) - 1} or not all(map(math.isfinite, known)):
+    edges = distances.get("log_edges", [])
+    lines = {"within": ACCENT, "between": MUTED}
+    shares = {name: distances.get(name, []) for name in lines}
+    known = [*edges, *shares["within"], *shares["between"]]
+    bins = {len(each) for each in shares.values()}
+    if bins != {len(edges) - 1} or not all(map(math.isfinite, known)):
         return None
     label = "Shares of distances within entities and between them, over powers of ten"
     with canvas(640, 230, left=46, right=70, key="distances", label=label) as drawn:
         ends = []
-        for name, shares, colour in (
-            ("within", distances.within, ACCENT), ("between", distances.between, MUTED)
-        ):  # fmt: skip
-            percent = [100 * share for share in shares]
+        for name, colour in lines.items():
+            percent = [100 * share for share in shares[name]]
             drawn.axes.stairs(percent, edges, color=colour, linewidth=1.6)
             ends.append((max(percent), name, colour))
         powers = range(math.ceil(edges[0]), math.floor(edges[-1]) + 1)
