@@ -10,6 +10,8 @@ import math
 import os
 import pickle
 import pickletools
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 import torch
 from learn_runs import CONFIG, bar_tensors, small_network
 from safetensors.torch import save_file
@@ -30,6 +33,7 @@ from isotropy.records import (
     load_module,
     load_tensors,
     load_trainer,
+    locked,
     make_folder,
     plain,
     read_json,
@@ -59,10 +63,10 @@ def full_on_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_full(path: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
         file = original(path, mode, *rest, **options)
-        if "w" not in mode:
+        if "x" not in mode:
             return file
         file.close()
-        return original("/dev/full", mode, *rest, **options)
+        return original("/dev/full", mode.replace("x", "w"), *rest, **options)
 
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
@@ -93,6 +97,44 @@ def test_failed_write_keeps_the_previous_file(
     assert not reason or (str(path) in str(caught.value) and "\n" not in str(caught.value))
     assert path.read_bytes() == b"the first"
     assert list(tmp_path.iterdir()) == [path], "nothing half written may stay"
+
+
+def test_planted_links_are_not_followed(tmp_path: Path) -> None:
+    """Nobody knows the name of the file beside, and the place itself is replaced, not followed."""
+    other = tmp_path / "other"
+    other.write_bytes(b"theirs")
+    (tmp_path / "result.json").symlink_to(other)
+    (tmp_path / "result.json.part").symlink_to(other)
+    write_bytes(tmp_path / "result.json", b"ours")
+    assert other.read_bytes() == b"theirs"
+    assert not (tmp_path / "result.json").is_symlink()
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from isotropy.records import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(CallerError, match="in use by another process"):
+            isotropy.learn(small_network(), bar_tensors(), config=CONFIG, folder=folder)
+        holder.kill()
+    with locked(folder):  # a dead process holds nothing
+        assert [each.name for each in folder.iterdir()] == [".lock"]
+    assert list(folder.iterdir()) == []
+    with locked(tmp_path / "made" / "for it"):
+        assert (tmp_path / "made" / "for it" / ".lock").exists()
+    assert not (tmp_path / "made").exists()
 
 
 def test_writing_below_a_file_is_a_sentence(tmp_path: Path) -> None:
@@ -177,12 +219,20 @@ def test_missing_json_says_that_it_is_no_run_folder(tmp_path: Path) -> None:
 def test_broken_lines_are_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert read_lines(path) == []
-    path.write_text('{"epoch": 1}\n{"epo')
-    with pytest.raises(CallerError, match="metrics.jsonl"):
-        read_lines(path)
+    for text in ('{"epoch": 1}\n{"epo\n', "[1]\n"):
+        path.write_text(text)
+        with pytest.raises(CallerError, match="metrics.jsonl"):
+            read_lines(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(CallerError, match="metrics.jsonl"):
         read_lines(path)
+
+
+def test_torn_last_line_is_dropped_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"row": 1}\n{"ro')
+    with pytest.warns(UserWarning, match="rows.jsonl.*its last line is torn and was dropped"):
+        assert read_lines(path) == [{"row": 1}]
 
 
 # -- tensors -----------------------------------------------------------------------------------
@@ -279,7 +329,7 @@ def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def test_trainer_comes_back_bit_for_bit(result: isotropy.LearnResult, tmp_path: Path) -> None:
-    save_trainer(tmp_path, result.trainer, result.history)
+    save_trainer(tmp_path, result.trainer, result.history, result.config)
     random_state = torch.get_rng_state()
     other = other_trainer()
     assert not torch.equal(
@@ -287,7 +337,7 @@ def test_trainer_comes_back_bit_for_bit(result: isotropy.LearnResult, tmp_path: 
         state_of(result.trainer)["model/augmentation.half_widths"],
     )
     torch.rand(3)
-    assert load_trainer(tmp_path, other) == json.loads(json.dumps(result.history))
+    assert load_trainer(tmp_path, other, result.config) == json.loads(json.dumps(result.history))
     assert torch.equal(torch.get_rng_state(), random_state)
     assert other.epoch == result.trainer.epoch and other.seconds == result.trainer.seconds
     expected, got = state_of(result.trainer), state_of(other)
@@ -301,25 +351,94 @@ def test_trainer_comes_back_bit_for_bit(result: isotropy.LearnResult, tmp_path: 
 def test_history_beyond_the_checkpoint_is_left_out(
     result: isotropy.LearnResult, tmp_path: Path
 ) -> None:
-    save_trainer(tmp_path, result.trainer, result.history)
+    save_trainer(tmp_path, result.trainer, result.history, result.config)
     write_lines(tmp_path / "metrics.jsonl", [*result.history, {"epoch": 5}])
-    assert len(load_trainer(tmp_path, other_trainer())) == 4
+    assert len(load_trainer(tmp_path, other_trainer(), result.config)) == 4
 
 
 def test_checkpoint_that_is_no_run(result: isotropy.LearnResult, tmp_path: Path) -> None:
     save_tensors(tmp_path / "checkpoint.safetensors", {"a": torch.ones(2)}, {"epoch": 1})
     with pytest.raises(CallerError, match="is not the checkpoint of a run"):
-        load_trainer(tmp_path, result.trainer)
+        load_trainer(tmp_path, result.trainer, result.config)
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = folder / "checkpoint.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+def change_checkpoint(
+    folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]
+) -> None:
+    """Rewrite a checkpoint with other tensors or another record, its digest left as it was."""
+    path = folder / "checkpoint.safetensors"
+    tensors, record = load_tensors(path)
+    with safetensors.safe_open(str(path), framework="pt") as file:
+        metadata = file.metadata()
+    change(tensors, record)
+    save_file(tensors, path, metadata={**metadata, "record": json.dumps(record)})
+
+
+def cast(tensors: dict[str, Any], record: dict[str, Any]) -> None:
+    name = next(name for name in tensors if name.startswith("network/"))
+    tensors[name] = tensors[name].to(torch.int32)
+
+
+def lose_a_moment(tensors: dict[str, Any], record: dict[str, Any]) -> None:
+    del tensors[next(name for name in tensors if name.startswith("optimiser/"))]
+
+
+def change_history(folder: Path) -> None:
+    rows = read_lines(folder / "metrics.jsonl")
+    rows[0]["train_loss"] = 0.5
+    write_lines(folder / "metrics.jsonl", rows)
+
+
+DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a bit": (flip_a_bit, "checkpoint .* is damaged"),
+    "a type": (lambda folder: change_checkpoint(folder, cast), "checkpoint .* is damaged"),
+    "a moment": (lambda folder: change_checkpoint(folder, lose_a_moment), "is damaged"),
+    "an epoch": (
+        lambda folder: change_checkpoint(folder, lambda _, record: record.update(epoch=2)),
+        "checkpoint .* is damaged",
+    ),
+    "the history": (change_history, "metrics.jsonl.*expected the lines of the 4 epochs"),
+    "a line": (
+        lambda folder: write_lines(folder / "metrics.jsonl", [{"epoch": 1}]),
+        "metrics.jsonl.*expected the lines of the 4 epochs",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "sentence"), DAMAGED.values(), ids=DAMAGED)
+def test_damaged_runs_are_refused(
+    damage: Callable[[Path], object], sentence: str, result: isotropy.LearnResult, tmp_path: Path
+) -> None:
+    save_trainer(tmp_path, result.trainer, result.history, result.config)
+    damage(tmp_path)
+    with pytest.raises(CallerError, match=sentence):
+        load_trainer(tmp_path, result.trainer, result.config)
+
+
+def test_checkpoint_of_another_run_is_refused(result: isotropy.LearnResult, tmp_path: Path) -> None:
+    result.save(tmp_path / "run")
+    isotropy.load(tmp_path / "run", network=small_network())
+    schedule = {**result.config["schedule"], "seed": 99}
+    write_json(tmp_path / "run" / "config.json", {**result.config, "schedule": schedule})
+    with pytest.raises(CallerError, match="is not of the run that the config.json beside it"):
+        isotropy.load(tmp_path / "run", network=small_network())
 
 
 def test_full_disk_leaves_the_last_checkpoint(
     result: isotropy.LearnResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_trainer(tmp_path, result.trainer, result.history)
+    save_trainer(tmp_path, result.trainer, result.history, result.config)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
     monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(CallerError, match="No space left on device"):
-        save_trainer(tmp_path, result.trainer, [])
+        save_trainer(tmp_path, result.trainer, [], result.config)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     assert len(read_lines(tmp_path / "metrics.jsonl")) == 4
 

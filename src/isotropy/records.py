@@ -1,7 +1,9 @@
-"""Run folders: safetensors and JSON, no pickle, nothing half written.
+"""Run folders: safetensors and JSON, no pickle, nothing half written, nothing taken on trust.
 
 Every file is written beside its place and moved into it, so that a full disk or a killed process
-leaves the last good version. A run folder holds
+leaves the last good version. One process at a time writes into a folder (`locked`). A checkpoint
+holds a digest of all that is in it, of the history up to its epoch, and the run that it is of
+(`run_id`); what does not agree is refused. A run folder holds
 
     config.json              settings, data, network (a name and arguments, or FILE.py:factory)
     metrics.jsonl            one line an epoch
@@ -16,14 +18,19 @@ made with.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
 import math
 import os
 import platform
+import secrets
 import subprocess
-from collections.abc import Iterable, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy
 import safetensors
@@ -40,6 +47,11 @@ CHECKPOINT = "checkpoint.safetensors"
 AUGMENTATION = "augmentation.json"
 RESULT = "result.json"
 REPORT = "report.html"
+LOCK = ".lock"
+IDENTITY = (
+    "kind", "objective", "schedule", "network", "generators", "data", "padding", "fill",
+)  # fmt: skip
+"""Entries of a config that say which run it is."""
 
 
 def make_folder(path: Path) -> Path:
@@ -66,6 +78,70 @@ def check_unused(path: Path) -> None:
         )
 
 
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _try_lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from running in a folder. The system frees what a dead process held.
+
+    Raises CallerError if another one is at work there. Folders that were made for the lock and
+    stayed empty are removed.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    lock = make_folder(folder) / LOCK
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            _try_lock(descriptor)
+            if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
+                break  # else its last holder removed it in between
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            os.close(descriptor)
+            raise CallerError(
+                f"run folder {str(folder)!r} is in use by another process; wait until it has "
+                "ended or choose another folder"
+            ) from error
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock.unlink()
+            for each in made:
+                each.rmdir()
+        os.close(descriptor)
+
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+
+
+def alone_in_folder(workflow: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Have a function hold the lock of the folder that its keyword argument `folder` names."""
+
+    @functools.wraps(workflow)
+    def alone(*arguments: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        folder = named.get("folder")
+        if not isinstance(folder, str | Path):
+            return workflow(*arguments, **named)
+        with locked(Path(folder)):
+            return workflow(*arguments, **named)
+
+    return alone
+
+
 def unwritable(path: Path, error: OSError) -> CallerError:
     """The sentence for a file that the file system does not let us write."""
     return CallerError(
@@ -74,20 +150,34 @@ def unwritable(path: Path, error: OSError) -> CallerError:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing: beside its place first, then moved into it."""
-    beside = path.with_name(path.name + ".part")
+    """Write a whole file or nothing: beside its place first, then moved into it.
+
+    The file beside has a name that nobody can foresee, and is no link.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with open(beside, "wb") as file:
+        with open(beside, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
+        _sync_folder(path.parent)
     except BaseException as error:  # an interruption, too, leaves nothing half written
         with contextlib.suppress(OSError):
             beside.unlink()
         if isinstance(error, OSError):
             raise unwritable(path, error) from error
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the file system keep the names of a folder, where it can be asked to."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def plain(value: Any) -> Any:
@@ -130,33 +220,78 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read one JSON object a line; a missing file has none, a broken one gets a sentence."""
+    """Read one JSON object a line; a missing file has none, a broken one gets a sentence.
+
+    A last line without its end, which a full disk leaves, is dropped with a warning.
+    """
     if not path.exists():
         return []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line]
+        lines = path.read_text(encoding="utf-8").split("\n")
+        if lines.pop():
+            warnings.warn(f"{str(path)!r}: its last line is torn and was dropped", stacklevel=2)
+        rows = [json.loads(line) for line in lines if line]
     except (OSError, ValueError) as error:
         raise CallerError(f"{str(path)!r} cannot be read: {error}") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise CallerError(f"{str(path)!r}: expected one JSON object a line")
+    return rows
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
     """Tensors and a JSON record in one safetensors file, whole or not at all."""
     flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_bytes(path, save(flat, metadata={"record": json.dumps(plain(record))}))
+    text = json.dumps(plain(record))
+    write_bytes(path, save(flat, metadata={"record": text, "digest": _digest(flat, text)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_tensors` wrote."""
+    """What `save_tensors` wrote; raises CallerError unless it is that to the last bit."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
-        return tensors, json.loads(metadata["record"])
+        text, digest = metadata["record"], metadata["digest"]
+        record: dict[str, Any] = json.loads(text)
     except FileNotFoundError as error:
         raise CallerError(f"{str(path.parent)!r} holds no checkpoint ({path.name})") from error
     except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
         raise CallerError(f"checkpoint {str(path)!r} cannot be read: {error}") from error
+    if _digest(tensors, text) != digest:
+        raise CallerError(
+            f"checkpoint {str(path)!r} is damaged: its tensors or its record are not those that "
+            "were saved; restore it or start anew"
+        )
+    return tensors, record
+
+
+def _digest(tensors: Mapping[str, Tensor], record: str) -> str:
+    """SHA-256 of names, types, shapes and bytes of tensors, and of a text."""
+    found = hashlib.sha256(record.encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def run_id(config: Mapping[str, Any]) -> str:
+    """What a run is of: a digest of data, network and settings."""
+    parts = {name: config.get(name) for name in IDENTITY}
+    return _text_digest(parts)
+
+
+def _text_digest(value: Any) -> str:
+    text = json.dumps(plain(value), sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def check_run(path: Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise CallerError unless the record of a checkpoint is of the run with this config."""
+    if record.get("run") != run_id(config):
+        raise CallerError(
+            f"checkpoint {str(path)!r} is not of the run that the {CONFIG} beside it describes; "
+            "restore both or start anew"
+        )
 
 
 # -- a trainer's state ---------------------------------------------------------------------
@@ -188,8 +323,10 @@ class Resumable(Protocol):
         """Take over what `own_state` gave; modules and optimisers are loaded by then."""
 
 
-def save_trainer(folder: Path, trainer: Resumable, history: list[dict[str, Any]]) -> None:
-    """Everything a run needs to go on as if it had not stopped."""
+def save_trainer(
+    folder: Path, trainer: Resumable, history: list[dict[str, Any]], config: Mapping[str, Any]
+) -> None:
+    """Everything that the run of this config needs to go on as if it had not stopped."""
     tensors: dict[str, Tensor] = {}
     for name, module in trainer.modules().items():
         state = {k: value for k, value in module.state_dict().items() if isinstance(value, Tensor)}
@@ -204,19 +341,28 @@ def save_trainer(folder: Path, trainer: Resumable, history: list[dict[str, Any]]
     if trainer.device.type == "cuda":
         tensors["generator/cuda"] = torch.cuda.get_rng_state(trainer.device)
     own, record = trainer.own_state()
-    record = {"epoch": trainer.epoch, "seconds": trainer.seconds, **record}
+    record = {
+        "run": run_id(config),
+        "history": _text_digest(history[: trainer.epoch]),
+        "epoch": trainer.epoch,
+        "seconds": trainer.seconds,
+        **record,
+    }
     write_lines(folder / METRICS, history)
     save_tensors(folder / CHECKPOINT, {**tensors, **own}, record)
 
 
-def load_trainer(folder: Path, trainer: Resumable) -> list[dict[str, Any]]:
+def load_trainer(
+    folder: Path, trainer: Resumable, config: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Bring `trainer` to the saved state; returns the history up to there.
 
-    Raises CallerError if the checkpoint is damaged, of another model, or lacks its history.
+    Raises CallerError if the checkpoint is damaged, of another run, or lacks its history.
     """
     tensors, record = load_tensors(folder / CHECKPOINT)
     if "generator/cpu" not in tensors or not {"epoch", "seconds"} <= record.keys():
         raise CallerError(f"{str(folder / CHECKPOINT)!r} is not the checkpoint of a run")
+    check_run(folder / CHECKPOINT, record, config)
     for name, module in trainer.modules().items():
         load_module(folder, module, tensors, name)
     for name, optimiser in trainer.optimisers.items():
@@ -236,10 +382,10 @@ def load_trainer(folder: Path, trainer: Resumable) -> list[dict[str, Any]]:
     trainer.load_own_state(tensors, record)
     # The history is written first, so that a run stopped between the two has a row too many.
     history = read_lines(folder / METRICS)[: trainer.epoch]
-    if [row.get("epoch") for row in history] != list(range(1, trainer.epoch + 1)):
+    if _text_digest(history) != record.get("history"):
         raise CallerError(
-            f"{str(folder / METRICS)!r}: expected one line for each of the {trainer.epoch} epochs "
-            f"of the checkpoint, got {len(history)}; restore the file or start anew"
+            f"{str(folder / METRICS)!r}: expected the lines of the {trainer.epoch} epochs of the "
+            f"checkpoint, got {len(history)} or others; restore the file or start anew"
         )
     return history
 

@@ -552,7 +552,9 @@ def test_full_disk_loses_nothing(
     """The disk fills up while the run saves itself; with room again, it is resumed."""
     bars_file(folder)
     monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
-    room = [6]  # writes until the disk is full: config, then history and checkpoint, three times
+    # Until the disk is full: config, then history and checkpoint, three times, and the folder
+    # after each of them.
+    room = [12]
     fsync = os.fsync
 
     def fsync_while_there_is_room(file: int) -> None:

@@ -166,9 +166,9 @@ def test_a_stopped_run_ends_as_an_unbroken_one(objective: str, tmp_path: Path):
     expected = [numbers(unbroken.run_epoch(test)) for _ in range(4)]
     stopped = trainer(objective)
     rows = [stopped.run_epoch(test).as_dict() for _ in range(2)]
-    save_trainer(tmp_path, stopped, rows)
+    save_trainer(tmp_path, stopped, rows, {})
     resumed = trainer(objective)
-    load_trainer(tmp_path, resumed)
+    load_trainer(tmp_path, resumed, {})
     assert [numbers(resumed.run_epoch(test)) for _ in range(2)] == expected[2:]
     assert_same_weights(resumed.network, unbroken.network)
 

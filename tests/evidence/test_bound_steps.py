@@ -211,9 +211,9 @@ def test_a_resumed_run_is_an_unbroken_one(fits: int, tmp_path: Path) -> None:
     records = run(whole)
     first = made(bound_fits=fits, bound_every=3)
     history = [record.as_dict() for record in run(first, 2)]
-    save_trainer(tmp_path, first, history)
+    save_trainer(tmp_path, first, history, {})
     second = made(bound_fits=fits, bound_every=3)
-    load_trainer(tmp_path, second)
+    load_trainer(tmp_path, second, {})
     rest = run(second, 2)
     for mine, theirs in zip(state(second), state(whole), strict=True):
         assert torch.equal(mine, theirs)

@@ -418,8 +418,8 @@ def test_hyper_steps_can_be_exchanged(tmp_path: Path):
     assert [r.prior_precision["all"] for r in records[1::2]] == pytest.approx([0.5, 0.25, 0.125])
     assert all(record.log_evidence is None for record in records)
     assert made.hyper.steps == 6 * 2  # two batches an epoch
-    save_trainer(tmp_path, made, [record.as_dict() for record in records])
-    load_trainer(tmp_path, resumed)
+    save_trainer(tmp_path, made, [record.as_dict() for record in records], {})
+    load_trainer(tmp_path, resumed, {})
     assert resumed.hyper.steps == 12 and resumed.prior.by_group()["all"] == pytest.approx(0.125)
 
 

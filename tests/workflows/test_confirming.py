@@ -362,10 +362,10 @@ def test_stopped_while_the_second_run_takes_the_folder(
     learned(folder=unbroken)
     save = prepared_run.save_trainer
 
-    def saved(place: Path, trainer, history) -> None:
+    def saved(place: Path, trainer, history, config) -> None:
         if trainer.config.start == HALF_TURN and place == folder:
             raise Stopped
-        save(place, trainer, history)
+        save(place, trainer, history, config)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(prepared_run, "save_trainer", saved)

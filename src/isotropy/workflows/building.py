@@ -47,6 +47,7 @@ from isotropy.records import (
     RESULT,
     read_json,
     record_head,
+    run_id,
     save_tensors,
 )
 from isotropy.report.pages.findings import found_names
@@ -110,7 +111,7 @@ class BuildResult(Result):
     def write_own(self, path: Path) -> None:
         state = self.model.state_dict().items()
         tensors = {f"network/{name}": each for name, each in state if isinstance(each, Tensor)}
-        save_tensors(path / CHECKPOINT, tensors, {"epoch": 0})
+        save_tensors(path / CHECKPOINT, tensors, {"run": run_id(self.config), "epoch": 0})
 
 
 def build(

@@ -45,6 +45,7 @@ from isotropy.networks.one_output import Select
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
     AUGMENTATION,
+    alone_in_folder,
     make_folder,
     read_json,
     record_head,
@@ -127,7 +128,7 @@ class LearnResult(Result):
 
     def write_own(self, path: Path) -> None:
         """Weights, ranges, and pictures of transformed inputs."""
-        save_trainer(path, self.trainer, self.history)
+        save_trainer(path, self.trainer, self.history, self.config)
         law = self.model.augmentation.law()
         write_json(
             path / AUGMENTATION, {"schema": 1, **law, "symmetries": self.record["symmetries"]}
@@ -156,6 +157,7 @@ class LearnResult(Result):
         return kind(evidence, fit, self.model)
 
 
+@alone_in_folder
 def learn(
     model: nn.Module,
     train: Any,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.evidence.settings import LearnConfig
@@ -21,7 +21,15 @@ from isotropy.networks.pathways.harden import harden
 from isotropy.networks.pathways.relax import relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import CHECKPOINT, CONFIG, RESULT, load_module, load_tensors, read_json
+from isotropy.records import (
+    CHECKPOINT,
+    CONFIG,
+    RESULT,
+    check_run,
+    load_module,
+    load_tensors,
+    read_json,
+)
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.workflows import building, representing
 from isotropy.workflows.relaxing import KIND
@@ -60,7 +68,7 @@ def load(
 def _averaged(path: Path, network: nn.Module | None, actions: Actions | None) -> InvariantModel:
     """The model of a run of `learn`, with its weights and learned ranges."""
     config = _config_of_learning(path)
-    tensors, _ = load_tensors(path / CHECKPOINT)
+    tensors = _checkpoint(path, config)
     if network is None:
         data = config["data"]
         _, network = load_network(path, tuple(data["shape"]), data["outputs"])
@@ -112,7 +120,7 @@ def load_network(
     where = str(path / CONFIG)
     specification = NetworkSpecification.from_dict(config.get("network"), where=where)
     network = specification.build(shape, outputs)
-    tensors, _ = load_tensors(path / CHECKPOINT)
+    tensors = _checkpoint(path, config)
     load_module(path, network, tensors, "network")
     return specification, network
 
@@ -120,7 +128,7 @@ def load_network(
 def _relaxed(path: Path, network: nn.Module | None) -> nn.Module:
     """The network of a run of `relax`. What was found of each layer is in its `contributions`."""
     config = read_json(path / CONFIG)
-    tensors, _ = load_tensors(path / CHECKPOINT)
+    tensors = _checkpoint(path, config)
     model = _relaxed_network(path, config) if network is None else copy.deepcopy(network)
     load_module(path, model, tensors, "network")
     result = path / RESULT
@@ -130,18 +138,27 @@ def _relaxed(path: Path, network: nn.Module | None) -> nn.Module:
 
 def _built(path: Path, network: nn.Module | None) -> nn.Module:
     """The model of a run of `build`; network: as in `load`, or an EMLP like the one built."""
-    model = rebuilt(read_json(path / CONFIG), network)
-    tensors, _ = load_tensors(path / CHECKPOINT)
+    config = read_json(path / CONFIG)
+    model = rebuilt(config, network)
+    tensors = _checkpoint(path, config)
     load_module(path, model, tensors, "network")
     return model.eval()
 
 
 def _autoencoder(path: Path) -> InvariantAutoencoder:
     """The model of a run of `represent`."""
-    model = InvariantAutoencoder(**read_json(path / CONFIG)["network"]["arguments"])
-    tensors, _ = load_tensors(path / CHECKPOINT)
+    config = read_json(path / CONFIG)
+    model = InvariantAutoencoder(**config["network"]["arguments"])
+    tensors = _checkpoint(path, config)
     load_module(path, model, tensors, "network")
     return model.eval()
+
+
+def _checkpoint(path: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a run folder, which are those of the run with this config."""
+    tensors, record = load_tensors(path / CHECKPOINT)
+    check_run(path / CHECKPOINT, record, config)
+    return tensors
 
 
 def _config_of_learning(path: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from isotropy.networks.pathways.relax import FREE_AND_EQUIVARIANT, relaxed_cnn
 from isotropy.networks.pathways.relax import relax as relaxed_network
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions, check_kinds, options_for
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import record_head, save_trainer
+from isotropy.records import alone_in_folder, record_head, save_trainer
 from isotropy.report.pages.relax import relax_page, relax_sentences
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.point_groups import PointGroup
@@ -194,9 +194,10 @@ class RelaxResult(Result):
         return relax_page(self.record)
 
     def write_own(self, path: Path) -> None:
-        save_trainer(path, self.trainer, self.record["epochs"])
+        save_trainer(path, self.trainer, self.record["epochs"], self.config)
 
 
+@alone_in_folder
 def learn_layers(
     model: nn.Module,
     train: Any,

@@ -44,7 +44,7 @@ from isotropy.networks.invariant_autoencoder import (
 )
 from isotropy.networks.rich_layer import NETWORKS, RICH
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import check_unused, record_head, save_trainer
+from isotropy.records import alone_in_folder, check_unused, record_head, save_trainer
 from isotropy.report.pages.represent import represent_page, represent_sentences
 from isotropy.symmetry.groups.found_permutations import find_permutations
 from isotropy.workflows.result import Result
@@ -227,9 +227,10 @@ class RepresentResult(Result):
         return represent_page(self.record, self.config)
 
     def write_own(self, path: Path) -> None:
-        save_trainer(path, self.trainer, self.record["epochs"])
+        save_trainer(path, self.trainer, self.record["epochs"], self.config)
 
 
+@alone_in_folder
 def represent(
     x: Any,
     entities: Any = None,

@@ -394,7 +394,7 @@ class KeptRun(Generic[AnyTrainer]):
     def save(self) -> None:
         """Write the checkpoint, where there is a folder."""
         if self.folder is not None:
-            save_trainer(self.folder, self.trainer, self.history)
+            save_trainer(self.folder, self.trainer, self.history, self.config)
 
     def tell_estimate(self, remark: Callable[[str], None] | None, runs: int = 1) -> None:
         """Say what the epochs that are left will take; long evidence passes are told of too.
@@ -537,10 +537,10 @@ def kept_in(
     if resume and (path / CHECKPOINT).exists():
         config = read_json(path / CONFIG)
         check_same_run(path, config, run.config)
-        history = load_trainer(path, run.trainer)
+        history = load_trainer(path, run.trainer, config)
         return replace(run, config=config, history=history, folder=path)
     for name, record in {CONFIG: run.config, **(records or {})}.items():
         if record is not None:
             write_json(path / name, record)
-    save_trainer(path, run.trainer, run.history)
+    save_trainer(path, run.trainer, run.history, run.config)
     return replace(run, folder=path)
