@@ -18,9 +18,28 @@ SAME = "same"
 """The figure of rows that are told which samples are the same."""
 
 
+def goals_table(results: Path) -> str:
+    """What must hold, and what does not before what does."""
+    records = read_rows(results / "representations" / ROWS)
+    reached = representations.goals(records)
+    lines = [f"- Does not hold: {what}." for what, holds in reached.items() if not holds]
+    lines += [f"- Holds: {what}." for what, holds in reached.items() if holds]
+    return "\n".join(lines) or NOT_RUN
+
+
 def same_table(results: Path) -> str:
-    """A row for each distortion, network and size."""
-    return _pairs_table(results, lambda record: record["figure"] == SAME)
+    """A row for each distortion, network and size, and what becomes of classes."""
+    table = _pairs_table(results, lambda record: record["figure"] == SAME)
+    kept = [
+        each["classes_kept"]
+        for each in read_rows(results / "representations" / ROWS)
+        if each.get("classes_kept") and each["network"] == representations.RICH
+    ]
+    if not kept:
+        return table
+    code, raw = (mean(each[name] for each in kept) for name in ("code", "raw"))
+    told = f"neighbours share their class in {code:.0%} by code and {raw:.0%} by the data"
+    return f"{table}\n\nClasses of digits are not kept: {told}, means over seeds."
 
 
 def distances_table(results: Path) -> str:
@@ -83,6 +102,7 @@ def supervised_table(results: Path) -> str:
 
 
 TABLES = {
+    "representations-goals": goals_table,
     "representations-same": same_table,
     "representations-distances": distances_table,
     "representations-supervised": supervised_table,

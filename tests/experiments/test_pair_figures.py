@@ -80,6 +80,7 @@ def pairs(retrieval: float = 0.99, figure: str = "same", **changes: Any) -> dict
         "task": "shift", "network": "rich", "size": 10, "retrieval": retrieval,
         "retrieval_raw": 0.1, "within_over_between": 0.01, "reconstruction_mse": 1e-4,
         "loss_share": 0.03, "over_invariance": {"reversal": 0.003, "sign": 1.2}, "seconds": 30.0,
+        "permutation_changes": {"found": 0.003, "random": 0.35}, "classes_kept": None,
         "device": "cpu", "device_name": "x86", "threads": 1, "commit": "abc", **changes,
     }  # fmt: skip
 
@@ -93,14 +94,29 @@ def test_goals_hold_and_fail() -> None:
     ]  # fmt: skip
     best = best_rates(records, "encoder", "sine", "code_mse")[10]
     assert best == pytest.approx({"rich-2": 1e-4, "selu-5": 2e-3})
-    assert len(goals(records)) == 6 and all(goals(records).values())
+    assert len(goals(records)) == 9 and all(goals(records).values())
+    changes = {"permutation_changes": {"found": 0.03, "random": 0.1}, "seconds": 200.0}
     bad = [
         *records[1:4], supervised("selu", 5, 0.01, None, part="decoder", reconstruction_mse=1.0),
-        pairs(0.9, within_over_between=0.03, reconstruction_mse=0.01),
+        pairs(), pairs(0.9, within_over_between=0.03, reconstruction_mse=0.01, seed=1, **changes),
         pairs(figure="4-5", loss_share=0.2),
     ]  # fmt: skip
-    assert len(goals(bad)) == 6 and not any(goals(bad).values())
-    assert sum(line.startswith("FAILS") for line in summary(bad)) == 6
+    assert len(goals(bad)) == 9 and not any(goals(bad).values())
+    assert sum(line.startswith("FAILS") for line in summary(bad)) == 9
+
+
+@pytest.mark.parametrize(
+    ("row", "least"),
+    [("shift/rich/10", 0.95), ("shift/rich/20", 0.9), ("digits/rich/48", 0.97)],
+)
+def test_the_least_that_must_be_found(row: str, least: float) -> None:
+    task, _, size = row.split("/")
+    for retrieval in (least - 0.01, least):
+        record = pairs(retrieval, task=task, size=int(size), row=row)
+        (reached,) = [
+            holds for what, holds in goals([record]).items() if what.startswith("at least 9")
+        ]
+        assert reached == (retrieval >= least)
 
 
 def test_tables_follow_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +128,18 @@ def test_tables_follow_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pairs(),
         pairs(figure="4-5"),
         {**pairs(0.95), "seed": 1},
+        pairs(task="digits", row="same/digits/rich/48", classes_kept={"code": 0.4, "raw": 0.7}),
+        pairs(0.9, task="two-part", row="same/two-part/rich/10"),
     ]
     keep(tmp_path / "representations" / ROWS, rows)
     told = {name: make(tmp_path) for name, make in tables.items()}
     assert "| shift | rich | 10 | 2 | 97.0% (95.0%) |" in told["representations-same"]
     assert "| shift | rich | 10 | 1 | 99.0% (99.0%) |" in told["representations-distances"]
     assert "| rich-2 | 1.0e-04 |" in told["representations-supervised"]
+    assert "class in 40% by code and 70% by the data" in told["representations-same"]
+    first, *others = told["representations-goals"].splitlines()
+    assert (
+        first
+        == "- Does not hold: at least 95 % found at d = 10 (0.9: same/two-part/rich/10, seed 0)."
+    )
+    assert others and all(line.startswith("- Holds: ") for line in others)
