@@ -13,7 +13,7 @@ import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -24,7 +24,9 @@ from oracles.dense_ggn import dense_ggn_blocks, softmax_curvature
 from test_architecture import OPEN_TO_ALL, ROOMS
 from torch import nn
 
-from isotropy.cli.main import cli
+import isotropy
+from isotropy.bounds.compressing import Schedule
+from isotropy.cli.main import SHORT, cli
 from isotropy.curvature import layer_rules
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
@@ -100,6 +102,25 @@ def test_readme_code_runs(
     assert report.startswith("<!doctype html") or report.startswith("<!DOCTYPE html")
 
 
+def small_network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(4, 10),
+    )  # fmt: skip
+
+
+class WithStates(nn.Module):
+    """Outputs as transformers give them: logits, and hidden states of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Linear(8, 10), nn.Linear(10, 10)
+
+    def forward(self, images: torch.Tensor) -> SimpleNamespace:
+        states = self.tokens(images[:, 0]).tanh()
+        return SimpleNamespace(logits=self.head(states.mean(1)), hidden_states=(states,))
+
+
 def run_page(page: Path, names: dict[str, Any]) -> dict[str, Any]:
     """`names`, with those that the page's code makes, run from top to bottom."""
     found = blocks(page, "python")
@@ -131,6 +152,33 @@ def test_manual_code_runs(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -
     assert (elsewhere / "report.html").is_file()
     listed = re.findall(r"`(\w+)`", marked(MANUAL, "json"))
     assert listed == list(names["result"].record)
+
+
+def test_build_code_runs(elsewhere: Path) -> None:
+    made = {"network": small_network(), "mlp": nn.Sequential(nn.Linear(7, 8), nn.Linear(8, 9))}
+    names = run_page(DOCS / "build.md", {**stand_in(4, size=12), **made})
+    assert names["result"].exact and (elsewhere / "runs" / "built" / "config.json").is_file()
+
+
+def test_certify_code_runs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "of", lambda examples, **_: Schedule(1, 100))
+    names = run_page(DOCS / "certify.md", {"isotropy": isotropy, **stand_in(200, size=12)})
+    assert 0 <= names["result"].train_error <= names["result"].bound <= 1
+
+
+@pytest.mark.slow
+def test_networks_code_runs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "default_epochs", lambda on_gpu: 1)
+    data = stand_in(20, size=8)
+    given = {"isotropy": isotropy, "model": WithStates(), "data": (data["images"], data["labels"])}
+    assert run_page(DOCS / "networks.md", given)["result"].symmetries
+
+
+def test_every_page_with_python_is_run() -> None:
+    """Pages with a test of their own are in the tests of pages and of chains."""
+    here = {"README.md", "build.md", "certify.md", "index.md", "manual.md", "networks.md"}
+    others = {"bases.md", "measure.md", "relax.md", "represent.md", "robots.md", "verbs.md"}
+    assert {page.name for page in PAGES if blocks(page, "python")} == here | others
 
 
 def test_represent_code_runs(elsewhere: Path) -> None:
@@ -272,9 +320,26 @@ def reading_table() -> str:
     return "\n".join(lines)
 
 
+def short_table() -> str:
+    lines = ["| command | defaults |", "|---|---|"]
+    for verb, defaults in SHORT.items():
+        flags = {option.name: option.opts[0] for option in cli.commands[verb].params}
+        told = [
+            f"`--no-{name}`" if value is False else f"`{flags[name]} {value}`"
+            for name, value in defaults.items()
+        ]
+        lines.append(f"| `{verb}` | {', '.join(told)} |")
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("name", "table"),
-    [("generators", generator_table), ("defaults", default_table), ("readings", reading_table)],
+    [
+        ("generators", generator_table),
+        ("defaults", default_table),
+        ("readings", reading_table),
+        ("short", short_table),
+    ],
 )
 def test_tables_match_the_source(name, table) -> None:
     expected = table()

@@ -2,6 +2,9 @@
 
 Exit status 0 done; 1 failed; 2 the caller's mistake, one sentence on standard error that names
 the culprit; 130 interrupted, with a run folder that can be resumed.
+
+With `ISOTROPY_SHORT=1` in the environment every command takes the defaults of `SHORT`, to see in
+seconds whether it works; what is typed counts as always.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from typing import Any
 
 import click
 import torch
@@ -25,6 +29,18 @@ from isotropy.cli.relax import relax_command
 from isotropy.cli.represent import represent_command
 from isotropy.cli.reproduce import reproduce_command
 from isotropy.evidence.laplace import NotFiniteError
+
+SHORT_VARIABLE = "ISOTROPY_SHORT"
+_COPIES = {"subset": 20, "epochs": 2, "samples": 2, "test_samples": 2}
+SHORT: dict[str, dict[str, Any]] = {
+    "learn": {**_COPIES, "search": False, "verdicts": 0},
+    "profile": {**_COPIES, "curvatures": "kfac-ggn"},
+    "relax": {"subset": 20, "epochs": 1, "batch_size": 20, "curvature": "kfac-mc", "width": 2},
+    "certify": {"subset": 200, "epochs": 1},
+    "represent": {"steps": 5},
+    "measure": {"examples": 2, "finite": False},
+}
+"""Defaults of options by command, for runs that only show whether a command works."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,7 +66,13 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     command = shlex.join(["isotropy", *words])  # as it was typed: run folders keep it
     try:
-        status = cli.main(words, prog_name="isotropy", standalone_mode=False, obj=command)
+        status = cli.main(
+            words,
+            prog_name="isotropy",
+            standalone_mode=False,
+            obj=command,
+            default_map=SHORT if os.environ.get(SHORT_VARIABLE) else None,
+        )
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message(), err=True)
         sys.exit(2)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from torch import nn
 
 from isotropy.checks import CallerError
@@ -158,6 +159,8 @@ def relax_command(context: click.Context, /, resume: Path | None, **options: Any
         run = resumed_run(context, resume, options, RelaxConfig, NAMES)
         options, config, before = run.options, run.config, run.network
     else:
+        if context.get_parameter_source("width") is not ParameterSource.COMMANDLINE:
+            options["width"] = None if options["model_text"] else options["width"]
         options = _completed(options)
         words = [*([options["task"]] if options["task"] else []), "-".join(options["pathways"])]
         options["out"] = options["out"] or fresh_folder("relax", options, *words)
