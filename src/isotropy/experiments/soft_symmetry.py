@@ -20,7 +20,7 @@ rollouts. Learned precisions need a regression: there targets are energies, and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from statistics import mean, median, stdev
@@ -37,12 +37,11 @@ from isotropy.evidence.layers.settings import RelaxConfig, precision_of
 from isotropy.evidence.layers.structure import free_parameters, pathway_prefix, relaxed_layers
 from isotropy.experiments.data_efficiency import RegressionSettings, fit_regression, on_device
 from isotropy.experiments.dynamics import DynamicsSettings, fit_dynamics
-from isotropy.experiments.runner import Job, Series
+from isotropy.experiments.runner import Job, Series, goal_lines
 from isotropy.experiments.seed_stack import SeedStack, seed_records, seeded_network
 from isotropy.experiments.thesis_problems import (
     STATE,
     Moved,
-    PendulumData,
     RegressionData,
     initial_states,
     pendulum_data,
@@ -177,16 +176,9 @@ class _Errors:
     @classmethod
     def of(cls, own: Mapping[str, Any], data: Sequence[RegressionData]) -> _Errors:
         group, generator = group_named(own["group"]), torch.Generator().manual_seed(0)
-        first = data[0]
-        moved = Moved.by(first.source(group), first.target(group), ELEMENTS, generator)
         inputs = torch.stack([each.inputs[-ELEMENTS:] for each in data])
-        if inputs.shape[1] < ELEMENTS:
-            moved = replace(
-                moved,
-                inputs=moved.inputs[: inputs.shape[1]],
-                outputs=moved.outputs[: inputs.shape[1]],
-            )
-        return cls(moved, inputs, [])
+        both = data[0].source(group), data[0].target(group)
+        return cls(Moved.by(*both, inputs.shape[1], generator), inputs, [])
 
     def look(self, epoch: int, stack: SeedStack) -> None:
         with torch.no_grad():
@@ -212,7 +204,13 @@ def _regressions(job: Job, device: torch.device) -> list[dict[str, Any]]:
     generators = [torch.Generator(device).manual_seed(seed) for seed in job.seeds]
     errors = _Errors.of(own, data)
     penalties = penalties_of(networks[0], own["lambda"], own["equivariant_lambda"])
-    settings = _settings(own, penalties)
+    settings = RegressionSettings(
+        **{key: own[key] for key in ("examples", "batch_size", "learning_rate", "epochs")},
+        validation=own["examples"],
+        test=own["examples"],
+        penalties=penalties,
+        annealed=own["annealed"],
+    )
     found = fit_regression(networks, data, settings, generators, None, errors.look)
     every = max(1, len(errors.by_epoch) // 10)
     outputs = data[0].targets.shape[1]
@@ -224,19 +222,6 @@ def _regressions(job: Job, device: torch.device) -> list[dict[str, Any]]:
             sizes = own["examples"], outputs
             record["free_precision"] = free_precisions(networks[index], own["lambda"], *sizes)
     return records
-
-
-def _settings(own: Mapping[str, Any], penalties: Mapping[str, float]) -> RegressionSettings:
-    return RegressionSettings(
-        examples=own["examples"],
-        batch_size=own["batch_size"],
-        learning_rate=own["learning_rate"],
-        epochs=own["epochs"],
-        validation=own["examples"],
-        test=own["examples"],
-        penalties=penalties,
-        annealed=own["annealed"],
-    )
 
 
 def _learned(own: Mapping[str, Any], seed: int, device: torch.device) -> dict[str, Any]:
@@ -284,9 +269,7 @@ def _pendulums(job: Job, device: torch.device) -> list[dict[str, Any]]:
     data, networks = [], []
     for seed in job.seeds:
         generator = torch.Generator().manual_seed(seed)
-        made = pendulum_data(own["examples"], generator, own["wind"])
-        parts = (made.training, made.validation, made.test)
-        data.append(PendulumData(*(part.to(device) for part in parts)))
+        data.append(pendulum_data(own["examples"], generator, own["wind"]).to(device))
         network = HamiltonianNetwork(soft_network(own, STATE, Scalar, seed))
         networks.append(network.to(device))
     settings = DynamicsSettings(
@@ -560,7 +543,7 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
     for problem, layers in learned_precisions(records).items():
         told = ", ".join(f"{layer} {value:.2g}" for layer, value in layers.items())
         lines.append(f"{problem}: free precisions learned: {told}")
-    return lines + [f"  {'met   ' if m else 'MISSED'} {what}" for what, m in goals(records).items()]
+    return lines + goal_lines(goals(records))
 
 
 SERIES = Series(jobs, run, summary)
