@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from equivariant_tables import NOT_RUN, made_with
@@ -55,17 +54,13 @@ def soft_symmetry_table(results: Path) -> str:
 
 def _precisions(records: Sequence[Record]) -> str:
     """Medians over seeds of what `rpp-learned` found, by problem and layer."""
-    learned = [r for r in records if r["network"] == soft_symmetry.LEARNED and r["free_precision"]]
+    learned = soft_symmetry.learned_precisions(records)
     if not learned:
         return ""
-    layers = list(dict.fromkeys(name for each in learned for name in each["free_precision"]))
+    layers = list(dict.fromkeys(name for each in learned.values() for name in each))
     lines = [f"| free precision δ | {' | '.join(layers)} |", "|---" * (1 + len(layers)) + "|"]
-    for problem in dict.fromkeys(each["problem"] for each in learned):
-        own = [each["free_precision"] for each in learned if each["problem"] == problem]
-        cells = []
-        for layer in layers:
-            values = [each[layer] for each in own if each.get(layer) is not None]
-            cells.append(f"{median(values):.2g}" if values else "")
+    for problem, own in learned.items():
+        cells = (f"{own[layer]:.2g}" if layer in own else "" for layer in layers)
         lines.append(f"| {problem} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -188,12 +188,11 @@ def test_losses_and_errors_written_out() -> None:
 def test_penalties_are_of_free_parameters_and_others() -> None:
     networks = [network_of("rpp"), network_of("rpp", 1)]
     stack = transitions.SeedStack(networks, 0.0)
-    free = set(transitions.free_parameters(networks[0]))
     settings = TransitionSettings(free_penalty=2.0, penalty=0.25)
     with torch.no_grad():
         for each in stack.parameters.values():
             each.add_(0.1)
-    found = transitions._penalties(stack, free, settings)
+    found = stack.penalty(settings.penalties(networks[0]))
     for seed in (0, 1):
         wanted = sum(
             (2.0 if ".fc." in name or "free-gate" in name else 0.25)

@@ -67,6 +67,18 @@ def test_seeds_together_are_seeds_alone(make, augmented: bool) -> None:
     assert both[0].test_error != both[1].test_error
 
 
+def test_an_annealed_rate_falls_to_zero_along_half_a_cosine() -> None:
+    data, rates = data_of("o5", 0), []
+
+    def look(_: int, stack: SeedStack) -> None:
+        rates.append(stack.optimiser.param_groups[0]["lr"])
+
+    settings = replace(SETTINGS, epochs=4, annealed=True, learning_rate=0.1)
+    fit_regression([mlp(0)], [data], settings, [generator(0)], None, look)
+    expected = [0.1 * (1 + math.cos(math.pi * epoch / 4)) / 2 for epoch in range(4)]
+    assert rates == pytest.approx(expected)
+
+
 def test_an_mlp_is_trained_as_by_hand() -> None:
     """Normalised inputs, outputs taken back, batches of each epoch's order, best validation."""
     data, network = data_of("o5", 0), mlp(0)

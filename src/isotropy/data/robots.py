@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.linalg import block_diag
 from torch import Tensor
 
 from isotropy.checks import CallerError, check_choice
@@ -104,7 +105,7 @@ class Robot:
                     f"{self.environment}, map {map.name}: expected coordinates that are observed "
                     "to go to observed ones, got one that goes to the robot's place"
                 )
-            return _diagonal([position, joints])
+            return block_diag(position, joints)
         world, body = (
             _axes(axes, f"{self.environment}, map {map.name}, {what}")
             for axes, what in ((map.world, "world"), (map.body, "body"))
@@ -117,7 +118,7 @@ class Robot:
                 f"and {map.body}"
             )
         orientation, spin = np.kron(world, body), handedness * body
-        return _diagonal([world[2:, 2:], orientation, joints, world, spin, joints])
+        return block_diag(world[2:, 2:], orientation, joints, world, spin, joints)
 
     def action_matrix(self, map: RobotMap) -> np.ndarray:
         """The signed permutation of actions (motors, motors)."""
@@ -162,15 +163,6 @@ def _check_invertible(matrix: np.ndarray, where: str) -> None:
         )
 
 
-def _diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:
-    size = sum(len(each) for each in blocks)
-    matrix, start = np.zeros((size, size)), 0
-    for each in blocks:
-        matrix[start : start + len(each), start : start + len(each)] = each
-        start += len(each)
-    return matrix
-
-
 # -- the group ---------------------------------------------------------------------------------
 
 
@@ -198,7 +190,7 @@ def _symmetry(robot: Robot) -> RobotSymmetry:
             "maps=, or use a network without symmetry"
         )
     pairs = [(robot.state_matrix(each), robot.action_matrix(each)) for each in robot.maps]
-    generators = [_diagonal(pair) for pair in pairs]
+    generators = [block_diag(*pair) for pair in pairs]
     elements = [np.eye(len(generators[0]))]
     places = {elements[0].tobytes(): 0}
     for element in elements:  # grows while it is gone through

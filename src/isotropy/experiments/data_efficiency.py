@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.evidence.settings import cosine
+from isotropy.evidence.weight_steps import set_rate
 from isotropy.experiments.runner import Job, Series, geometric_means
 from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
 from isotropy.experiments.thesis_problems import (
@@ -118,6 +120,7 @@ class RegressionSettings:
 
     validation, test: examples at the end of the data, test last
     penalties:        λ of λ‖θ‖² in the loss, by the name of a parameter
+    annealed:         the rate falls to zero along half a cosine, epoch by epoch
     """
 
     examples: int
@@ -127,6 +130,7 @@ class RegressionSettings:
     validation: int = VALIDATION
     test: int = TEST
     penalties: Mapping[str, float] = field(default_factory=dict)
+    annealed: bool = False
 
     @property
     def epochs_in_all(self) -> int:
@@ -191,6 +195,9 @@ def fit_regression(
     epochs, batch = settings.epochs_in_all, min(settings.batch_size, settings.examples)
     every = -(-epochs // LOOKS)
     for epoch in range(1, epochs + 1):
+        if settings.annealed:
+            rate = cosine(settings.learning_rate, 0.0, (epoch - 1) / epochs)
+            set_rate(run.stack.optimiser, rate)
         orders = torch.stack([_order(settings.examples, each) for each in generators])
         for chosen in orders.split(batch, 1):
             if augmented is None:

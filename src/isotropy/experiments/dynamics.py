@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
-from isotropy.experiments.runner import Job, Series, geometric_means, read_table
+from isotropy.experiments.runner import Job, Series, geometric_means, goal_lines, read_table
 from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
 from isotropy.experiments.thesis_problems import (
     ACCURATE,
@@ -82,9 +82,7 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     data, networks = [], []
     for seed in job.seeds:
         generator = torch.Generator().manual_seed(seed)
-        made = pendulum_data(own["examples"], generator)
-        parts = (made.training, made.validation, made.test)
-        data.append(PendulumData(*(part.to(device) for part in parts)))
+        data.append(pendulum_data(own["examples"], generator).to(device))
         networks.append(_network(own, seed).to(device))
     found = fit_dynamics(networks, data, settings)
     described = {key: own[key] for key in ("kind", "network", "channels", "examples", "within")}
@@ -288,8 +286,7 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
                 known = published[kind].get(network) if number == "rollout_error" else None
                 beside = "" if known is None else f"   published {known:g}"
                 lines.append(f"  {network:<8}{value:10.2e}{beside}")
-    told = goals(records).items()
-    return lines + [f"  {'met   ' if met else 'MISSED'} {what}" for what, met in told]
+    return lines + goal_lines(goals(records))
 
 
 SERIES = Series(jobs, run, summary)

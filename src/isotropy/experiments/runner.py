@@ -161,6 +161,11 @@ def geometric_means(records: Iterable[Record], number: str, *keys: str) -> dict[
     return found
 
 
+def goal_lines(goals: Mapping[str, bool]) -> list[str]:
+    """A line of a summary for each goal."""
+    return [f"  {'met   ' if met else 'MISSED'} {what}" for what, met in goals.items()]
+
+
 # -- running -----------------------------------------------------------------------------------
 
 

@@ -116,6 +116,9 @@ class SeedStack:
             capturable=on_gpu,
             fused=on_gpu or None,
         )
+        if on_gpu:  # a recorded step reads the rate from where it is, so that it can be changed
+            for group in self.optimiser.param_groups:
+                group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
 
     @property
     def device(self) -> torch.device:

@@ -365,6 +365,10 @@ class PendulumData:
     validation: Tensor
     test: Tensor
 
+    def to(self, device: torch.device) -> PendulumData:
+        """The same there."""
+        return PendulumData(*(each.to(device) for each in vars(self).values()))
+
 
 def pendulum_data(each: int, generator: torch.Generator, wind: float = 0.0) -> PendulumData:
     """`each` chunks for training, validation and test, in float64, every one of its own motion.

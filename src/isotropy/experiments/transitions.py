@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -43,7 +43,7 @@ from isotropy.data.replay import Replay, mujoco_version, replay
 from isotropy.data.robots import Robot, RobotSymmetry, robot_named, without_symmetry
 from isotropy.evidence.layers.structure import free_parameters, relaxed_layers
 from isotropy.experiments.dynamics import relative_error
-from isotropy.experiments.runner import Job, Series, geometric_means, read_table
+from isotropy.experiments.runner import Job, Series, geometric_means, goal_lines, read_table
 from isotropy.experiments.seed_stack import SeedStack, seed_records
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.networks.pathways.relax import relax
@@ -80,12 +80,7 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     own = job.settings
     version = mujoco_version(own["mujoco"])
     settings = TransitionSettings(
-        epochs=own["epochs"],
-        batch_size=own["batch_size"],
-        learning_rate=own["learning_rate"],
-        free_penalty=own["free_penalty"],
-        penalty=own["penalty"],
-        free_rate=own["free_rate"],
+        **{each.name: own[each.name] for each in fields(TransitionSettings)}
     )
     robot = robot_named(own["robot"])
     data, networks = [], []
@@ -215,6 +210,13 @@ class TransitionSettings:
         check_at_least(self.free_penalty, 0, what="free_penalty")
         check_at_least(self.penalty, 0, what="penalty")
 
+    def penalties(self, network: nn.Module) -> dict[str, float]:
+        """λ by the name of a parameter; none without relaxed layers."""
+        free, names = free_parameters(network), dict(network.named_parameters())
+        if not relaxed_layers(network):
+            return {}
+        return {name: self.free_penalty if name in free else self.penalty for name in names}
+
 
 @dataclass(frozen=True)
 class TransitionResult:
@@ -247,27 +249,24 @@ def fit_transitions(
             f"{len(seeds)}"
         )
     started = time.perf_counter()
-    free = set(free_parameters(networks[0]))
     stack = SeedStack(
         networks,
         settings.learning_rate,
-        slower=free,
+        slower=free_parameters(networks[0]),
         slower_rate=settings.free_rate * settings.learning_rate,
     )
     model = _Model(stack, data)
     before, actions, after = model.transitions(model.states, model.actions)
     count = before.shape[1]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    is_soft = bool(relaxed_layers(networks[0]))
+    penalties = settings.penalties(networks[0])
     steps = settings.epochs * -(-count // settings.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stack.optimiser, steps)
     for _ in range(settings.epochs):
         orders = torch.stack([torch.randperm(count, generator=each) for each in generators])
         for chosen in orders.to(before.device).split(settings.batch_size, 1):
             losses = model.losses(*(_taken(each, chosen) for each in (before, actions, after)))
-            if is_soft:
-                losses = losses + _penalties(stack, free, settings)
-            stack.step(losses)
+            stack.step(losses + stack.penalty(penalties) if penalties else losses)
             schedule.step()
     return model.results(settings, started)
 
@@ -275,15 +274,6 @@ def fit_transitions(
 def _taken(rows: Tensor, chosen: Tensor) -> Tensor:
     """Rows (seeds, batch, …) of (seeds, count, …)."""
     return rows[torch.arange(len(rows), device=rows.device)[:, None], chosen]
-
-
-def _penalties(stack: SeedStack, free: set[str], settings: TransitionSettings) -> Tensor:
-    """λ_b Σ free² + λ_e Σ other², (seeds)."""
-    return sum(
-        (settings.free_penalty if name in free else settings.penalty)
-        * each.square().flatten(1).sum(1)
-        for name, each in stack.parameters.items()
-    )  # type: ignore[return-value]
 
 
 class _Model:
@@ -411,8 +401,7 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"  {network:<12}{numbers}{100 * broken[robot][network]:9.2g}"
                 f"{beside if known else ''}"
             )
-    told = goals(chosen).items()
-    return lines + [f"  {'met   ' if met else 'MISSED'} {what}" for what, met in told]
+    return lines + goal_lines(goals(chosen))
 
 
 SERIES = Series(jobs, run, summary)
