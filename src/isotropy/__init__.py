@@ -26,6 +26,7 @@ _ROOMS = {
     "networks.equivariant.linear": "EquivariantLinear",
     "networks.folding": "fold",
     "networks.pathways.harden": "harden",
+    "report.loggers": "log_to",
     "symmetry.actions.action": "Action Generator compose",
     "symmetry.actions.catalogue": "actions_named",
     "symmetry.actions.finite": "FiniteAction flip quarter_turns",

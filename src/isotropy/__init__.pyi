@@ -13,6 +13,7 @@ from isotropy.networks.equivariant.emlp import EMLP
 from isotropy.networks.equivariant.linear import EquivariantLinear
 from isotropy.networks.folding import fold
 from isotropy.networks.pathways.harden import harden
+from isotropy.report.loggers import log_to
 from isotropy.symmetry.actions.action import Action, Generator, compose
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction, flip, quarter_turns
@@ -83,6 +84,7 @@ __all__ = [
     "learn_layers",
     "lie_derivative_penalty",
     "load",
+    "log_to",
     "measure",
     "points",
     "profile",

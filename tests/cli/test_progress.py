@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from isotropy.cli.progress import LearnDisplay, MeasureDisplay, RelaxDisplay, reading
+from isotropy.checks import CallerError
+from isotropy.cli.progress import LearnDisplay, MeasureDisplay, RelaxDisplay, logging, reading
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.training import LayerEpoch
 from isotropy.evidence.settings import LearnConfig
@@ -160,3 +163,44 @@ READINGS = {
 @pytest.mark.parametrize("text", READINGS)
 def test_readings_carry_their_unit(text: str) -> None:
     assert reading(*READINGS[text]) == text
+
+
+# -- loggers -----------------------------------------------------------------------------------
+
+
+def test_without_tensorboard_one_sentence_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(CallerError, match=r"needs the tensorboard library; install isotropy\["):
+        logging(lambda *told: None, {"log": "tensorboard", "out": "runs/none"})
+
+
+def test_tensorboard_gets_every_epoch_beside_the_display(tmp_path, monkeypatch) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str) -> None:
+            told.append(("made", folder))
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            told.append((name, value, step))
+
+        def flush(self) -> None:
+            told.append(("flushed",))
+
+    module = SimpleNamespace(SummaryWriter=SummaryWriter)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    shown: list[Any] = []
+    progress = logging(shown.append, {"log": "tensorboard", "out": tmp_path / "run"})
+    assert told == [], "a run folder is made by the run"
+    for epoch in (1, 2):
+        row = SimpleNamespace(as_dict=lambda epoch=epoch: {"epoch": epoch, "train_loss": 0.5})
+        progress(SimpleNamespace(row=row))
+    assert len(shown) == 2
+    assert told == [
+        ("made", str(tmp_path / "run" / "tensorboard")),
+        ("train_loss", 0.5, 1), ("flushed",), ("train_loss", 0.5, 2), ("flushed",),
+    ]  # fmt: skip
+
+
+def test_without_the_option_the_display_is_all_there_is() -> None:
+    assert logging(print, {"log": None}) is print

@@ -466,7 +466,7 @@ def _read(written: str) -> Any:
 
 # -- options that a run folder keeps -----------------------------------------------------------
 
-MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet", "verdicts", "calibration")
+MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet", "verdicts", "calibration", "log")
 
 
 class Settings(Protocol):

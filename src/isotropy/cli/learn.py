@@ -24,7 +24,7 @@ from isotropy.cli.inputs import (
     settings_from,
     settings_given,
 )
-from isotropy.cli.progress import LearnDisplay, tell
+from isotropy.cli.progress import LOG, LearnDisplay, logging, tell
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import (
@@ -112,6 +112,7 @@ from isotropy.workflows.learning import LearnResult, learn
     help="Any other setting of LearnConfig, such as range_rate=0.1; repeatable.",
 )
 @click.option("--calibration", is_flag=True, help="Score the posterior predictive on test data.")
+@LOG
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run folder.")
 @click.pass_context
 def learn_command(context: click.Context, /, resume: Path | None, **options: Any) -> None:
@@ -201,7 +202,7 @@ def _learn(
             folder=options["out"],
             resume=resumed is not None,
             started=announce,
-            progress=display,
+            progress=logging(display, options),
             network=specification,
             verdicts=options["verdicts"],
             calibrate=options["calibration"],

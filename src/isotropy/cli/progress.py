@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,13 +21,20 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from isotropy.checks import CallerError
 from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
 from isotropy.records import REPORT, plain
+from isotropy.report.loggers import log_to
 from isotropy.report.wording import finite, number_text, part_text, percent_text
 from isotropy.workflows.learning import LearnProgress
 from isotropy.workflows.relaxing import RelaxProgress
 from isotropy.workflows.representing import RepresentConfig, RepresentEpoch
 
+LOG = click.option(
+    "--log",
+    type=click.Choice(("tensorboard",)),
+    help="Write every epoch's numbers for TensorBoard too, into the run folder.",
+)
 BAR = 30
 """Letters of a bar."""
 STYLES = {"conv": "blue", "sconv": "cyan", "fc": "red", "ffc": "yellow", "sfc": "magenta"}
@@ -50,6 +58,35 @@ def tell(
     for sentence in sentences:
         click.echo(sentence)
     click.echo(last or f"Report: {Path(record['run_folder']) / REPORT}")
+
+
+def logging(display: Callable[..., None], options: Mapping[str, Any]) -> Callable[..., None]:
+    """A progress that shows epochs and, where --log asks for it, writes them for TensorBoard.
+
+    Raises CallerError where the library is missing, before anything runs.
+    """
+    if options["log"] is None:
+        return display
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise CallerError(
+            "--log tensorboard needs the tensorboard library; install isotropy[tensorboard]"
+        ) from error
+    folder = str(Path(options["out"]) / "tensorboard")
+    writer = cache(lambda: SummaryWriter(folder))  # when there is an epoch, and the run's folder
+
+    def write(metrics: dict[str, float], step: int) -> None:
+        log_to(writer()).hand(metrics, step)
+        writer().flush()
+
+    log = log_to(write)
+
+    def both(*told: Any) -> None:
+        display(*told)
+        log(*told)
+
+    return both
 
 
 class LiveDisplay:

@@ -29,7 +29,7 @@ from isotropy.cli.inputs import (
     taken,
     with_options,
 )
-from isotropy.cli.progress import RelaxDisplay, tell
+from isotropy.cli.progress import LOG, RelaxDisplay, logging, tell
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import digits, read
 from isotropy.data.variants import TASKS, quadrants, standardised
@@ -143,6 +143,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     is_flag=True,
     help="A small run: " + ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in QUICK.items()) + ".",
 )
+@LOG
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run folder.")
 @run_options
 @click.pass_context
@@ -214,7 +215,7 @@ def _relax(
             folder=options["out"],
             resume=before is not None,
             started=announce,
-            progress=display,
+            progress=logging(display, options),
             remark=display.say,
             request=kept_options(options, NAMES),
         )

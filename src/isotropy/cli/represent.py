@@ -19,7 +19,7 @@ from isotropy.cli.inputs import (
     resumed_run,
     settings_given,
 )
-from isotropy.cli.progress import RepresentDisplay, tell
+from isotropy.cli.progress import LOG, RepresentDisplay, logging, tell
 from isotropy.data.pairs import DEMOS, DIGITS, demo_data, read_arrays
 from isotropy.networks.invariant_autoencoder import InvariantAutoencoder
 from isotropy.networks.rich_layer import NETWORKS, RICH
@@ -62,6 +62,7 @@ CODES = "codes.npz"
 @click.option("--steps", type=int, help="Training steps.  [default: 4000; of some demos another]")
 @click.option("--batch-size", type=int, help="Pairs a step.  [default: 128]")
 @click.option("--rate", type=float, help="Of Adam at the start.  [default: 0.01]")
+@LOG
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run folder.")
 @output_options
 @click.pass_context
@@ -118,7 +119,7 @@ def _represent(options: dict[str, Any], config: RepresentConfig, resume: bool) -
             device=device_from(options["device"]),
             folder=options["out"],
             resume=resume,
-            progress=display,
+            progress=logging(display, options),
             describe={"request": kept_options(options)},
         )
 
