@@ -51,7 +51,7 @@ def test_medians_goals_and_precisions(tables: ModuleType, tmp_path: Path) -> Non
     text = tables.soft_symmetry_table(tmp_path)
     assert "| inertia-exact | exact | mlp | 5 |  | 0.25 |" in text
     assert "| inertia-exact | exact | emlp | 1 | 0.7 | 1e-07 |" in text
-    assert "- Missed: exact: RPP at most 1.2 × EMLP." in text
+    assert "- Missed: inertia-exact: RPP at most 1.2 × EMLP." in text
     assert "- Met: inertia-exact: learned within 2 × of the best fixed λ." in text
     assert "| free precision δ | head |" in text and "| inertia-exact | 9e+05 |" in text
     assert text.endswith("These are rows of the quick version, `--quick`.")

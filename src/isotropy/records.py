@@ -222,15 +222,18 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read one JSON object a line; a missing file has none, a broken one gets a sentence.
 
-    A last line without its end, which a full disk leaves, is dropped with a warning.
+    Half a line at the end, which a full disk leaves, is dropped with a warning.
     """
     if not path.exists():
         return []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        if lines.pop():
-            warnings.warn(f"{str(path)!r}: its last line is torn and was dropped", stacklevel=2)
+        *lines, last = path.read_text(encoding="utf-8").split("\n")
         rows = [json.loads(line) for line in lines if line]
+        with contextlib.suppress(json.JSONDecodeError):
+            rows += [json.loads(last)] if last else []
+            last = ""
+        if last:
+            warnings.warn(f"{str(path)!r}: its last line is torn and was dropped", stacklevel=2)
     except (OSError, ValueError) as error:
         raise CallerError(f"{str(path)!r} cannot be read: {error}") from error
     if not all(isinstance(row, dict) for row in rows):
