@@ -114,6 +114,7 @@ def test_mistakes_are_one_sentence(
     path, words = mistakes(tmp_path)[name]
     ended = run_here(capsys, "represent", "--data", path, "--out", tmp_path / "run", *FAST)
     assert_one_sentence(ended, path, words)
+    assert not (tmp_path / "run").exists()
 
 
 def test_mistakes_of_options(
@@ -122,11 +123,18 @@ def test_mistakes_of_options(
     assert_one_sentence(run_here(capsys, "represent"), "--data", "--demo")
     both = run_here(capsys, "represent", "--data", file, "--demo", "shift")
     assert_one_sentence(both, "one of --data FILE and --demo")
+    for words in (("--demo", "digits", "--size", "8"), ("--data", file, "--distances")):
+        other = run_here(capsys, "represent", *words)
+        assert_one_sentence(other, "--size and --distances: expected a demo with vectors")
     folder = tmp_path / "run"
     run_here(capsys, "represent", "--data", file, *FAST, "--out", folder)
     narrow = write(tmp_path / "narrow.npz", x=table()["x"][:, 1:])
     encoded = run_here(capsys, "represent", "--encode", folder, "--data", narrow)
     assert_one_sentence(encoded, narrow, "expected (4,) for each, as in training, got (3)")
+    missing = write(tmp_path / "missing.npz", x=np.full((3, 4), np.nan))
+    encoded = run_here(capsys, "represent", "--encode", folder, "--data", missing)
+    assert_one_sentence(encoded, missing, "expected finite numbers")
+    assert not (folder / "codes.npz").exists()
     assert_one_sentence(run_here(capsys, "represent", "--encode", folder), "add --data")
     nowhere = run_here(capsys, "represent", "--encode", tmp_path, "--data", file)
     assert_one_sentence(nowhere, "not a run folder")

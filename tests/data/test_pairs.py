@@ -124,6 +124,8 @@ FILES = {
     "no header": ("0,1,2\n1,3,4\n0,1,1\n", "expected an entity for each sample"),
     "text": ("entity,a,b\nx,1,two\n", "got 'two'"),
     "no entity": ("a,b\n1,2\n", "expected an entity for each sample"),
+    "other name": ("who,b\nx,2\n", "'who' of line 2, got 'x'; --entity names another column"),
+    "few": ("entity,b\nx,2\nx,3\n", "a.csv: expected samples of at least 8 entities, got 1"),
 }  # fmt: skip
 
 

@@ -132,6 +132,30 @@ def test_distances_instead_of_entities() -> None:
     assert again.record["held_out_entities"] == 120
 
 
+def test_permutations_are_told_where_they_explain_most_pairs() -> None:
+    """Of entities whose second sample is another vector, no permutation is the distortion."""
+    config = replace(QUICK, steps=1)
+    for unrelated, wanted in ((60, 6), (160, None)):
+        data = shifts().train
+        moved = data.inputs.clone()
+        generator = torch.Generator().manual_seed(5)
+        is_unrelated = (data.targets < unrelated) & (torch.arange(len(moved)) % 4 == 1)
+        moved[is_unrelated] = torch.rand(unrelated, 6, generator=generator)
+        record = represent(Split(replace(data, inputs=moved), shifts().test), config=config).record
+        found = record["permutations"]
+        assert (found and len(found)) == wanted
+        assert (record["permutation_changes"] is None) == (wanted is None)
+
+
+@pytest.mark.parametrize("distances", [[1.0] * 60, [1.0, 2.0] * 30])
+def test_triples_without_pairs_of_one_entity(distances: list[float]) -> None:
+    x = arrays()[0]
+    result = represent((x[:60], x[60:120]), distances=distances, config=replace(QUICK, steps=1))
+    assert result.record["retrieval"] is None and result.record["reconstruction_mse"] > 0
+    assert (result.record["loss_share"] is None) == (len(set(distances)) == 1)
+    assert "nothing is known" in result.sentences[0]
+
+
 def test_classes_are_scored_on_request() -> None:
     split = shifts()
     assert split.test is not None and split.test.classes is not None

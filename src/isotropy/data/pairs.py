@@ -181,7 +181,8 @@ def read_pairs(source: str | Path, entity: str | None = None) -> LabelledData:
             )
         return samples_of(arrays["x"], arrays["entity"], name=name)
     except CallerError as error:
-        raise CallerError(f"{source}: {error}") from None
+        told = str(error).removeprefix(name).lstrip(":, ")
+        raise CallerError(f"{source}: {told}") from None
 
 
 def read_arrays(source: str | Path, entity: str | None = None) -> dict[str, Any]:
@@ -210,6 +211,7 @@ def _read_table(path: Path, entity: str | None) -> dict[str, Any]:
     if entity is not None or "entity" in columns:
         own = column_index(entity or "entity", [*columns], what=f"{path}, --entity")
         entities["entity"] = np.array(columns.pop([*columns][own]))
+    advice = "replace it or leave this sample out" if entities else "--entity names another column"
     x = np.empty((table.rows, len(columns)), dtype=np.float32)
     for place, (name, cells) in enumerate(columns.items()):
         for row, cell in enumerate(cells):
@@ -219,7 +221,7 @@ def _read_table(path: Path, entity: str | None) -> dict[str, Any]:
                 raise CallerError(
                     f"{path}: expected a number in column {name!r} of line "
                     f"{row + 1 + table.has_header}, got {repr(cell) if cell else 'a missing value'}"
-                    "; replace it or leave this sample out"
+                    f"; {advice}"
                 ) from None
     return {"x": x, **entities}
 

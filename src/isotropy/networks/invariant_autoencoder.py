@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotropy.checks import CallerError, shape_text
+from isotropy.checks import CallerError, check_finite, shape_text
 from isotropy.networks.rich_layer import RICH, network_for
 
 INVARIANCE_WEIGHT = 8.0
@@ -92,7 +92,9 @@ class InvariantAutoencoder(nn.Module):
     @torch.no_grad()
     def encode(self, x: Any) -> tuple[Tensor, Tensor]:
         """Both codes of samples x (samples, …), a tensor or an array, on the CPU."""
-        invariant, varying = self.codes(self.standardised(torch.as_tensor(x).to(self.mean)))
+        samples = torch.as_tensor(x).to(self.mean)
+        check_finite(samples, what="samples", advice="replace them or leave these samples out")
+        invariant, varying = self.codes(self.standardised(samples))
         return invariant.cpu(), varying.cpu()
 
     def rebuilt(self, standardised: Tensor) -> Tensor:

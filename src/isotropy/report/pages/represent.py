@@ -113,7 +113,10 @@ def represent_sentences(result: Mapping[str, Any] | Represented) -> list[str]:
     """What was found, and what the code does not tell apart."""
     told = read(Represented, result)
     if not math.isfinite(told.retrieval):
-        return ["A code was learned; no two entities were held out, and nothing is known of it."]
+        return [
+            "A code was learned; without held-out samples of the same entities nothing is known of "
+            "what it tells apart."
+        ]
     sentences = [
         f"The code finds {percent_text(told.retrieval)} of "
         f"{number_text(told.judged_entities, 0)} held-out entities; the data as they are find "
