@@ -38,6 +38,7 @@ import numpy as np
 
 CHUNK = 2000
 DEFAULT_HIDDEN = 1000
+SHAPES = ("gaussian", "laplace")
 
 
 class Unchecked(Exception):
@@ -278,18 +279,11 @@ def _idx(folder: Path, name: str) -> np.ndarray:
     raise Unchecked(f"{folder}: expected {name} there, plain or gzipped")
 
 
-def fingerprint(inputs: np.ndarray, labels: np.ndarray) -> str:
-    """Sizes, two weighted sums of the inputs, and a hash of the labels."""
-    flat = inputs.reshape(len(inputs), -1)
-    rows, columns = np.linspace(1, 2, len(flat)), np.linspace(1, 2, flat.shape[1])
-    total = size = 0.0
-    for place in range(0, len(flat), 1024):
-        part, weights = flat[place : place + 1024].astype(np.float64), rows[place : place + 1024]
-        total += float(weights @ (part @ columns))
-        size += float(weights @ (np.abs(part) @ columns))
-    digest = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()[:16]
-    shape = "×".join(map(str, inputs.shape))
-    return f"{shape}/{size:.8e}/{total / (size or 1.0):.8f}/{digest}"
+def data_hash(inputs: np.ndarray, labels: np.ndarray) -> str:
+    """SHA-256 of all inputs in float32 and all labels in int64, little-endian."""
+    found = hashlib.sha256(inputs.astype("<f4").tobytes())
+    found.update(labels.astype("<i8").tobytes())
+    return found.hexdigest()
 
 
 # --- the bound ------------------------------------------------------------------------------------
@@ -313,15 +307,9 @@ def occam(errors: int, n: int, bits: float, delta: float) -> float:
 def check(content: Mapping[str, Any], folder: Path, data: Path) -> dict[str, Any]:
     """What was found again; raises `Invalid` or `Unchecked`. `folder` may hold a trained start."""
     expect(digest(content) == content["digest"], "the file was altered: its digest is another")
-    bits, levels = account(content)
-    for name, value in bits.items():
-        stated = content["bits"][name]
-        same = math.isclose(value, stated, rel_tol=1e-9, abs_tol=1e-6)
-        expect(same, f"{stated:.3f} bits are charged for {name}, they are {value:.3f}")
     inputs, labels = read_data(data)
     expect(
-        len(labels) == content["n"]
-        and fingerprint(inputs, labels) == content["data"]["fingerprint"],
+        len(labels) == content["n"] and data_hash(inputs, labels) == content["data"]["sha256"],
         "the data are not those of the certificate",
     )
     start = start_of(content, folder, math.prod(inputs.shape[1:]))
@@ -329,6 +317,11 @@ def check(content: Mapping[str, Any], folder: Path, data: Path) -> dict[str, Any
     total = sum(each.size for each in start.values())
     expect(total == subspace["weights"], f"the network has {total} weights")
     expect(start_hash(start) == content["start"]["sha256"], "the start has another hash")
+    bits, levels = account(content)
+    for name, value in bits.items():
+        stated = content["bits"][name]
+        same = math.isclose(value, stated, rel_tol=1e-9, abs_tol=1e-6)
+        expect(same, f"{stated:.3f} bits are charged for {name}, they are {value:.3f}")
     shift = projected(
         subspace["projector"], total, np.array(levels, float), subspace["seed"], content["step"]
     )
@@ -365,14 +358,19 @@ def account(content: Mapping[str, Any]) -> tuple[dict[str, float], list[int]]:
     expect(content["scale"] in prior["scales"], "the scale is not one of the declared")
     for name in ("dimension", "seed"):
         expect(content["subspace"][name] == entry[name], f"the subspace has another {name}")
-    for name, values in (*grid.items(), ("scales", prior["scales"])):
+    for name in (*choices, "steps", "scales"):
+        values = prior[name] if name == "scales" else grid[name]
         expect(len(set(values)) == len(values), f"{name} are declared twice")
+    expect(grid["trials"] >= 1, f"{grid['trials']} trials")
+    expect(prior["shape"] in SHAPES, f"a prior of shape {prior['shape']!r}")
+    weights = content["subspace"]["weights"]
+    expect(entry["dimension"] <= weights, f"{entry['dimension']} levels for {weights} weights")
     message = bytes.fromhex(content["message"])
     levels, weights = decoded(message, entry["dimension"], prior["shape"], content["scale"])
     bits = {
-        "grid": math.log2(math.prod(len(grid[name]) for name in choices)),
+        "grid": math.log2(math.prod(len(grid[name]) for name in choices) * grid["trials"]),
         "step": math.log2(len(grid["steps"])),
-        "scale": math.log2(len(prior["scales"])),
+        "scale": math.log2(len(SHAPES) * len(prior["scales"])),
         "weights": weights,
         "symmetries": 0.0,
     }
@@ -385,10 +383,12 @@ def start_of(content: Mapping[str, Any], folder: Path, inputs: int) -> dict[str,
     if network["kind"] != "backbone" or network["name"] != "mlp":
         raise Unchecked(f"the network {network['name']!r} is not an mlp")
     hidden = network["arguments"].get("hidden", DEFAULT_HIDDEN)
+    outputs = content["outputs"]
     names = ("1.weight", "1.bias", "3.weight", "3.bias")
+    shapes = (hidden, inputs), (hidden,), (outputs, hidden), (outputs,)
+    expect(start["seed"] == content["entry"]["seed"], "the start has another seed")
     if start["kind"] is None:
-        expect(start["seed"] == content["entry"]["seed"], "the start has another seed")
-        weights = drawn(((hidden, inputs), (content["outputs"], hidden)), start["seed"])
+        weights = drawn(shapes[::2], start["seed"])
         return dict(zip(names, weights, strict=True))
     if start.get("left_out"):
         raise Unchecked("which examples were left out, only `isotropy verify` can tell")
@@ -397,8 +397,10 @@ def start_of(content: Mapping[str, Any], folder: Path, inputs: int) -> dict[str,
         "the start was trained on the data that are counted",
     )
     stored = safetensors(folder / "start.safetensors")
-    expect(set(stored) == set(names), "the file of the start is of another network")
-    return {name: stored[name] for name in names}
+    expected = {f"start/{name}": shape for name, shape in zip(names, shapes, strict=True)}
+    same = {name: each.shape for name, each in stored.items()} == expected
+    expect(same, "the file of the start is of another network")
+    return {name: stored[f"start/{name}"] for name in names}
 
 
 def safetensors(path: Path) -> dict[str, np.ndarray]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
-import hashlib
 import importlib
 import json
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,29 +17,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from torch import nn
 
 from isotropy.bounds import inequalities
-from isotropy.bounds.coding import Account, Prior
-from isotropy.bounds.subspace import Subspace, projector, random_signs
+from isotropy.bounds.certificate import data_hash
+from isotropy.bounds.coding import Prior
+from isotropy.bounds.compressing import Grid
+from isotropy.bounds.subspace import projector, random_signs
 from isotropy.data.labelled import LabelledData
+from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.zoo.specification import parse_network
-from isotropy.workflows.runs import fingerprint
+from isotropy.workflows.certifying import CertifyConfig, CertifyResult, certify
+from isotropy.workflows.learning import learn
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 script: ModuleType = importlib.import_module("verify_certificate")
-
-GRID = {
-    "dimensions": [10, 24],
-    "steps": [0.5, 1.0, 2.0],
-    "betas": [1.0],
-    "widths": [0],
-    "seeds": [7],
-}
-SCALES = [0.5, 1.0, 2.0, 4.0]
-PARTS = ("dimensions", "betas", "widths", "seeds")
 
 
 def test_it_imports_numpy_and_the_standard_library_alone() -> None:
@@ -124,48 +115,30 @@ def problem() -> LabelledData:
     return LabelledData(inputs, torch.from_numpy(labels), None, "stripes")
 
 
-def made(folder: Path, *, trained: bool = False) -> tuple[Path, Path]:
-    """A certificate of the network at some levels, and its data, as files."""
+@pytest.fixture(scope="module", params=[False, True], ids=["drawn", "trained"])
+def certified(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CertifyResult:
+    """What `isotropy.certify` says of an MLP, from a seed and from a start on other data."""
     data = problem()
-    torch.manual_seed(7)
-    specification = parse_network("mlp:9")
-    network = specification.build((1, 6, 6), 4)
-    if trained:
-        with torch.no_grad():
-            for each in network.parameters():
-                each.mul_(1.7)
-        save_file(dict(network.named_parameters()), folder / "start.safetensors")
-    weights = sum(each.numel() for each in network.parameters())
-    levels = torch.randint(-4, 5, (24,))
-    prior = Prior("laplace", tuple(SCALES))
-    scale = prior.best_scale(levels)
-    moved = Subspace(network, projector("kronecker-product", weights, 24, 7)).decoded(levels, 0.5)
-    outputs = moved.double()(data.inputs.double())
-    errors = int((outputs.argmax(1) != data.targets).sum())
-    account = Account.of(2, 3, 4, prior.bits(levels, scale))
-    start = hashlib.sha256()
-    for name, each in network.named_parameters():
-        start.update(f"{name} {tuple(each.shape)} float32\n".encode())
-        start.update(each.detach().numpy().tobytes())
-    content = {
-        "schema": 1, "certificate": "isotropy", "kind": "transfer" if trained else "compression",
-        "network": specification.as_dict(), "shape": [1, 6, 6], "outputs": 4,
-        "start": {"kind": "transfer" if trained else None, "seed": 7, "sha256": start.hexdigest(),
-                  "trained_on": "other data" if trained else None},
-        "symmetry": None,
-        "subspace": {"projector": "kronecker-product", "dimension": 24, "weights": weights,
-                     "seed": 7},
-        "grid": GRID, "entry": {"dimension": 24, "beta": 1.0, "width": 0, "seed": 7}, "step": 0.5,
-        "prior": {"shape": "laplace", "scales": SCALES}, "scale": scale,
-        "message": prior.encode(levels, scale).hex(),
-        "data": {"name": "stripes", "fingerprint": fingerprint(data)},
-        "errors": errors, "n": 300, "delta": 0.05, "bits": account.as_dict(),
-        "bound": inequalities.occam(errors, 300, account.total, 0.05),
-    }  # fmt: skip
-    assert 0 < errors < 300
-    archive = folder / "data.npz"
+    grid = Grid((12, 24), (0.25, 0.5, 1.0), (1.0,), (0,), (7,), trials=3)
+    config = CertifyConfig(grid=grid, train=grid, prior=Prior("laplace"), epochs=12, delta=0.05)
+    if not request.param:
+        return certify("mlp:9", data, config=config)
+    run, words = tmp_path_factory.mktemp("start") / "run", parse_network("mlp:9")
+    other = LabelledData(1 - data.inputs, data.targets, None, "negatives")
+    learning = LearnConfig(epochs=1, samples=2, batch_size=50, search=False)
+    learn(words.build((1, 6, 6), 4), other, objective="none", config=learning, folder=run,
+          network=words, verdicts=0)  # fmt: skip
+    return certify(None, data, config=config, start=run)
+
+
+@pytest.fixture
+def made(certified: CertifyResult, tmp_path: Path) -> tuple[Path, Path]:
+    """The file of the certificate, and its data as an archive."""
+    archive, data = tmp_path / "data.npz", problem()
     np.savez(archive, x=data.inputs.numpy(), y=data.targets.numpy())
-    return written(folder, content), archive
+    return certified.save(tmp_path / "run") / "certificate.json", archive
 
 
 def written(folder: Path, content: dict[str, Any]) -> Path:
@@ -180,17 +153,16 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, d
     return status, json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("trained", [False, True])
-def test_a_certificate_is_confirmed(
-    trained: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_certificate_that_certify_wrote_is_confirmed(
+    certified: CertifyResult, made: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, data = made(tmp_path, trained=trained)
-    content = json.loads(file.read_text(encoding="utf-8"))
+    file, data = made
+    assert 0 < certified.record["errors"] < 150 and certified.claim.levels().any()
     status, found = told(capsys, file, "--data", data)
     assert (status, found["valid"], found["reason"]) == (0, True, None)
-    assert found["bound"] == pytest.approx(content["bound"], rel=1e-12)
-    assert found["train_error"] == content["errors"] / 300
-    assert found["bits"] == pytest.approx(content["bits"]["total"])
+    assert found["bound"] == pytest.approx(certified.bound, rel=1e-12)
+    assert found["train_error"] == certified.train_error
+    assert found["bits"] == pytest.approx(certified.record["bits"]["total"])
     assert script.main([str(file), "--data", str(data)]) == 0
     assert capsys.readouterr().out.startswith("valid: ")
 
@@ -210,62 +182,90 @@ def flipped(content: dict[str, Any]) -> None:
     content["message"] = message.hex()
 
 
+def smaller_grid(content: dict[str, Any]) -> None:
+    content["grid"]["dimensions"] = [content["entry"]["dimension"]]
+
+
+def more_levels(content: dict[str, Any]) -> None:
+    content["entry"]["dimension"] = content["subspace"]["dimension"] = 10**12
+    content["grid"]["dimensions"][0] = 10**12
+
+
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "a flipped bit": (flipped, "bits are charged|errors|lengthened"),
     "a longer message": (lambda c: c.update(message=c["message"] + "01"), "lengthened"),
     "fewer errors": (lambda c: c.update(errors=c["errors"] - 1), "errors, the file says"),
     "a lower bound": (lambda c: c.update(bound=c["bound"] - 0.01), "a bound of"),
-    "a smaller grid": (put("grid", "dimensions", value=[24]), "bits are charged for grid"),
+    "a smaller grid": (smaller_grid, "bits are charged for grid"),
+    "fewer trials": (put("grid", "trials", value=1), "bits are charged for grid"),
+    "no trials": (put("grid", "trials", value=0), "0 trials"),
+    "another shape of the prior": (put("prior", "shape", value="cauchy"), "'cauchy'"),
+    "more levels than weights": (more_levels, "levels for"),
     "an entry that is not declared": (
         put("entry", "dimension", value=25),
         "not among the declared",
     ),
-    "a step that is not declared": (put("step", value=0.25), "the step is not one"),
+    "a step that is not declared": (put("step", value=0.3), "the step is not one"),
     "a scale that is not declared": (put("scale", value=3.0), "the scale is not one"),
-    "values declared twice": (put("grid", "steps", value=[0.5, 1.0, 1.0]), "declared twice"),
-    "another network": (put("network", "arguments", "hidden", value=10), "weights"),
+    "values declared twice": (put("grid", "steps", value=[0.25, 0.5, 1.0, 1.0]), "declared twice"),
+    "another network": (put("network", "arguments", "hidden", value=10), "weights|shape|network"),
     "another start": (put("start", "sha256", value="0" * 64), "another hash"),
     "another seed of the start": (put("start", "seed", value=8), "another seed"),
     "another seed of the signs": (put("subspace", "seed", value=8), "another seed"),
-    "other data": (put("data", "fingerprint", value="1×2"), "not those of the certificate"),
+    "other data": (put("data", "sha256", value="1×2"), "not those of the certificate"),
     "a part is missing": (lambda c: c.pop("prior"), "does not fit together"),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_certificate_is_not(
-    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: str, made: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each with a digest that fits, and without."""
-    file, data = made(tmp_path)
+    file, data = made
     content = json.loads(file.read_text(encoding="utf-8"))
     alter, reason = CHANGES[change]
     alter(content)
     file.write_text(json.dumps(content), encoding="utf-8")
     status, found = told(capsys, file, "--data", data)
     assert (status, found["valid"]) == (1, False) and "digest" in found["reason"]
-    status, found = told(capsys, written(tmp_path, content), "--data", data)
+    status, found = told(capsys, written(file.parent, content), "--data", data)
     assert (status, found["valid"], found["bound"]) == (1, False, None)
     assert any(each in found["reason"] for each in reason.split("|")), found["reason"]
 
 
-def test_other_data_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, data = made(tmp_path)
+def swapped(x: np.ndarray, y: np.ndarray) -> None:
+    y[[0, 1]] = y[[1, 0]]
+
+
+def one_pixel(x: np.ndarray, y: np.ndarray) -> None:
+    x[17, 0, 3, 2] += np.float32(1 / 255)
+
+
+@pytest.mark.parametrize("change", [swapped, one_pixel])
+def test_other_data_are_told(
+    change: Callable[[np.ndarray, np.ndarray], None],
+    made: tuple[Path, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file, data = made
     with np.load(data) as archive:
         x, y = archive["x"].copy(), archive["y"].copy()
-    y[[0, 1]] = y[[1, 0]]
+    change(x, y)
     np.savez(data, x=x, y=y)
     status, found = told(capsys, file, "--data", data)
     assert status == 1 and "data are not those" in found["reason"]
 
 
 def test_a_start_trained_on_these_data_voids_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    certified: CertifyResult, made: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, data = made(tmp_path, trained=True)
+    if certified.start is None:
+        pytest.skip("the start is drawn")
+    file, data = made
     content = json.loads(file.read_text(encoding="utf-8"))
     content["start"]["trained_on"] = content["data"]["fingerprint"]
-    status, found = told(capsys, written(tmp_path, content), "--data", data)
+    status, found = told(capsys, written(file.parent, content), "--data", data)
     assert status == 1 and "trained on the data that are counted" in found["reason"]
 
 
@@ -280,13 +280,13 @@ def test_a_start_trained_on_these_data_voids_it(
 def test_what_it_cannot_check_it_says(
     alter: Callable[[dict[str, Any]], None],
     reason: str,
-    tmp_path: Path,
+    made: tuple[Path, Path],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file, data = made(tmp_path)
+    file, data = made
     content = copy.deepcopy(json.loads(file.read_text(encoding="utf-8")))
     alter(content)
-    assert script.main([str(written(tmp_path, content)), "--data", str(data)]) == 2
+    assert script.main([str(written(file.parent, content)), "--data", str(data)]) == 2
     assert reason in capsys.readouterr().err
 
 
@@ -303,7 +303,7 @@ def test_data_may_be_a_folder_of_idx_files(tmp_path: Path) -> None:
         script.read_data(SCRIPTS)
 
 
-def test_fingerprints_are_those_of_the_package() -> None:
+def test_data_have_the_hash_of_the_package() -> None:
     data = problem()
-    assert script.fingerprint(data.inputs.numpy(), data.targets.numpy()) == fingerprint(data)
-    assert math.isfinite(float(data.inputs.sum()))
+    found = script.data_hash(data.inputs.numpy(), data.targets.numpy())
+    assert found == data_hash(data.inputs, data.targets)

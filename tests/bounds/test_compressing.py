@@ -15,6 +15,7 @@ from isotropy.bounds.compressing import (
     Grid,
     Problem,
     Schedule,
+    bounded_loss,
     compress,
     count_errors,
     fitting,
@@ -58,6 +59,16 @@ def test_training_finds_a_short_description_that_fits() -> None:
     assert found.levels.any()
     assert found.weights == Prior().bits(found.levels, found.scale)
     assert found.bound == occam(found.errors, 200, 5.0 + found.weights, 0.05) < 0.4
+
+
+def test_the_bounded_loss_lies_between_cross_entropy_and_the_error_of_a_draw() -> None:
+    outputs = torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = torch.arange(20) % 4
+    right = outputs.softmax(1)[torch.arange(20), targets]
+    torch.testing.assert_close(bounded_loss(outputs, targets, 1.0), 1 - right.mean())
+    torch.testing.assert_close(bounded_loss(outputs, targets, 0.5), (2 - 2 * right.sqrt()).mean())
+    entropy = nn.functional.cross_entropy(outputs, targets)
+    torch.testing.assert_close(bounded_loss(outputs, targets, 1e-9), entropy)
 
 
 def test_a_larger_weight_of_the_code_length_gives_a_shorter_message() -> None:
@@ -113,12 +124,20 @@ def test_grids_that_make_no_sense_are_refused(values: dict[str, tuple[float, ...
         Grid(**values)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("examples", "dimension"), [(2000, 200), (60000, 600), (10, 50)])
+@pytest.mark.parametrize(("examples", "dimension"), [(2000, 150), (60000, 700), (10, 50)])
 def test_what_is_suggested_follows_the_number_of_examples(examples: int, dimension: int) -> None:
     found = suggested(Grid(), examples)
     found.check_within(Grid())
     assert found.dimensions == (dimension,)
     assert len(found.entries()) == (1 if examples > 5000 else 4)
+
+
+def test_trials_are_choices_too() -> None:
+    grid = Grid((5, 10), seeds=(0,), betas=(1.0,), trials=8)
+    assert grid.choices == 16
+    assert Grid.from_dict(grid.as_dict()) == grid
+    with pytest.raises(CallerError, match="trials of the grid: expected at least 1, got 0"):
+        Grid(trials=0)
 
 
 def test_dimensions_beyond_the_network_are_left_out() -> None:

@@ -50,8 +50,10 @@ def test_every_row_declares_a_grid_and_its_data() -> None:
     for job in jobs:
         own = job.settings
         assert own["data"] in ("digits", "MNIST", "FashionMNIST", "CIFAR-10"), job.row
-        names = {certificates.GRID[name]: tuple(v) for name, v in own["grid"].items()}
-        assert Grid(**names).choices >= 1
+        assert set(own["grid"]) <= {*certificates.GRID, "trials"}, job.row
+        grid = certificates._settings(own, 3, 1000).grid
+        assert grid.choices >= own["grid"].get("trials", 1)
+        assert min(grid.seeds) == 3
 
 
 def test_rows_without_data_are_listed_and_not_run() -> None:

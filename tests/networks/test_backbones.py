@@ -47,6 +47,13 @@ CASES = {
     "resnet, width 8": ("resnet", (3, 32, 32), {"width": 8}, 18_995),
     "compact": ("compact", (3, 32, 32), {}, 10 * 516 + 608 + 1168 + 4640),
     "compact, sequences": ("compact", (2, 20), {"width": 2}, 10 * 27 + 22 + 28 + 104),
+    "oriented": ("oriented", (1, 28, 28), {}, 32 * 73 + 10 * (16 * 32 + 1)),
+    "oriented, colour": (
+        "oriented",
+        (3, 64, 32),
+        {"width": 4},
+        4 * 217 + 4 * 37 + 10 * (4 * 8 + 1),
+    ),
     "clouds": ("clouds", (16, 2), {}, 10_360),
     "convnet": ("convnet", (3, 32, 32), {}, 288_298),
     "convnet, width 8": ("convnet", (1, 28, 28), {"width": 8}, 18_370),
@@ -263,7 +270,7 @@ REFUSED = {
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
         "unknown model 'resnt': expected one of mlp, rff, relu, cnn, circular, resnet, clouds, "
-        "compact, convnet, convnet-blur, vit, mixer; did you mean 'resnet'",
+        "compact, oriented, convnet, convnet-blur, vit, mixer; did you mean 'resnet'",
     ),
     "depth between two networks": (
         lambda: backbone("resnet", (3, 32, 32), 10, depth=10), "depth: expected .* got 10",

@@ -20,6 +20,7 @@ from isotropy.networks.zoo.image_networks import (
     BlurPool,
     ClassToken,
     MixerBlock,
+    OrientedEdges,
     Patches,
     Positions,
     SelfAttention,
@@ -29,6 +30,7 @@ from isotropy.networks.zoo.image_networks import (
 )
 
 SMALL = {
+    "oriented": {"width": 4},
     "convnet": {"width": 4},
     "convnet-blur": {"width": 4},
     "vit": {"width": 8, "depth": 2, "heads": 2},
@@ -67,6 +69,36 @@ def test_blur_pool_keeps_constants_and_drops_what_would_alias() -> None:
     assert columns[:, :, ::2, ::2].abs().min() == 1  # every second pixel takes it for a constant
     assert BlurPool()(columns).abs().max() < 1e-15
     torch.testing.assert_close(BlurPool()(torch.ones(1, 2, 6, 7)), torch.ones(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_oriented_edges_are_directed_derivatives_of_smoothed_images(channels: int) -> None:
+    images = draw(2, channels, 13, 10)
+    smooth = np.array([1, 6, 15, 20, 15, 6, 1]) / 64
+    slope = smooth * np.arange(-3, 4)
+    across, down = (
+        scipy.ndimage.correlate1d(
+            scipy.ndimage.correlate1d(images.numpy(), taps[0], axis=3, mode="constant"),
+            taps[1], axis=2, mode="constant",
+        )
+        for taps in ((slope, smooth), (smooth, slope))
+    )  # fmt: skip
+    angles = np.arange(8) * np.pi / 4
+    edges = [np.maximum(0, np.cos(a) * across + np.sin(a) * down) for a in angles]
+    expected = torch.from_numpy(np.stack(edges, 2)).flatten(1, 2)
+    expected = BlurPool()(BlurPool()(expected))
+    size = expected.square().mean((1, 2, 3), keepdim=True).sqrt()
+    found = OrientedEdges()(images)
+    assert found.shape == (2, 8 * channels, 4, 3)
+    # The directions are kept in float32.
+    torch.testing.assert_close(found, expected / (size + 1e-3), rtol=1e-6, atol=1e-6)
+
+
+def test_oriented_edges_see_no_contrast_and_no_constant() -> None:
+    images = draw(2, 1, 12, 12)
+    plain = OrientedEdges()(100 * images)
+    torch.testing.assert_close(OrientedEdges()(1000 * images), plain, rtol=1e-3, atol=1e-3)
+    assert not OrientedEdges()(torch.zeros(1, 1, 12, 12)).any()
 
 
 @pytest.mark.parametrize("pooling", ["max", "blur"])

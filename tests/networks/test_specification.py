@@ -82,6 +82,7 @@ PARSED: dict[str, NetworkSpecification] = {
     "cnn": NetworkSpecification("backbone", "cnn"),
     "resnet": NetworkSpecification("backbone", "resnet"),
     "resnet:8": NetworkSpecification("backbone", "resnet", {"width": 8}),
+    "oriented:9": NetworkSpecification("backbone", "oriented", {"width": 9}),
     "convnet": NetworkSpecification("backbone", "convnet"),
     "convnet:64": NetworkSpecification("backbone", "convnet", {"width": 64}),
     "convnet-blur": NetworkSpecification("backbone", "convnet-blur"),

@@ -53,7 +53,7 @@ def test_every_part_of_the_account_is_there(certified: CertifyResult) -> None:
     bits = record["bits"]
     assert bits["grid"] == math.log2(4)
     assert bits["step"] == math.log2(4)
-    assert bits["scale"] == math.log2(len(Prior().scales))
+    assert bits["scale"] == 1 + math.log2(len(Prior().scales))  # one bit for the shape
     assert bits["weights"] == Prior().bits(claim.levels(), claim.scale)
     assert bits["symmetries"] == 0
     parts = ("grid", "step", "scale", "weights", "symmetries")

@@ -6,14 +6,15 @@
     subspace                    projector, dimension d, number of weights D, seed of the signs
     grid, entry, step           everything that was declared, and what was chosen
     prior, scale, message       the law of the levels; their code as hexadecimal digits
-    data                        name, number of examples and fingerprint of what was counted
+    data                        name, fingerprint and SHA-256 of what was counted
     errors, n, delta, bits, bound     what is claimed
     digest                      SHA-256 of the entries above as JSON with sorted keys and no spaces
 
-`recheck` goes through a certificate as somebody would who does not believe it: the choice must be
-declared, the message must be the code of d levels, and account and bound must follow from these.
-Whoever rebuilds the network and counts its errors again (`workflows.certifying.verify`) has then
-checked every number.
+`read_claim` and `recheck` go through a certificate as somebody would who does not believe it: the
+choice must be declared, the network must have as many weights as are claimed, the message must be
+the code of d levels, at most one for each weight, and account and bound must follow from these.
+Nothing is decoded before the network is known. Whoever counts its errors again
+(`workflows.certifying.verify`) has then checked every number.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotropy.bounds.coding import Account, Prior
+from isotropy.bounds.admission import start_hash
+from isotropy.bounds.coding import SHAPES, Account, Prior
 from isotropy.bounds.compressing import Entry, Grid
 from isotropy.bounds.inequalities import occam, occam_binomial
 from isotropy.bounds.subspace import Subspace, film_rows, projector
@@ -39,6 +41,8 @@ CERTIFICATE = "certificate.json"
 START = "start.safetensors"
 SCHEMA = 1
 KINDS = ("compression", "transfer", "data-dependent", "held-out")
+MISTAKES = (CallerError, KeyError, TypeError, ValueError, OverflowError, AttributeError)
+"""What altered entries lead to."""
 
 
 class Invalid(Exception):
@@ -51,7 +55,7 @@ class Claim:
 
     network:   specification as JSON. start: seed, sha256, kind, trained_on, left_out
     subspace:  projector, weights
-    data:      name, fingerprint
+    data:      name, fingerprint, sha256
     errors, n: wrong predictions of the decoded network among so many examples
     """
 
@@ -139,7 +143,10 @@ def digest(content: Mapping[str, Any]) -> str:
 
 
 def read_claim(content: Mapping[str, Any]) -> Claim:
-    """What a file claims; raises CallerError if it is no certificate, `Invalid` if altered."""
+    """What a file claims; raises CallerError if it is no certificate, `Invalid` if altered.
+
+    The message is not decoded: `recheck` does it once the network is there.
+    """
     if content.get("certificate") != "isotropy" or content.get("schema") != SCHEMA:
         raise CallerError(
             f"expected a certificate of schema {SCHEMA} (certificate.json of `isotropy certify`), "
@@ -155,22 +162,24 @@ def read_claim(content: Mapping[str, Any]) -> Claim:
             outputs=content["outputs"], start=content["start"],
             symmetry=None if symmetry is None else CodedSymmetry.from_dict(symmetry, shape),
             projector=subspace["projector"], num_weights=subspace["weights"],
-            grid=Grid(**{name: tuple(values) for name, values in content["grid"].items()}),
+            grid=Grid.from_dict(content["grid"]),
             entry=Entry(**content["entry"]), step=content["step"],
             prior=Prior(content["prior"]["shape"], tuple(content["prior"]["scales"])),
             scale=content["scale"], message=bytes.fromhex(content["message"]),
             data=content["data"], errors=content["errors"], n=content["n"],
             delta=content["delta"],
         )  # fmt: skip
-        _recheck(claim, content)
-    except (CallerError, KeyError, TypeError, ValueError) as error:
+        _check_choice(claim, content)
+    except MISTAKES as error:
         raise Invalid(f"what the file says does not fit together: {error}") from error
     return claim
 
 
-def _recheck(claim: Claim, content: Mapping[str, Any]) -> None:
-    """Raise unless the choice was declared and account and bound follow from the message."""
+def _check_choice(claim: Claim, content: Mapping[str, Any]) -> None:
+    """Raise CallerError unless the choice was declared and the parts are of one certificate."""
     entry = claim.entry
+    if not 0 <= entry.dimension <= claim.num_weights:
+        raise CallerError(f"a subspace of {entry.dimension} in {claim.num_weights} weights")
     if claim.kind not in KINDS or (claim.kind == "held-out") != (entry.dimension == 0):
         raise CallerError(f"kind {claim.kind!r} with dimension {entry.dimension}")
     if (claim.kind == "compression") != (claim.start.get("kind") is None):
@@ -179,26 +188,50 @@ def _recheck(claim: Claim, content: Mapping[str, Any]) -> None:
         raise CallerError("the entry or the step is not one of the declared grid")
     if content["subspace"]["dimension"] != entry.dimension:
         raise CallerError("the subspace has another dimension than the entry")
-    if content["subspace"]["seed"] != entry.seed:
-        raise CallerError("the subspace has another seed than the entry")
-    for name, bits in claim.account.as_dict().items():
-        if not math.isclose(bits, content["bits"][name], rel_tol=1e-9, abs_tol=1e-6):
-            raise CallerError(
-                f"{content['bits'][name]:.3f} bits are charged for {name}, the message and the "
-                f"declared choices make it {bits:.3f}"
+    if {content["subspace"]["seed"], claim.start["seed"]} != {entry.seed}:
+        raise CallerError("the start or the subspace has another seed than the entry")
+
+
+def recheck(claim: Claim, content: Mapping[str, Any], start: nn.Module) -> None:
+    """Raise `Invalid` unless the start is the one claimed, and bits and bound follow.
+
+    start: θ₀, made again
+    """
+    total = sum(each.numel() for each in start.parameters())
+    if start_hash(start) != claim.start["sha256"] or total != claim.num_weights:
+        raise Invalid("the network is another: its start has not the hash of the certificate")
+    try:
+        for name, bits in claim.account.as_dict().items():
+            stated = content["bits"][name]
+            if not math.isclose(bits, stated, rel_tol=1e-9, abs_tol=1e-6):
+                raise Invalid(
+                    f"{stated:.3f} bits are charged for {name}, the message and the declared "
+                    f"choices make it {bits:.3f}"
+                )
+        if not math.isclose(claim.bound, content["bound"], rel_tol=1e-9, abs_tol=1e-9):
+            raise Invalid(
+                f"the bound is stated as {content['bound']:.6f}, errors and bits make it "
+                f"{claim.bound:.6f}"
             )
-    if not math.isclose(claim.bound, content["bound"], rel_tol=1e-9, abs_tol=1e-9):
-        raise CallerError(
-            f"the bound is stated as {content['bound']:.6f}, errors and bits make it "
-            f"{claim.bound:.6f}"
-        )
+    except MISTAKES as error:
+        raise Invalid(f"what the file says does not fit together: {error}") from error
+
+
+def data_hash(inputs: Tensor, targets: Tensor) -> str:
+    """SHA-256 of all inputs in float32 and all labels in int64, little-endian: every bit counts."""
+    found = hashlib.sha256(inputs.to("cpu", torch.float32).contiguous().numpy().astype("<f4").data)
+    found.update(targets.to("cpu", torch.int64).contiguous().numpy().astype("<i8").data)
+    return found.hexdigest()
 
 
 def account_of(
     grid: Grid, prior: Prior, dimension: int, weights: float, symmetry: CodedSymmetry | None
 ) -> Account:
-    """All parts of −log₂ P(h); a network without a message has neither step nor scale."""
-    steps, scales = (len(grid.steps), len(prior.scales)) if dimension else (1, 1)
+    """All parts of −log₂ P(h); a network without a message has neither step nor scale.
+
+    The shape of the prior is charged with its scale: one bit.
+    """
+    steps, scales = (len(grid.steps), len(SHAPES) * len(prior.scales)) if dimension else (1, 1)
     price = 0.0 if symmetry is None else symmetry.bits
     return Account.of(grid.choices, steps, scales, weights, price)
 

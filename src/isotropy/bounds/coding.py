@@ -3,7 +3,7 @@
 A network is an entry of a declared grid, a step size, a scale and one integer level per
 coordinate of its subspace. Its prior probability is
 
-    P(h) = 1/(grid entries) × 1/(step sizes) × 1/(scales) × Π_i P(level_i | scale)
+    P(h) = 1/(grid entries) × 1/(step sizes) × 1/(shapes · scales) × Π_i P(level_i | shape, scale)
 
 and −log₂ P(h) is the `Account`. The law of a level k is
 

@@ -22,7 +22,7 @@ from isotropy.bounds.admission import (
     drawn_by,
     start_hash,
 )
-from isotropy.bounds.certificate import Claim, account_of, bound_of, subspace_of
+from isotropy.bounds.certificate import Claim, account_of, bound_of, data_hash, subspace_of
 from isotropy.bounds.coding import Prior
 from isotropy.bounds.compressing import (
     Compressed,
@@ -318,7 +318,8 @@ class Search:
             num_weights=sum(each.numel() for each in start.parameters()),
             grid=own.grid, entry=entry, step=best.step, prior=own.prior, scale=best.scale,
             message=message,
-            data={"name": self.data.name, "fingerprint": self.begun.fingerprint},
+            data={"name": self.data.name, "fingerprint": self.begun.fingerprint,
+                  "sha256": data_hash(self.data.inputs, self.data.targets)},
             errors=0, n=len(self.data), delta=own.delta,
         )  # fmt: skip
         network = self.averaged(claim.decoded(start))

@@ -29,17 +29,18 @@ from isotropy.workflows.certifying import (
 )
 from isotropy.workflows.loading import load_network
 
-IMAGES, OTHERS = "compact:12", "mlp:32"
-"""The networks of --model auto: small, since every weight that matters is paid for."""
-PARTS = {each.name.removesuffix("s"): each.name for each in fields(Grid)}
-"""Parts of a grid as they are typed: dimension, step, beta, width, seed."""
+IMAGES, OTHERS = "oriented:32", "mlp:32"
+"""The networks of --model auto: what they know from the start is not paid for."""
+LEAST_SIDE = 8
+"""Of images that the first of them takes."""
+TRIALS = "trials"
+PARTS = {each.name.removesuffix("s"): each.name for each in fields(Grid) if each.name != TRIALS}
+"""Lists of a grid as they are typed: dimension, step, beta, width, seed."""
 
 
-def _grid(
-    context: click.Context, parameter: click.Parameter, text: str | None
-) -> dict[str, tuple[Any, ...]]:
-    """`dimension=50,100 beta=1,2` as fields of `Grid`."""
-    found: dict[str, tuple[Any, ...]] = {}
+def _grid(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, Any]:
+    """`dimension=50,100 beta=1,2 trials=8` as fields of `Grid`."""
+    found: dict[str, Any] = {}
     for part in (text or "").split():
         name, _, values = part.partition("=")
         kind = float if name in ("step", "beta") else int
@@ -47,7 +48,10 @@ def _grid(
             numbers = tuple(kind(each) for each in values.split(","))
         except ValueError as error:
             raise click.BadParameter(f"expected NAME=NUMBER,NUMBER,…, got {part!r}") from error
-        found[PARTS[check_choice(name, PARTS, what="part of the grid")]] = numbers
+        if name == TRIALS:
+            found[name] = numbers[0]
+        else:
+            found[PARTS[check_choice(name, PARTS, what="part of the grid")]] = numbers
     return found
 
 
@@ -55,7 +59,7 @@ def _grid(
 @click.option(
     "--model",
     "model_text",
-    help="mlp:32 | compact:12 | cnn | … | FILE.py:factory | RUN_FOLDER of `isotropy build`. "
+    help="oriented:32 | mlp:32 | cnn | … | FILE.py:factory | RUN_FOLDER of `isotropy build`. "
     f"Default: {IMAGES} for images, {OTHERS} otherwise.",
 )
 @click.option(
@@ -83,7 +87,7 @@ def _grid(
     "--grid",
     callback=_grid,
     help='Declare what may be chosen: "dimension=50,100,200 step=1,2 beta=1,2 seed=0,1 '
-    'width=8,16".',
+    'width=8,16"; trials=8 says that eight other settings were compared on these data before.',
 )
 @click.option(
     "--train",
@@ -187,7 +191,8 @@ def _first(declared: Grid) -> Grid:
 def _model(options: Mapping[str, Any], split: Split) -> NetworkSpecification:
     text = options["model_text"]
     if text in (None, AUTO):
-        text = IMAGES if split.train.is_images else OTHERS
+        sides = split.train.inputs.shape[2:]
+        text = IMAGES if split.train.is_images and min(sides) >= LEAST_SIDE else OTHERS
     if Path(text).is_dir():
         shape = tuple(split.train.inputs.shape[1:])
         return load_network(Path(text), shape, split.train.num_outputs)[0]

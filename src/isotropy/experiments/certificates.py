@@ -53,7 +53,8 @@ from isotropy.workflows.learning import learn
 
 DIGITS = "digits"
 """The data that come with the package."""
-GRID = {"dimension": "dimensions", "step": "steps", "beta": "betas", "seed": "seeds"}
+GRID = {"dimension": "dimensions", "step": "steps", "beta": "betas", "width": "widths",
+        "seed": "seeds"}  # fmt: skip
 
 
 def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
@@ -205,9 +206,9 @@ def _model(text: str, data: LabelledData) -> Any:
 
 
 def _settings(own: Mapping[str, Any], seed: int, examples: int) -> CertifyConfig:
-    given = {GRID[name]: tuple(values) for name, values in own["grid"].items()}
-    given["seeds"] = tuple(seed + each for each in given.get("seeds", (0,)))
-    grid = Grid(**given)
+    lists = {GRID[name]: tuple(each) for name, each in own["grid"].items() if name in GRID}
+    lists["seeds"] = tuple(seed + each for each in lists.get("seeds", (0,)))
+    grid = Grid(**lists, trials=own["grid"].get("trials", 1))
     batch = own.get("batch_size")
     return CertifyConfig(
         grid=grid,

@@ -10,8 +10,9 @@
 
 The first three are those of Immer et al. 2022, without normalisation layers; `rff` and `relu` are
 those of van der Ouderaa & van der Wilk 2021 (Learning invariant weights). `image_networks` has
-`compact`, `convnet`, `convnet-blur`, `vit` and `mixer`. Each factory takes the shape of one input
-and the number of outputs, so that a run folder can rebuild its network from a name and arguments.
+`compact`, `oriented`, `convnet`, `convnet-blur`, `vit` and `mixer`. Each factory takes the shape of
+one input and the number of outputs, so that a run folder can rebuild its network from a name and
+arguments.
 
 Clouds (batch, points, dimensions) are counted softly about a regular grid of places c,
 
@@ -52,6 +53,7 @@ from isotropy.networks.zoo.image_networks import (
     convnet,
     image_shape,
     mixer,
+    oriented,
     vit,
 )
 
@@ -383,6 +385,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "resnet": resnet,
     "clouds": cloud_network,
     "compact": compact,
+    "oriented": oriented,
     "convnet": convnet,
     "convnet-blur": blurred_convnet,
     "vit": vit,

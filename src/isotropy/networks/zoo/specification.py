@@ -39,9 +39,10 @@ from isotropy.networks.zoo.image_networks import data_statistics
 from isotropy.symmetry.actions.catalogue import are_clouds
 
 _WIDTH_ARGUMENT = {"mlp": "hidden"} | dict.fromkeys(
-    ("relu", "rff", "circular", "compact", "resnet", "convnet", "convnet-blur", "vit", "mixer"),
+    ("relu", "rff", "circular", "compact", "oriented", "resnet", "convnet", "convnet-blur", "vit",
+     "mixer"),
     "width",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
