@@ -156,6 +156,15 @@ def test_triples_without_pairs_of_one_entity(distances: list[float]) -> None:
     assert "nothing is known" in result.sentences[0]
 
 
+def test_codes_that_are_all_equal_are_told(tmp_path: Path) -> None:
+    config = replace(QUICK, network="sigmoid", rate=3.0, steps=60)
+    result = represent(shifts(), config=config)
+    assert result.record["retrieval"] == 1 / 40 and result.record["auc"] == 0.5
+    assert "All codes are equal" in result.sentences[1]
+    saved = json.loads((result.save(tmp_path / "run") / "result.json").read_text())
+    assert saved["within_over_between"] is None
+
+
 def test_classes_are_scored_on_request() -> None:
     split = shifts()
     assert split.test is not None and split.test.classes is not None

@@ -36,8 +36,7 @@ CODES = "codes.npz"
 
 @click.command("represent")
 @click.option(
-    "--data",
-    help=".npz with x and entity (or x, other and distance), or CSV with a header.",
+    "--data", help=".npz with x and entity (or x, other and distance), or CSV with a header."
 )
 @click.option("--entity", help="Column of a CSV file that says the entity.  [default: entity]")
 @click.option(
