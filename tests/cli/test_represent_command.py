@@ -56,6 +56,22 @@ def test_json_folder_and_codes(
     assert told.stdout == f"Codes of 36 samples: {tmp_path / 'mine.npz'}\n"
 
 
+def test_the_column_of_entities_is_that_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, entity = table()["x"], table()["entity"]
+    lines = [f"p{n},{','.join(map(str, row))}" for n, row in zip(entity, x.tolist(), strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["patient,a,b,c,d", *lines]))
+    (tmp_path / "new.csv").write_text("a,b,c,d\n" + lines[0].partition(",")[2])
+    run, words = tmp_path / "run", ("represent", "--encode", tmp_path / "run", "--data")
+    data = ("--data", tmp_path / "a.csv", "--entity", "patient")
+    assert run_here(capsys, "represent", *data, *FAST, "--out", run).status == 0
+    assert run_here(capsys, *words, tmp_path / "new.csv", "--json").record["samples"] == 1
+    assert run_here(capsys, *words, tmp_path / "a.csv").status == 0
+    with np.load(run / "codes.npz") as codes:
+        assert codes["entity"].tolist() == [f"p{n}" for n in entity]
+
+
 def test_a_run_is_resumed_with_its_options(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

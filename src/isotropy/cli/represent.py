@@ -23,7 +23,7 @@ from isotropy.cli.progress import LOG, RepresentDisplay, logging, tell
 from isotropy.data.pairs import DEMOS, DIGITS, demo_data, read_arrays
 from isotropy.networks.invariant_autoencoder import InvariantAutoencoder
 from isotropy.networks.rich_layer import NETWORKS, RICH
-from isotropy.records import check_unused, write_bytes
+from isotropy.records import CONFIG, check_unused, read_json, write_bytes
 from isotropy.workflows.loading import load
 from isotropy.workflows.representing import RepresentConfig, RepresentResult, represent
 
@@ -36,8 +36,7 @@ CODES = "codes.npz"
 
 @click.command("represent")
 @click.option(
-    "--data",
-    help=".npz with x and entity (or x, other and distance), or CSV with a header.",
+    "--data", help=".npz with x and entity (or x, other and distance), or CSV with a header."
 )
 @click.option("--entity", help="Column of a CSV file that says the entity.  [default: entity]")
 @click.option(
@@ -131,7 +130,8 @@ def _encode(options: dict[str, Any]) -> dict[str, Any]:
     model = load(options["encode"])
     if not isinstance(model, InvariantAutoencoder):
         raise CallerError(f"{options['encode']}: expected a run folder of `isotropy represent`")
-    arrays = read_arrays(options["data"], options["entity"])
+    asked = read_json(options["encode"] / CONFIG).get("request") or {}
+    arrays = read_arrays(options["data"], options["entity"], asked.get("entity") or "entity")
     try:
         invariant, varying = model.encode(arrays["x"])
     except CallerError as error:

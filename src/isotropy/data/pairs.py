@@ -66,8 +66,8 @@ def samples_of(x: Any, entities: Any, *, name: str = "samples") -> LabelledData:
     names, numbers, counts = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
     if len(names) < FEWEST_ENTITIES:
         raise CallerError(
-            f"{name}: expected samples of at least {FEWEST_ENTITIES} entities, got {len(names)}; "
-            "fewer leave nothing to tell apart"
+            f"{name}: expected samples of at least {FEWEST_ENTITIES} entities, got {len(names)} in "
+            f"{len(inputs)} sample{'s' if len(inputs) > 1 else ''}; add others to tell apart"
         )
     if counts.min() < 2:
         raise CallerError(
@@ -185,14 +185,19 @@ def read_pairs(source: str | Path, entity: str | None = None) -> LabelledData:
         raise CallerError(f"{source}: {told}") from None
 
 
-def read_arrays(source: str | Path, entity: str | None = None) -> dict[str, Any]:
-    """What a file holds: `x`, and where they are there `entity`, `other` and `distance`."""
+def read_arrays(
+    source: str | Path, entity: str | None = None, default: str = "entity"
+) -> dict[str, Any]:
+    """What a file holds: `x`, and where they are there `entity`, `other` and `distance`.
+
+    entity: the column of a table that has the entities; None is `default`, if there is one
+    """
     path = existing_path(source)
     try:
         if path.is_dir():
             raise CallerError(f"{path}: expected an .npz or CSV file, got a folder; name a file")
         is_table = not read_start(path, len(ZIP_START)).startswith(ZIP_START)
-        return _read_table(path, entity) if is_table else _read_npz(path)
+        return _read_table(path, entity, default) if is_table else _read_npz(path)
     except OSError as error:
         raise refused(path, error) from None
 
@@ -205,11 +210,11 @@ def _read_npz(path: Path) -> dict[str, Any]:
         return {name: read_array(archive, [name], path) for name in known}
 
 
-def _read_table(path: Path, entity: str | None) -> dict[str, Any]:
+def _read_table(path: Path, entity: str | None, default: str) -> dict[str, Any]:
     table, entities = read_cells(path), {}
     columns = dict(table.columns)
-    if entity is not None or "entity" in columns:
-        own = column_index(entity or "entity", [*columns], what=f"{path}, --entity")
+    if entity is not None or default in columns:
+        own = column_index(entity or default, [*columns], what=f"{path}, --entity")
         entities["entity"] = np.array(columns.pop([*columns][own]))
     advice = "replace it or leave this sample out" if entities else "--entity names another column"
     x = np.empty((table.rows, len(columns)), dtype=np.float32)

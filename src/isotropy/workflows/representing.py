@@ -26,13 +26,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_at_least
 from isotropy.data.labelled import LabelledData, Split, hold_out
-from isotropy.data.pairs import (
-    EntityIndex,
-    hold_out_entities,
-    read_pairs,
-    samples_of,
-    triples_of,
-)
+from isotropy.data.pairs import EntityIndex, hold_out_entities, read_pairs, samples_of, triples_of
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.settings import Settings, stream
 from isotropy.evidence.weight_steps import adam, set_rate
@@ -299,10 +293,7 @@ def _split(x: Any, entities: Any, distances: Any, held_out: float, seed: int) ->
 
 
 def _prepared(
-    split: Split,
-    config: RepresentConfig,
-    place: torch.device,
-    describe: Mapping[str, Any] | None,
+    split: Split, config: RepresentConfig, place: torch.device, describe: Mapping[str, Any] | None
 ) -> KeptRun[PairTrainer]:
     """A run that keeps nothing yet; torch's global generators are left as they were."""
     train = split.train
@@ -450,7 +441,7 @@ def _measures(
     between = distances_between(own, other)
     within = between.diagonal().clone()
     apart = between[~torch.eye(len(own), dtype=torch.bool, device=device)]
-    scale = float(apart.mean())
+    scale = float(apart.mean()) or math.nan  # where all codes are equal
     queries = model.standardised(first.to(device))
 
     def change(moved: Tensor) -> float:

@@ -120,10 +120,14 @@ def represent_sentences(result: Mapping[str, Any] | Represented) -> list[str]:
     sentences = [
         f"The code finds {percent_text(told.retrieval)} of "
         f"{number_text(told.judged_entities, 0)} held-out entities; the data as they are find "
-        f"{percent_text(told.retrieval_raw)}.",
-        f"Samples of an entity are {percent_text(told.within_over_between)} as far apart as "
-        "different entities.",
+        f"{percent_text(told.retrieval_raw)}."
     ]
+    if not math.isfinite(told.within_over_between):
+        return [*sentences, "All codes are equal: nothing was learned. Try a lower rate."]
+    sentences.append(
+        f"Samples of an entity are {percent_text(told.within_over_between)} as far apart as "
+        "different entities."
+    )
     for name, change in told.over_invariance.items():
         if change < BLIND:
             sentences.append(

@@ -165,8 +165,7 @@ class _Pairs:
 
     def correlations(self, found: Sequence[Permutation]) -> np.ndarray:
         """c (pairs, permutations)."""
-        each = [np.einsum("nd,nd->n", self.x, self.y[:, list(p)]) for p in found]
-        return np.stack(each, 1) if each else np.zeros((len(self.x), 0))
+        return np.stack([np.einsum("nd,nd->n", self.x, self.y[:, list(p)]) for p in found], 1)
 
     def best(self, found: Sequence[Permutation]) -> tuple[np.ndarray, np.ndarray]:
         """For each pair the permutation with the largest c, −1 where none explains it, and c."""
