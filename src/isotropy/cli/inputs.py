@@ -183,10 +183,10 @@ _LEARNING = (
         "model_text",
         default=AUTO,
         show_default=True,
-        help="auto (from the data, and says which) | mlp | mlp:WIDTH | relu | rff | compact | oriented "
-        "| cnn | convnet | convnet-blur | circular | resnet | vit | mixer | clouds | FILE.py:factory | "
-        "timm:NAME | RUN_FOLDER. mlp alone has the paper's 1000, relu and rff 1024; "
-        "rff:WIDTH:SIGMA also says the deviation of its random features (0.3).",
+        help="auto (from the data, and says which) | mlp | mlp:WIDTH | relu | rff | compact "
+        "| oriented | cnn | convnet | convnet-blur | circular | resnet | vit | mixer | clouds | "
+        "FILE.py:factory | timm:NAME | RUN_FOLDER. mlp alone has the paper's 1000, relu and rff "
+        "1024; rff:WIDTH:SIGMA also says the deviation of its random features (0.3).",
     ),
     SELECT,
     click.option(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,24 @@ from isotropy.workflows.learning import learn
 
 DIGITS = "digits"
 """The data that come with the package."""
+ROTATED, UPRIGHT, PIXELS = "rotations/rotated", "rotations/upright", "structure/cifar-10"
+COMPARED = (
+    ("quarter turns: 12 points lower on rotated digits", f"{ROTATED}-quarter-turns",
+     f"{ROTATED}-plain", 12.0),
+    ("quarter turns: higher on upright digits", f"{UPRIGHT}-plain", f"{UPRIGHT}-quarter-turns", 0),
+    ("the learned law: lower on rotated digits", f"{ROTATED}-learned", f"{ROTATED}-plain", 0),
+    ("shuffled pixels: the MLP below the CNN", "structure/mlp-pixels", "structure/cnn-pixels", 0),
+    ("shuffled pixels of CIFAR-10: the MLP below the CNN", f"{PIXELS}-mlp-pixels",
+     f"{PIXELS}-cnn-pixels", 0),
+    ("transfer to MNIST: below the bound from scratch", "transfer/fashion-mnist-to-mnist",
+     "table/mnist", 0),
+    ("transfer to Fashion-MNIST: below the bound from scratch", "transfer/mnist-to-fashion-mnist",
+     "table/fashion-mnist", 0),
+)  # fmt: skip
+"""What must be seen, the row with the lower bound, the one with the higher, by how many points."""
+SHUFFLED_LABELS = ("structure/cnn-labels", "structure/mlp-labels")
+GUESSING = 90.0
+"""Error of a guess among ten classes in per cent; a bound above it is vacuous."""
 GRID = {"dimension": "dimensions", "step": "steps", "beta": "betas", "width": "widths",
         "seed": "seeds"}  # fmt: skip
 
@@ -392,20 +411,38 @@ def _log2_binomial(whole: int, part: int) -> float:
 # --- what they show -------------------------------------------------------------------------------
 
 
-def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a row: bound, training error, bits, what was published, what is aimed at."""
-    lines = []
+def goals(records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """What the rows must show, and whether these records do; bounds are means over seeds."""
+    bounds: dict[str, list[float]] = defaultdict(list)
     for record in records:
-        published, goal = record.get("published"), record.get("goal")
-        line = (
+        bounds[record["row"]].append(100 * record["bound"])
+    means = {row: sum(each) / len(each) for row, each in bounds.items()}
+    found = {}
+    for row, goal in {record["row"]: record.get("goal") for record in records}.items():
+        if goal is not None:
+            found[f"{row}: at most {goal:g} % ({means[row]:.1f})"] = means[row] <= goal
+    for what, low, high, points in COMPARED:
+        if low in means and high in means:
+            lead = means[high] - means[low]
+            found[f"{what} ({means[low]:.1f} and {means[high]:.1f})"] = lead > 0 and lead >= points
+    labels = [bound for row, bound in means.items() if row in SHUFFLED_LABELS]
+    if labels:
+        holds = min(labels) >= GUESSING
+        found[f"shuffled labels: all bounds are vacuous (at least {min(labels):.1f})"] = holds
+    return found
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Goals, and one line a row: bound, training error, bits, what was published."""
+    lines = [f"{'holds' if holds else 'FAILS'}: {what}" for what, holds in goals(records).items()]
+    for record in records:
+        published = record.get("published")
+        lines.append(
             f"{record['row']}, seed {record['seed']}: bound {100 * record['bound']:.1f} %, "
             f"training error {100 * record['train_error']:.1f} %, "
             f"{record['bits']['total']:.0f} bits, d = {record['dimension']}"
+            + ("" if published is None else f"; published {published}")
         )
-        line += f"; published {published}" if published is not None else ""
-        if goal is not None:
-            line += f"; goal {goal} {'reached' if 100 * record['bound'] <= goal else 'missed'}"
-        lines.append(line)
     return lines
 
 
