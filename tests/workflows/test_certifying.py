@@ -366,6 +366,13 @@ def test_what_is_left_out_trains_the_start_and_no_message_is_a_test_set(tmp_path
     assert verify(tmp_path / "run", data()).valid
 
 
+def test_a_start_brings_its_own_width() -> None:
+    grid = replace(GRID, widths=(5, 6))
+    config = CertifyConfig(grid=grid, train=grid, left_out=0.5, epochs=1)
+    with pytest.raises(isotropy.CallerError, match="widths: expected none in the grid.* got 5, 6"):
+        certify(TORCH_LINEAR, data(), config=config)
+
+
 def test_a_start_that_was_changed_is_another_network(tmp_path: Path) -> None:
     from isotropy.bounds.certificate import START
     from isotropy.records import load_tensors, save_tensors

@@ -203,6 +203,11 @@ class Search:
         )
         self.check_size()
         train = settings.train or suggested(settings.grid, examples)
+        if begun.start["kind"] is not None and train.widths != (0,):
+            raise CallerError(
+                f"widths: expected none in the grid, because the start has its own, got "
+                f"{', '.join(map(str, train.widths))}"
+            )
         self.train_start(train)
         first = self.source.start(train.widths[0], train.seeds[0])
         check_layers(first, trained=self.begun.start["kind"] is not None)

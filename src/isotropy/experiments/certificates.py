@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.bounds.admission import drawn_by
+from isotropy.bounds.certificate import account_of
 from isotropy.bounds.coding import Prior
 from isotropy.bounds.compressing import (
     Entry,
@@ -35,7 +36,6 @@ from isotropy.bounds.compressing import (
     Problem,
     Schedule,
     compress,
-    plainly,
     train_fully,
 )
 from isotropy.bounds.inequalities import catoni
@@ -297,18 +297,27 @@ def _transferred(
 ) -> tuple[nn.Module, LabelledData]:
     """A network with all weights trained on another data set."""
     other = _data(own, own["transfer"]).train
-    with drawn_by(seed):
-        network = (
-            model()
-            if callable(model)
-            else model.build(tuple(split.train.inputs.shape[1:]), split.train.num_outputs)
-        )
-    network = network.to(device)
-    inputs, targets = other.inputs.to(device), other.targets.to(device)
-    problem = Problem(inputs, targets, Prior(), 0.0, 0.05)
-    schedule = replace(Schedule.of(len(other), epochs=own.get("start_epochs")), rate=START_RATE)
-    train_fully(network, problem, schedule, seed=seed)
+    schedule = Schedule.of(len(other), epochs=own.get("start_epochs"))
+    network, _ = _fully_trained(model, other, split.train.num_outputs, schedule, seed, device)
     return network.cpu(), other
+
+
+def _fully_trained(
+    model: Any,
+    data: LabelledData,
+    outputs: int,
+    schedule: Schedule,
+    seed: int,
+    device: torch.device,
+) -> tuple[nn.Module, Problem]:
+    """A network with all weights trained, and on what."""
+    shape = tuple(data.inputs.shape[1:])
+    with drawn_by(seed):
+        network = model() if callable(model) else model.build(shape, outputs)
+    network = network.to(device)
+    problem = Problem(data.inputs.to(device), data.targets.to(device), Prior(), 0.0, 0.05)
+    train_fully(network, problem, replace(schedule, rate=START_RATE), seed=seed)
+    return network, problem
 
 
 def thesis_account(result: CertifyResult) -> dict[str, float]:
@@ -361,42 +370,26 @@ def _pruned(
     own: Mapping[str, Any], split: Split, settings: CertifyConfig, device: torch.device
 ) -> dict[str, Any]:
     """All weights are trained, the largest kept, and these quantised; all others are zero."""
-    data, seed = split.train, settings.seed
-    model: Any = _model(own["model"], data)
-    with drawn_by(seed):
-        network = (
-            model()
-            if callable(model)
-            else model.build(tuple(data.inputs.shape[1:]), data.num_outputs)
-        )
-    network = network.to(device)
-    inputs, targets = data.inputs.to(device), data.targets.to(device)
-    problem = Problem(inputs, targets, settings.prior, 0.0, settings.delta, plainly)
+    data, seed, grid = split.train, settings.seed, settings.grid
     schedule = Schedule.of(len(data), epochs=settings.epochs, batch_size=settings.batch_size)
-    train_fully(network, problem, replace(schedule, rate=START_RATE), seed=seed)
+    model = _model(own["model"], data)
+    network, problem = _fully_trained(model, data, data.num_outputs, schedule, seed, device)
     weights = torch.cat([each.detach().flatten() for each in network.parameters()])
     rows = []
-    for kept in settings.grid.dimensions:
+    for kept in grid.dimensions:
         places = weights.abs().topk(kept).indices.sort().values
-        choice = math.log2(
-            settings.grid.choices * len(settings.grid.steps) * len(settings.prior.scales)
-        )
-        bits = choice + _log2_binomial(len(weights), kept)
-        for each in network.parameters():
-            nn.init.zeros_(each)
+        bits = account_of(grid, settings.prior, kept, 0.0, None).total
+        bits += _log2_binomial(len(weights), kept)
+        for weight in network.parameters():
+            nn.init.zeros_(weight)
         subspace = Subspace(network, Chosen(len(weights), places))
         subspace.coordinates.data.copy_(weights[places])
-        entry = Entry(kept, settings.grid.betas[0], 0, seed)
-        found = replace(problem, other_bits=bits)
+        entry = Entry(kept, grid.betas[0], 0, seed)
+        found = replace(problem, other_bits=bits, prior=settings.prior, delta=settings.delta)
         fine = replace(schedule, rate=START_RATE, level_rate=0.02)
-        for each in compress(subspace, found, [entry], settings.grid.steps, fine):
-            rows.append(
-                {
-                    **each.as_dict(),
-                    "train_error": each.errors / len(data),
-                    "total": bits + each.weights,
-                }
-            )
+        for each in compress(subspace, found, [entry], grid.steps, fine):
+            own_numbers = {"train_error": each.errors / len(data), "total": bits + each.weights}
+            rows.append({**each.as_dict(), **own_numbers})
     best = min(rows, key=lambda row: row["bound"])
     return {"bound": best["bound"], "train_error": best["train_error"], "n": len(data),
             "kind": "pruned", "dimension": best["dimension"], "bits": {"total": best["total"]},
