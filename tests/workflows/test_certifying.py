@@ -26,7 +26,7 @@ from isotropy.symmetry.actions.finite import flip
 from isotropy.workflows.certifying import CertifyConfig, CertifyResult, certify, verify
 from isotropy.workflows.runs import fingerprint
 
-GRID = Grid((10, 20), (0.25, 0.5, 1.0, 2.0), (1.0,), (0,), (0, 1))
+GRID = Grid((10, 20), (0.25, 0.5, 1.0, 2.0), (1.0,), (0,), (0, 1), trials=2)
 FAST = CertifyConfig(grid=GRID, train=replace(GRID, dimensions=(20,), seeds=(0,)), epochs=6)
 TORCH_LINEAR = "mlp:5"
 
@@ -51,7 +51,7 @@ def file(certified: CertifyResult, tmp_path: Path) -> Path:
 def test_every_part_of_the_account_is_there(certified: CertifyResult) -> None:
     record, claim = certified.record, certified.claim
     bits = record["bits"]
-    assert bits["grid"] == math.log2(4)
+    assert bits["grid"] == math.log2(4 * 2)
     assert bits["step"] == math.log2(4)
     assert bits["scale"] == 1 + math.log2(len(Prior().scales))  # one bit for the shape
     assert bits["weights"] == Prior().bits(claim.levels(), claim.scale)
@@ -140,29 +140,51 @@ def flip_a_bit(content: dict[str, Any]) -> None:
     content["message"] = message.hex()
 
 
-CHANGES: Mapping[str, Callable[[dict[str, Any]], None]] = {
-    "a flipped bit": flip_a_bit,
-    "a truncated message": lambda c: c.update(message=c["message"][:-4]),
-    "a longer message": lambda c: c.update(message=c["message"] + "01"),
-    "fewer errors": lambda c: c.update(errors=c["errors"] - 1),
-    "a lower bound": lambda c: c.update(bound=c["bound"] / 2),
-    "fewer bits": lambda c: c["bits"].update(total=1.0),
-    "a smaller grid": lambda c: c["grid"].update(seeds=[0]),
-    "a step that was not declared": lambda c: c.update(step=0.77),
-    "another seed": lambda c: c["entry"].update(seed=1),
-    "another network": lambda c: c["network"].update(arguments={"hidden": 6}),
-    "another kind": lambda c: c.update(kind="held-out"),
-    "another number of examples": lambda c: c.update(n=3000),
+def more_levels(content: dict[str, Any]) -> None:
+    """As many as would take forever to decode."""
+    content["entry"]["dimension"] = content["subspace"]["dimension"] = 10**12
+    content["grid"]["dimensions"][1] = 10**12
+
+
+def more_weights(content: dict[str, Any]) -> None:
+    more_levels(content)
+    content["subspace"]["weights"] = 10**12
+
+
+CHANGES: Mapping[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "a flipped bit": (flip_a_bit, "bits are charged|does not fit|errors were counted"),
+    "a truncated message": (lambda c: c.update(message=c["message"][:-4]), "cut|bits are charged"),
+    "a longer message": (lambda c: c.update(message=c["message"] + "01"), "lengthened"),
+    "no message": (lambda c: c.update(message="no"), "does not fit together"),
+    "fewer errors": (lambda c: c.update(errors=c["errors"] - 1), "the bound is stated as"),
+    "a lower bound": (lambda c: c.update(bound=c["bound"] / 2), "the bound is stated as"),
+    "fewer bits": (lambda c: c["bits"].update(total=1.0), "1.000 bits are charged for total"),
+    "a smaller grid": (lambda c: c["grid"].update(seeds=[0]), "bits are charged for grid"),
+    "fewer trials": (lambda c: c["grid"].update(trials=1), "bits are charged for grid"),
+    "no trials": (lambda c: c["grid"].update(trials=0), "trials of the grid"),
+    "fewer scales": (lambda c: c["prior"]["scales"].pop(0), "bits are charged for scale"),
+    "another shape": (lambda c: c["prior"].update(shape="cauchy"), "unknown shape of a prior"),
+    "a step that was not declared": (lambda c: c.update(step=0.77), "not one of the declared"),
+    "another seed": (lambda c: c["entry"].update(seed=1), "another seed than the entry"),
+    "another seed of the start": (lambda c: c["start"].update(seed=1), "another seed than"),
+    "another network": (lambda c: c["network"].update(arguments={"hidden": 6}), "is another"),
+    "more weights": (lambda c: c["subspace"].update(weights=10**6), "the network is another"),
+    "more levels than weights": (more_levels, "a subspace of 1000000000000 in"),
+    "more levels and weights": (more_weights, "the network is another"),
+    "another kind": (lambda c: c.update(kind="held-out"), "kind 'held-out' with dimension 20"),
+    "another number of examples": (lambda c: c.update(n=3000), "the bound is stated as"),
 }
 
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_was_altered_is_not_valid(file: Path, name: str, signed: bool) -> None:
-    found = verify(altered(file, CHANGES[name], signed=signed), data())
+    change, reasons = CHANGES[name]
+    found = verify(altered(file, change, signed=signed), data())
     assert not found.valid
-    assert found.reason
     assert found.record["bound"] is None
+    expected = reasons.split("|") if signed else ["the file was altered"]
+    assert any(each in str(found.reason) for each in expected), found.reason
 
 
 def test_a_bound_that_follows_from_an_altered_count_is_found_by_counting(file: Path) -> None:
@@ -179,7 +201,10 @@ def test_other_data_are_told_from_the_certificates(file: Path) -> None:
     inputs, targets = data()
     exchanged = targets.clone()
     exchanged[:2] = targets[:2].flip(0)
-    for other in (data(seed=1), data(299), (inputs, exchanged), (inputs.flip(0), targets)):
+    pixel = inputs.clone()
+    pixel[17, 0, 2, 3] += 1 / 255
+    others = (inputs, exchanged), (inputs.flip(0), targets), (pixel, targets)
+    for other in (data(seed=1), data(299), *others):
         assert "the data are not those of the certificate" in str(verify(file, other).reason)
 
 
@@ -341,6 +366,13 @@ def test_what_is_left_out_trains_the_start_and_no_message_is_a_test_set(tmp_path
     assert verify(tmp_path / "run", data()).valid
 
 
+def test_a_start_brings_its_own_width() -> None:
+    grid = replace(GRID, widths=(5, 6))
+    config = CertifyConfig(grid=grid, train=grid, left_out=0.5, epochs=1)
+    with pytest.raises(isotropy.CallerError, match="widths: expected none in the grid.* got 5, 6"):
+        certify(TORCH_LINEAR, data(), config=config)
+
+
 def test_a_start_that_was_changed_is_another_network(tmp_path: Path) -> None:
     from isotropy.bounds.certificate import START
     from isotropy.records import load_tensors, save_tensors
@@ -422,10 +454,28 @@ def test_certify_and_verify_in_the_shell(
     assert (Path(out) / "report.html").read_text().count("Other inequalities") == 1
 
 
+FILE = """
+import torch
+from torch import nn
+
+class Noisy(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs + torch.rand_like(inputs))
+
+def normalised():
+    return nn.Sequential(nn.Flatten(), nn.Linear(SIZE, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+def random():
+    return nn.Sequential(nn.Flatten(), Noisy(SIZE, 3))
+""".replace("SIZE", str(SIZE**2))
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (("--delta", "2"), "delta: expected a probability"),
+        (("--model", "own.py:normalised"), "layer '2' is BatchNorm1d"),
+        (("--model", "own.py:random"), "its predictions are random"),
         (("--train", "dimension=30"), "30 is not among the dimensions"),
         (("--group", "SO(2)"), "expected a finite group"),
         (("--subset", "9"), "too few for any entry of the grid"),
@@ -440,6 +490,8 @@ def test_bad_input_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
 ) -> None:
     source = bars_npz(tmp_path)
+    (tmp_path / "own.py").write_text(FILE)
+    words = tuple(str(tmp_path / each) if each.startswith("own.py") else each for each in words)
     given = ("--data", source, "--out", str(tmp_path / "run"), "--quiet")
     finished = run_here(capsys, "certify", *WORDS, *given, *words)
     assert finished.status == 2

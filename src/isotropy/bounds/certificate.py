@@ -31,8 +31,7 @@ from torch import Tensor, nn
 
 from isotropy.bounds.admission import start_hash
 from isotropy.bounds.coding import SHAPES, Account, Prior
-from isotropy.bounds.compressing import Entry, Grid
-from isotropy.bounds.inequalities import occam, occam_binomial
+from isotropy.bounds.compressing import Entry, Grid, bound_of
 from isotropy.bounds.subspace import Subspace, film_rows, projector
 from isotropy.bounds.symmetries import CodedSymmetry
 from isotropy.checks import CallerError
@@ -81,25 +80,21 @@ class Claim:
     @property
     def account(self) -> Account:
         """Every part of −log₂ P(h), from what was declared and the message's levels."""
-        dimension = self.entry.dimension
-        weights = self.prior.bits(self.levels(), self.scale) if dimension else 0.0
-        return account_of(self.grid, self.prior, dimension, weights, self.symmetry)
+        weights = self.prior.bits(self.levels(), self.scale)
+        return account_of(self.grid, self.prior, self.entry.dimension, weights, self.symmetry)
 
     @property
     def bound(self) -> float:
         """The error on new data is at most this, with probability 1 − δ over the data."""
-        return bound_of(self.kind, self.errors, self.n, self.account.total, self.delta)
+        bits = self.account.total
+        return bound_of(self.entry.dimension, self.errors, self.n, bits, self.delta)
 
     def levels(self) -> Tensor:
         """q, decoded from the message."""
-        if not self.entry.dimension:
-            return torch.zeros(0, dtype=torch.int64)
         return torch.from_numpy(self.prior.decode(self.message, self.entry.dimension, self.scale))
 
     def decoded(self, start: nn.Module) -> nn.Module:
         """The network that the certificate is about, from its start θ₀."""
-        if not self.entry.dimension:
-            return start
         return subspace_of(start, self.projector, self.entry).decoded(self.levels(), self.step)
 
     def as_dict(self) -> dict[str, Any]:
@@ -234,11 +229,6 @@ def account_of(
     steps, scales = (len(grid.steps), len(SHAPES) * len(prior.scales)) if dimension else (1, 1)
     price = 0.0 if symmetry is None else symmetry.bits
     return Account.of(grid.choices, steps, scales, weights, price)
-
-
-def bound_of(kind: str, errors: int, n: int, bits: float, delta: float) -> float:
-    """Occam's bound; for data that the network has not seen the binomial tail."""
-    return (occam_binomial if kind == "held-out" else occam)(errors, n, bits, delta)
 
 
 def subspace_of(start: nn.Module, kind: str, entry: Entry) -> Subspace:

@@ -104,19 +104,18 @@ class Table:
         """K, the largest |k| that has a frequency of its own."""
         return len(self.frequencies) - 1
 
-    def interval(self, level: int) -> tuple[int, int]:
-        """Where the interval of a level begins, and its length; |k| > K: that of the rest."""
-        if abs(level) > self.last:
-            return self.starts[-1], 1
-        place = 2 * abs(level) - (level > 0)
-        return self.starts[place], self.frequencies[abs(level)]
+    def intervals(self, level: int) -> list[tuple[int, int, int]]:
+        """The intervals that code a level: start and length of each in units of 2^−precision."""
+        size = abs(level)
+        if size <= self.last:
+            return [(self.starts[2 * size - (level > 0)], self.frequencies[size], PRECISION)]
+        digits = f"{size - self.last:b}"  # Elias: its length less one in zeros, then the digits
+        bits = [int(level < 0), *(0 for _ in digits[1:]), *map(int, digits)]
+        return [(self.starts[-1], 1, PRECISION), *((bit, 1, 1) for bit in bits)]
 
     def bits(self, level: int) -> float:
         """−log₂ P(level)."""
-        size = abs(level)
-        if size <= self.last:
-            return PRECISION - math.log2(self.frequencies[size])
-        return PRECISION + 1.0 + len(_gamma(size - self.last))
+        return sum(precision - math.log2(n) for _, n, precision in self.intervals(level))
 
 
 @dataclass(frozen=True)
@@ -183,11 +182,8 @@ class Prior:
         table = self.table(scale)
         coder = _Encoder()
         for level in _integers(levels).tolist():
-            coder.put(*table.interval(level), PRECISION)
-            if abs(level) > table.last:
-                coder.put(int(level < 0), 1, 1)
-                for bit in _gamma(abs(level) - table.last):
-                    coder.put(bit, 1, 1)
+            for interval in table.intervals(level):
+                coder.put(*interval)
         return coder.message()
 
     def decode(self, message: bytes, count: int, scale: float) -> np.ndarray:
@@ -198,9 +194,7 @@ class Prior:
         """
         table = self.table(scale)
         coder = _Decoder(message)
-        levels = np.empty(count, dtype=np.int64)
-        for index in range(count):
-            levels[index] = coder.level(table)
+        levels = np.array([coder.level(table) for _ in range(count)], dtype=np.int64)
         if self.encode(levels, scale) != message:
             raise CallerError(
                 f"message: expected the code of {count} levels, got {len(message)} bytes that no "
@@ -269,12 +263,6 @@ def _log_normaliser(shape: Shape, scale: Tensor) -> Tensor:
     waves = 2 * torch.exp(-2 * math.pi**2 * scale.square() * index.square()).sum()
     wide = 0.5 * math.log(2 * math.pi) + torch.log(scale) + torch.log1p(waves)
     return torch.where(scale < 1, narrow, wide)
-
-
-def _gamma(number: int) -> list[int]:
-    """Elias's gamma code of a number ≥ 1: its length less one in zeros, then its binary digits."""
-    digits = [int(digit) for digit in f"{number:b}"]
-    return [0] * (len(digits) - 1) + digits
 
 
 def _integers(levels: Levels) -> np.ndarray:

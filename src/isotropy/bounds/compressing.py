@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.bounds.coding import Prior
-from isotropy.bounds.inequalities import occam
+from isotropy.bounds.inequalities import occam, occam_binomial
 from isotropy.bounds.subspace import Subspace
 from isotropy.checks import CallerError, check_at_least
 from isotropy.data.variants import FlipsAndShifts
@@ -260,21 +260,50 @@ def compress(
     nobody set them. From there every β and step goes its own way.
     progress: is told after every epoch how many there were
     """
-    tell = progress or (lambda _: None)
     seed = entries[0].seed
     generator = torch.Generator().manual_seed(seed)
-    real = schedule.real_epochs
+    descent = _Descent(problem, schedule.batch_size, generator, progress or (lambda _: None))
     subspace.module.eval()
-    coordinates = subspace.coordinates.detach().clone()
-    if len(coordinates):
-        run = _Run(subspace, problem, schedule, generator)
-        coordinates = run.real_valued(coordinates, real, tell)
+
+    def outputs(at: Tensor, inputs: Tensor) -> Tensor:
+        return problem.predict(lambda x: subspace(x, at), inputs)
+
+    def real_valued(at: Tensor, inputs: Tensor, targets: Tensor, _: float) -> Tensor:
+        return functional.cross_entropy(outputs(at, inputs), targets)
+
+    # The rate does not fall to zero: the second part goes on from here.
+    start, real = subspace.coordinates.detach(), schedule.real_epochs
+    coordinates = descent.minimised(real_valued, start, (schedule.rate, 0.3 * schedule.rate), real)
     for entry in entries:
         for step in _nearest(steps, coordinates, schedule.steps_tried):
             generator.manual_seed(seed + 1)
-            run = _Run(subspace, problem, schedule, generator)
-            found = run.quantised(coordinates, step, entry.beta, schedule.epochs - real, tell)
+            loss = _quantised(problem, outputs, step, entry.beta)
+            rates, rest = (schedule.level_rate, 0.0), schedule.epochs - real
+            found = descent.minimised(loss, coordinates / step, rates, rest)
             yield _valued(subspace, problem, entry, step, found.round().long().cpu())
+
+
+Loss = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""Of coordinates, inputs, targets, and the share of all steps that is done."""
+
+
+def _quantised(
+    problem: Problem, outputs: Callable[[Tensor, Tensor], Tensor], step: float, beta: float
+) -> Loss:
+    """The loss of w/Δ, whose rounded values are the levels."""
+    prior = problem.prior
+    weight = beta * math.log(2) / len(problem.targets)
+
+    def loss(at: Tensor, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
+        rest = (at.round() - at).detach()
+        levels = at + torch.where(rest.abs() <= REACH * share, rest, 0.0)
+        size = levels.detach()
+        spread = size.square().mean().sqrt() if prior.shape == "gaussian" else size.abs().mean()
+        spread = spread.clamp(min=min(prior.scales), max=max(prior.scales))
+        fit = bounded_loss(outputs(levels * step, inputs), targets)
+        return fit + weight * prior.soft_bits(levels, spread)
+
+    return loss
 
 
 def bounded_loss(outputs: Tensor, targets: Tensor, power: float = POWER) -> Tensor:
@@ -283,81 +312,46 @@ def bounded_loss(outputs: Tensor, targets: Tensor, power: float = POWER) -> Tens
     return -torch.expm1(power * logs).mean() / power
 
 
-class _Run:
-    """Steps of Adam over shuffled batches."""
+@dataclass(frozen=True)
+class _Descent:
+    """Adam over shuffled batches, its rate falling by a cosine."""
 
-    def __init__(
-        self,
-        subspace: Subspace,
-        problem: Problem,
-        schedule: Schedule,
-        generator: torch.Generator,
-    ) -> None:
-        self.subspace = subspace
-        self.problem = problem
-        self.schedule = schedule
-        self.generator = generator
-        self.share = 0.0
+    problem: Problem
+    batch_size: int
+    generator: torch.Generator
+    tell: Callable[[int], None]
 
-    def real_valued(self, start: Tensor, epochs: int, tell: Callable[[int], None]) -> Tensor:
-        """w after so many epochs, from w = `start`."""
-
-        def loss(at: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-            return functional.cross_entropy(self.outputs(at, inputs), targets)
-
-        # The rate does not fall to zero: the second part goes on from here.
-        return self._minimised(loss, start, self.schedule.rate, 0.3, epochs, tell)
-
-    def quantised(
-        self, start: Tensor, step: float, beta: float, epochs: int, tell: Callable[[int], None]
+    def minimised(
+        self, loss: Loss, start: Tensor, rates: tuple[float, float], epochs: int
     ) -> Tensor:
-        """w/Δ whose rounded values are the levels."""
-        prior, examples = self.problem.prior, len(self.problem.targets)
-        weight = beta * math.log(2) / examples
-
-        def loss(at: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-            rest = (at.round() - at).detach()
-            levels = at + torch.where(rest.abs() <= REACH * self.share, rest, 0.0)
-            size = levels.detach()
-            spread = size.square().mean().sqrt() if prior.shape == "gaussian" else size.abs().mean()
-            spread = spread.clamp(min=min(prior.scales), max=max(prior.scales))
-            fit = bounded_loss(self.outputs(levels * step, inputs), targets)
-            return fit + weight * prior.soft_bits(levels, spread)
-
-        return self._minimised(loss, start / step, self.schedule.level_rate, 0.0, epochs, tell)
-
-    def outputs(self, at: Tensor, inputs: Tensor) -> Tensor:
-        return self.problem.predict(lambda x: self.subspace(x, at), inputs)
-
-    def _minimised(
-        self,
-        loss: Callable[[Tensor, Tensor, Tensor], Tensor],
-        start: Tensor,
-        rate: float,
-        last_share: float,
-        epochs: int,
-        tell: Callable[[int], None],
-    ) -> Tensor:
-        """Adam from `start`, its rate falling by a cosine to a share of the first."""
+        """Coordinates with a small loss, from `start`; `rates` are the first and the last."""
         at = start.detach().clone().requires_grad_()
-        if not at.numel():
-            return at.detach()
-        adam = torch.optim.Adam([at], lr=rate, fused=at.is_cuda)
+        if at.numel():
+            self.descend([at], lambda x, y, share: loss(at, x, y, share), rates, epochs)
+        return at.detach()
+
+    def descend(
+        self,
+        weights: Sequence[Tensor],
+        loss: Callable[[Tensor, Tensor, float], Tensor],
+        rates: tuple[float, float],
+        epochs: int,
+    ) -> None:
+        """Change the weights in place; `loss` is of inputs, targets and the share done."""
+        first, last = rates
+        adam = torch.optim.Adam(weights, lr=first, fused=weights[0].is_cuda)
         inputs, targets = self.problem.inputs, self.problem.targets
-        count, size = len(targets), self.schedule.batch_size
-        total, done = epochs * math.ceil(count / size), 0
+        total, done = epochs * math.ceil(len(targets) / self.batch_size), 0
         for _ in range(epochs):
-            order = torch.randperm(count, generator=self.generator).to(targets.device)
-            for batch in order.split(size):
+            order = torch.randperm(len(targets), generator=self.generator).to(targets.device)
+            for batch in order.split(self.batch_size):
                 falling = 0.5 * (1 + math.cos(math.pi * done / total))
-                adam.param_groups[0]["lr"] = rate * (last_share + (1 - last_share) * falling)
+                adam.param_groups[0]["lr"] = last + (first - last) * falling
                 adam.zero_grad()
-                loss(at, inputs[batch], targets[batch]).backward()
+                loss(inputs[batch], targets[batch], done / total).backward()
                 adam.step()
                 done += 1
-                self.share = done / total
-            tell(1)
-        return at.detach()
+            self.tell(1)
 
 
 def _nearest(steps: Sequence[float], coordinates: Tensor, count: int) -> list[float]:
@@ -377,8 +371,13 @@ def _valued(
     network = subspace.decoded(levels, step)
     errors = count_errors(network, problem.inputs, problem.targets, problem.predict)
     bits = problem.other_bits + weights
-    bound = occam(errors, len(problem.targets), bits, problem.delta)
+    bound = bound_of(len(levels), errors, len(problem.targets), bits, problem.delta)
     return Compressed(entry, step, scale, levels, weights, errors, bound)
+
+
+def bound_of(dimension: int, errors: int, n: int, bits: float, delta: float) -> float:
+    """Occam's bound; the binomial tail for a network that the data did not change."""
+    return (occam if dimension else occam_binomial)(errors, n, bits, delta)
 
 
 @torch.no_grad()
@@ -413,24 +412,16 @@ def train_fully(
     moved: how images are mirrored and shifted in every step
     """
     generator = torch.Generator().manual_seed(seed)
-    weights = [each for each in network.parameters() if each.requires_grad]
     network.eval()
-    adam = torch.optim.Adam(weights, lr=schedule.rate, fused=weights[0].is_cuda)
-    count, size, done = len(problem.targets), schedule.batch_size, 0
-    total = schedule.epochs * math.ceil(count / size)
-    for _ in range(schedule.epochs):
-        for batch in torch.randperm(count, generator=generator).split(size):
-            batch = batch.to(problem.targets.device)
-            inputs = problem.inputs[batch]
-            if moved is not None:
-                inputs = moved(inputs, moved.draw(len(inputs), generator).to(inputs.device))
-            falling = 0.5 * (1 + math.cos(math.pi * done / total))
-            adam.param_groups[0]["lr"] = schedule.rate * falling
-            adam.zero_grad()
-            outputs = problem.predict(network, inputs)
-            functional.cross_entropy(outputs, problem.targets[batch]).backward()
-            adam.step()
-            done += 1
+
+    def loss(inputs: Tensor, targets: Tensor, _: float) -> Tensor:
+        if moved is not None:
+            inputs = moved(inputs, moved.draw(len(inputs), generator).to(inputs.device))
+        return functional.cross_entropy(problem.predict(network, inputs), targets)
+
+    weights = [each for each in network.parameters() if each.requires_grad]
+    descent = _Descent(problem, schedule.batch_size, generator, lambda _: None)
+    descent.descend(weights, loss, (schedule.rate, 0.0), schedule.epochs)
 
 
 def fitting(trained: Grid, weights: int) -> Grid:

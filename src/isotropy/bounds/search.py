@@ -22,7 +22,7 @@ from isotropy.bounds.admission import (
     drawn_by,
     start_hash,
 )
-from isotropy.bounds.certificate import Claim, account_of, bound_of, data_hash, subspace_of
+from isotropy.bounds.certificate import Claim, account_of, data_hash, subspace_of
 from isotropy.bounds.coding import Prior
 from isotropy.bounds.compressing import (
     Compressed,
@@ -203,6 +203,11 @@ class Search:
         )
         self.check_size()
         train = settings.train or suggested(settings.grid, examples)
+        if begun.start["kind"] is not None and train.widths != (0,):
+            raise CallerError(
+                f"widths: expected none in the grid, because the start has its own, got "
+                f"{', '.join(map(str, train.widths))}"
+            )
         self.train_start(train)
         first = self.source.start(train.widths[0], train.seeds[0])
         check_layers(first, trained=self.begun.start["kind"] is not None)
@@ -287,28 +292,15 @@ class Search:
 
     def _compressed(self, group: list[Entry], tell: Callable[[int], None]) -> list[Compressed]:
         own, entry = self.settings, group[0]
-        start = self.start_of(entry)
         bits = account_of(own.grid, own.prior, entry.dimension, 0.0, self.symmetry).total
         problem = self.problem(self.data, bits)
-        if not entry.dimension:
-            errors = count_errors(
-                start.to(self.place), problem.inputs, problem.targets, problem.predict
-            )
-            bound = bound_of("held-out", errors, len(self.data), bits, own.delta)
-            nothing = torch.zeros(0, dtype=torch.int64)
-            return [
-                Compressed(
-                    entry, own.grid.steps[0], own.prior.scales[0], nothing, 0.0, errors, bound
-                )
-            ]
-        subspace = subspace_of(start.to(self.place), own.projector, entry)
+        subspace = subspace_of(self.start_of(entry).to(self.place), own.projector, entry)
         return list(compress(subspace, problem, group, self.train.steps, self.schedule, tell))
 
     def _claim(self, best: Compressed) -> Claim:
         own, entry = self.settings, best.entry
         start = self.start_of(entry)
         kind = self.begun.start["kind"] or "compression"
-        message = own.prior.encode(best.levels, best.scale) if entry.dimension else b""
         claim = Claim(
             kind=kind if entry.dimension else "held-out",
             network=self.source.words_of(entry.width).as_dict(),
@@ -317,7 +309,7 @@ class Search:
             symmetry=self.symmetry, projector=own.projector,
             num_weights=sum(each.numel() for each in start.parameters()),
             grid=own.grid, entry=entry, step=best.step, prior=own.prior, scale=best.scale,
-            message=message,
+            message=own.prior.encode(best.levels, best.scale),
             data={"name": self.data.name, "fingerprint": self.begun.fingerprint,
                   "sha256": data_hash(self.data.inputs, self.data.targets)},
             errors=0, n=len(self.data), delta=own.delta,

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -43,7 +43,6 @@ from torch.func import functional_call
 
 from isotropy.checks import CallerError, check_at_least, check_choice
 
-KINDS = ("dense", "kronecker-product", "kronecker-sum", "film")
 BLOCK = 2**22
 """Entries of a matrix of signs that are converted at a time."""
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -173,8 +172,13 @@ class Film(Projector):
     """Random signs / √(number of chosen weights) on the chosen weights, zero elsewhere."""
 
     def __init__(
-        self, num_weights: int, dimension: int, seed: int, stream: int, rows: Tensor
+        self, num_weights: int, dimension: int, seed: int, stream: int, rows: Tensor | None
     ) -> None:
+        if rows is None or rows.shape != (num_weights,) or not bool(rows.any()):
+            raise CallerError(
+                "film: expected rows=, a mask (D,) with the weights that it moves; "
+                "film_rows(module) chooses normalisation layers and the head"
+            )
         chosen = rows.nonzero()[:, 0]
         super().__init__(num_weights, dimension, 1 / math.sqrt(max(len(chosen), 1)))
         self.register_buffer("chosen", chosen, False)
@@ -207,6 +211,14 @@ class ProjectorSum(Projector):
         return total
 
 
+KINDS: dict[str, Callable[..., Projector]] = {
+    "dense": Dense,
+    "kronecker-product": KroneckerProduct,
+    "kronecker-sum": KroneckerSum,
+    "film": Film,
+}
+
+
 def projector(
     kind: str, num_weights: int, dimension: int, seed: int, rows: Tensor | None = None
 ) -> Projector:
@@ -219,15 +231,13 @@ def projector(
         raise CallerError(
             f"dimension: expected from 0 to {num_weights}, the number of weights, got {dimension}"
         )
-    kinds = kind.split("+")
     if dimension == 0:  # all kinds are one
         return Dense(num_weights, 0, seed)
-    terms = [
-        _term(
-            check_choice(name, KINDS, what="projector"), num_weights, dimension, seed, 2 * t, rows
-        )
-        for t, name in enumerate(kinds)
-    ]
+    terms: list[Projector] = []
+    for stream, name in enumerate(kind.split("+")):
+        made = KINDS[check_choice(name, KINDS, what="projector")]
+        extra = {"rows": rows} if made is Film else {}
+        terms.append(made(num_weights, dimension, seed, 2 * stream, **extra))
     alone = terms[0]
     if len(terms) == 1 and isinstance(alone, Film) and dimension > len(alone.chosen):
         raise CallerError(
@@ -235,20 +245,6 @@ def projector(
             f"it moves, got {dimension}; use film+kronecker-product"
         )
     return alone if len(terms) == 1 else ProjectorSum(terms)
-
-
-def _term(
-    kind: str, num_weights: int, dimension: int, seed: int, stream: int, rows: Tensor | None
-) -> Projector:
-    if kind == "film":
-        if rows is None or rows.shape != (num_weights,) or not bool(rows.any()):
-            raise CallerError(
-                "film: expected rows=, a mask (D,) with the weights that it moves; "
-                "film_rows(module) chooses normalisation layers and the head"
-            )
-        return Film(num_weights, dimension, seed, stream, rows)
-    made = {"dense": Dense, "kronecker-product": KroneckerProduct, "kronecker-sum": KroneckerSum}
-    return made[kind](num_weights, dimension, seed, stream)
 
 
 def film_rows(module: nn.Module) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from isotropy.bounds.certificate import CERTIFICATE
-from isotropy.bounds.compressing import Grid
+from isotropy.bounds.compressing import Grid, suggested
 from isotropy.checks import CallerError, check_choice
 from isotropy.cli.inputs import data_options, device_from, fresh_folder, run_options, taken
 from isotropy.cli.progress import LiveDisplay, tell
@@ -92,8 +92,8 @@ def _grid(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--train",
     callback=_grid,
-    help="Train this part of the grid, in the same words. Default: one dimension that suits the "
-    "number of examples.",
+    help="Train this part of the grid, in the same words. What it leaves open suits the number of "
+    "examples: one dimension, β near 1, one seed of many examples.",
 )
 @click.option("--whole-grid", is_flag=True, help="Train every entry of the grid.")
 @click.option(
@@ -117,7 +117,7 @@ def certify_command(**options: Any) -> None:
     folder = options["out"] or fresh_folder("certify", options)
     check_unused(Path(folder))
     split = _data(options)
-    settings = _settings(options)
+    settings = _settings(options, len(split.train))
     model = None if options["start"] is not None else _model(options, split)
     if options["symmetries"] is not None and options["group"] is not None:
         raise CallerError("expected one of --symmetries and --group, got both")
@@ -167,25 +167,18 @@ def _data(options: Mapping[str, Any], request: Mapping[str, Any] | None = None) 
     return taken(vary(split, own["variant"]), own)
 
 
-def _settings(options: Mapping[str, Any]) -> CertifyConfig:
+def _settings(options: Mapping[str, Any], examples: int) -> CertifyConfig:
     seed = options["seed"]
     seeds = {"seeds": tuple(range(seed, seed + len(Grid().seeds)))}
     declared = Grid(**{**seeds, **options["grid"]})
-    chosen = options["train"]
-    train = replace(_first(declared), **chosen) if chosen else None
-    if options["whole_grid"]:
-        train = declared
+    chosen, train = options["train"], declared if options["whole_grid"] else None
+    if chosen and train is None:
+        train = replace(suggested(declared, examples), **chosen)
     own = {
         name: options[name]
         for name in ("delta", "projector", "epochs", "batch_size", "left_out", "augment")
     }
     return CertifyConfig(grid=declared, train=train, compare=options["compare"], seed=seed, **own)
-
-
-def _first(declared: Grid) -> Grid:
-    """What --train leaves open: all steps, β nearest to 1, the first width and seed."""
-    near = min(declared.betas, key=lambda beta: abs(beta - 1))
-    return replace(declared, betas=(near,), widths=declared.widths[:1], seeds=declared.seeds[:1])
 
 
 def _model(options: Mapping[str, Any], split: Split) -> NetworkSpecification:
