@@ -16,6 +16,7 @@ The seeds of a row are trained together, but for learned ones. They are the deep
 
 The pendulum is learned as a Hamiltonian network by rollouts (`dynamics`), its error is that of
 rollouts. Learned precisions need a regression: there targets are energies, and errors mean squares.
+Rows of tables are regressions on them as images; errors of `table-cifar-10` are percent of images.
 """
 
 from __future__ import annotations

@@ -247,14 +247,17 @@ def _chosen(
                 raise CallerError(f"layer {name}: {_why_unusable(model, seen, name)}")
         if not wanted:
             raise CallerError("layers: expected at least one name, got none")
-    for name in wanted:
-        if len(usable[name]) > 1:
-            sizes = sorted("×".join(map(str, shape.source)) for shape in usable[name])
-            raise CallerError(
-                f"layer {name} is called with maps of several sizes ({', '.join(sizes)}); a "
-                "relaxed layer has one; name the others with layers="
-            )
-    return {name: next(iter(usable[name])) for name in usable if name in wanted}
+    return {name: _only_size(name, usable[name]) for name in usable if name in wanted}
+
+
+def _only_size(name: str, shapes: set[LayerShape]) -> LayerShape:
+    if len(shapes) != 1:
+        sizes = sorted("×".join(map(str, shape.source)) for shape in shapes)
+        raise CallerError(
+            f"layer {name}: expected calls with maps of one size, which a relaxed layer has, got "
+            f"{', '.join(sizes) or 'none'}; name the other layers with layers="
+        )
+    return next(iter(shapes))
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
@@ -433,16 +436,6 @@ def _relaxed_equivariant(
         else:
             chosen[name] = LayerShape((module.in_features,), (module.out_features,))
     return _with_pathways(copied, chosen, kinds, options_for(others, None, options), generator)
-
-
-def _only_size(name: str, shapes: set[LayerShape]) -> LayerShape:
-    if len(shapes) != 1:
-        sizes = sorted("×".join(map(str, shape.source)) for shape in shapes)
-        raise CallerError(
-            f"layer {name} is called with maps of {len(shapes)} sizes ({', '.join(sizes)}); a "
-            "relaxed layer has one; name the others with layers="
-        )
-    return next(iter(shapes))
 
 
 # --- the network of the paper -------------------------------------------------------------------
