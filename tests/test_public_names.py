@@ -22,8 +22,8 @@ NAMES = """
     InvariantRegressor LabelledData LearnConfig LearnResult MeasureResult RelaxConfig
     RelaxResult RepresentConfig RepresentResult Representation Result Scalar T V __version__
     actions_named affine assert_equivariant build certify compose equivariant_basis flip fold
-    group_named harden intensity learn learn_layers lie_derivative_penalty load log_to measure points
-    profile quarter_turns read relax represent screen sequences verify
+    group_named harden intensity learn learn_layers lie_derivative_penalty load log_to measure
+    points profile quarter_turns read relax represent screen sequences verify
 """.split()
 DOCUMENTED = [name for name in NAMES if name != "__version__"]
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference.md"
