@@ -107,6 +107,9 @@ def test_whole_numbers_come_back_as_such() -> None:
     model = SeveralInputs(nn.Identity(), (torch.rand(2, 4), tokens))
     first, second = model.unpack(model.pack((torch.rand(2, 4), tokens)))
     assert torch.equal(second, tokens) and second.dtype == tokens.dtype and first.shape == (2, 4)
+    flags, ages = torch.tensor([True, False]), torch.tensor([3.5, 4.0])
+    each = SeveralInputs(nn.Identity(), (ages, flags))
+    assert torch.equal(each.unpack(each.pack((ages, flags)))[1], flags)
     with pytest.raises(CallerError, match="whole numbers up to 16,777,216"):
         model.pack((torch.rand(2, 4), tokens + 1))
 

@@ -54,14 +54,15 @@ class SeveralInputs(nn.Module):
         if shapes != self.shapes:
             raise CallerError(f"inputs: expected examples of shapes {self.shapes}, got {shapes}")
         for each in tensors:
-            if not each.is_floating_point() and each.numel() and each.abs().max() > LARGEST_WHOLE:
+            largest = 0 if each.is_floating_point() else int(each.long().abs().max())
+            if largest > LARGEST_WHOLE:
                 raise CallerError(
-                    f"inputs: expected whole numbers up to {LARGEST_WHOLE:,}, got "
-                    f"{int(each.abs().max()):,}; number what they stand for from 0"
+                    f"inputs: expected whole numbers up to {LARGEST_WHOLE:,}, got {largest:,}; "
+                    "number what they stand for from 0"
                 )
         kinds = [each.dtype for each in tensors if each.is_floating_point()]
         kind = torch.float64 if torch.float64 in kinds else torch.float32
-        return torch.cat([each.flatten(1).to(kind) for each in tensors], 1)
+        return torch.cat([each.reshape(len(each), -1).to(kind) for each in tensors], 1)
 
     def unpack(self, rows: Tensor) -> list[Tensor]:
         """The inputs of rows; those that were whole numbers are so again."""
