@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from learn_runs import FAST, bars_file, outcome, run_here, run_process, start_process
 
+from isotropy.evidence.search.trials import Trial, Trials
+
 WORDS = ("--data", "bars.npz", *FAST, "--generators", "rotation,scale", "--epochs", "12")
 PAUSED = """
 import sys, time
@@ -76,6 +78,27 @@ def test_interrupted_run_is_resumed_with_the_same_numbers(
     assert outcome(Path("a run")) == outcome(Path("unbroken"))
     for name in ("augmentation.json", "samples.npz"):
         assert Path("a run", name).read_bytes() == Path("unbroken", name).read_bytes()
+
+
+def test_interrupted_in_the_search(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials are kept, and the advice says how to go on from them."""
+    words = ("learn", "--data", "bars.npz", *FAST, "--search", "--generators", "horizontal_flip")
+    made, count = Trials._made, [0]
+
+    def stopped(trials: Trials, *given: Any) -> Trial:
+        count[0] += 1
+        if count[0] == 3:
+            raise KeyboardInterrupt
+        return made(trials, *given)
+
+    monkeypatch.setattr(Trials, "_made", stopped)
+    first = run_here(capsys, *words, "--out", "run")
+    assert first.status == 130 and "continue with: isotropy learn --resume run" in first.stderr
+    second = run_here(capsys, "learn", "--resume", "run", "--json")
+    assert second.status == 0 and "continuing after 2 trials" in second.stderr
+    assert count[0] == 1 + second.record["search"]["trials"]
 
 
 def test_interrupted_before_the_run_begins(folder: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from learn_runs import CONFIG, bar_tensors, outcome, small_network
 import isotropy
 from isotropy.checks import CallerError
 from isotropy.evidence.predictive import Predictive
+from isotropy.evidence.search.trials import Trial, Trials
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.finite import flip
 from isotropy.workflows import learning, searching
+from isotropy.workflows.searching import TRIALS, KeptTrials
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]
 SCREENING = {"rows": [], "ranking": ["rotation"], "wanted": ["rotation"], "start": {}}
@@ -224,6 +227,72 @@ def test_stopped(
     assert alike(folder) == alike(unbroken)
     kept = json.loads((folder / "search.json").read_text())
     assert kept["amounts"] == json.loads((unbroken / "search.json").read_text())["amounts"]
+
+
+def test_a_search_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    """Trials that were made are not made again, and the run ends like an unbroken one."""
+    folder = tmp_path / "run"
+    options: dict[str, Any] = {"config": SEARCHED, "folder": folder, "actions": FLIPPED}
+    made, before = Trials._made, 2
+    counted: list[Any] = []
+
+    def counting(trials: Trials, *given: Any) -> Trial:
+        if len(counted) == before:
+            raise Stopped
+        counted.append(given)
+        return made(trials, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trials, "_made", counting)
+        with pytest.raises(Stopped):
+            learned(verdicts=2, screening=SCREENING, **options)
+    assert len((folder / TRIALS).read_text().splitlines()) == 1 + before
+    before, remarks = 1000, list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trials, "_made", counting)
+        learned(resume=True, verdicts=2, remark=remarks.append, **options)
+    assert "continuing after 2 trials" in remarks
+    total = json.loads((unbroken / "result.json").read_text())["search"]["trials"]
+    assert len(counted) == total > 2
+    assert alike(folder) == alike(unbroken)
+    assert not (folder / TRIALS).exists()
+
+
+def trial(amount: float, value: float) -> Trial:
+    return Trial({"rotation": amount}, 1, value, value - 1, torch.tensor([0.1, value]).double())
+
+
+def test_trials_of_another_network_are_not_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / TRIALS
+    kept = KeptTrials(path, {"weights": "a"}, resume=False)
+    kept.add(trial(0.1 + 0.2, -1 / 3))
+    (again,) = KeptTrials(path, {"weights": "a"}, resume=True).before
+    expected = trial(0.1 + 0.2, -1 / 3)
+    assert (again.amounts, again.replicate) == (expected.amounts, 1)
+    assert again.log_evidence == expected.log_evidence, "to the last bit"
+    assert torch.equal(again.blocks, expected.blocks)
+    assert KeptTrials(path, {"weights": "b"}, resume=True).before == []
+    assert len(path.read_text().splitlines()) == 1, "the file is of the new search"
+
+
+def test_a_trial_that_failed_comes_back_as_one(tmp_path: Path) -> None:
+    kept = KeptTrials(tmp_path / TRIALS, {}, resume=False)
+    kept.add(Trial({}, 0, -math.inf, -math.inf, torch.zeros(2)))
+    (again,) = KeptTrials(tmp_path / TRIALS, {}, resume=True).before
+    assert again.log_predictive == again.log_evidence == -math.inf
+
+
+def test_what_a_long_search_takes_is_said_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = [0.0], list[str]()
+    monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    tell = searching._teller(told.append, 3)
+    assert tell is not None
+    tell(Trial({}, 0, 0.0, 0.0, torch.zeros(1)))
+    now[0] = 2.0
+    tell(trial(1.0, 0.0))
+    assert "the search will take about 48 to 174 s" in told
 
 
 # --- random features, and the bank of a run by the evidence bound ---------------------------------

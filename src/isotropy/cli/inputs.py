@@ -49,6 +49,7 @@ from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import GENERATORS
 from isotropy.workflows.loading import load_network
 from isotropy.workflows.runs import border_of
+from isotropy.workflows.searching import TRIALS
 
 
 @dataclass(frozen=True)
@@ -495,10 +496,15 @@ def continuable(command: str, folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         advice = "nothing was saved yet"
-        if (folder / CHECKPOINT).exists():
+        if _is_continuable(folder):
             advice = f"continue with: isotropy {command} --resume {shlex.quote(str(folder))}"
         click.echo(f"isotropy: interrupted; {advice}", err=True)
         raise
+
+
+def _is_continuable(folder: Path) -> bool:
+    """Whether a folder holds epochs, or trials of the search before them."""
+    return (folder / CHECKPOINT).exists() or (folder / TRIALS).exists()
 
 
 def kept_options(options: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -533,7 +539,7 @@ def resumed_run(
         raise CallerError(
             f"{str(folder)!r} was not written by this version of `isotropy {context.command.name}`"
         )
-    if not (folder / CHECKPOINT).exists():
+    if not _is_continuable(folder):
         raise CallerError(f"{str(folder)!r} holds no checkpoint ({CHECKPOINT}); start the run anew")
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     typed = {

@@ -16,7 +16,7 @@ images of MNIST these are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -181,6 +181,8 @@ def _read(source: Any, how: _How, reference: LabelledData | None) -> Split:
     if isinstance(source, Dataset):
         data, notes = read_dataset(source, reference=reference)
         return Split(train=data, test=None, notes=notes)
+    if isinstance(source, (tuple, list)) and _has_several_inputs(source):
+        raise several_inputs("data")
     if isinstance(source, (tuple, list)) and len(source) == 2:
         name = "data" if reference is None else "test data"
         data, notes = labelled_from_arrays(
@@ -190,6 +192,28 @@ def _read(source: Any, how: _How, reference: LabelledData | None) -> Split:
     raise CallerError(
         "expected a path, a torch Dataset, a pair (inputs, targets) or LabelledData, got "
         f"{type(source).__name__}; unlabelled inputs need their targets beside them"
+    )
+
+
+def _has_several_inputs(source: Sequence[Any]) -> bool:
+    """((first, second), targets), ({"image": first, …}, targets) or (first, second, targets)."""
+    if len(source) > 2 and all(hasattr(each, "shape") for each in source):
+        return True
+    inputs: Any = source[0] if len(source) == 2 else ()
+    if isinstance(inputs, Mapping):
+        return len(inputs) > 1
+    if not isinstance(inputs, tuple | list):
+        return False
+    shapes = {tuple(each.shape) if hasattr(each, "shape") else () for each in inputs}
+    return len(shapes) > 1 and () not in shapes
+
+
+def several_inputs(name: str) -> CallerError:
+    """The refusal of data with several inputs, and what to do with them."""
+    return CallerError(
+        f"{name}: expected one tensor of inputs, got several; pack them with "
+        "isotropy.networks.several_inputs.packed_inputs(network, inputs, actions), which gives "
+        "model, inputs and actions in place of yours"
     )
 
 
@@ -334,6 +358,8 @@ def read_dataset(
 
 
 def _pair(item: Any, index: int, name: str) -> tuple[Tensor, Any]:
+    if isinstance(item, Sequence) and (len(item) > 2 or isinstance(item[0], Mapping | tuple)):
+        raise several_inputs(name)
     if not isinstance(item, Sequence) or len(item) != 2:
         raise CallerError(
             f"{name}: expected items (input, target), got {type(item).__name__} at item {index}; "

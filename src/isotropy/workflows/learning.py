@@ -46,7 +46,6 @@ from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
     AUGMENTATION,
     alone_in_folder,
-    make_folder,
     read_json,
     record_head,
     save_trainer,
@@ -66,7 +65,14 @@ from isotropy.workflows.runs import (
     network_notes,
     prepare_run,
 )
-from isotropy.workflows.searching import confirmed, find_amounts, halved, settings_from
+from isotropy.workflows.searching import (
+    TRIALS,
+    begin_search,
+    confirmed,
+    find_amounts,
+    halved,
+    settings_from,
+)
 
 CALIBRATION_EXAMPLES = 500
 """Test examples whose calibration is scored: each needs its own Jacobian."""
@@ -224,15 +230,18 @@ def learn(
     if run.trainer.config.search:
         found = _kept_search(folder) if resume else None
         if found is None:
+            kept = None
             if folder is not None:
-                make_folder(Path(folder))
+                kept = begin_search(run, Path(folder), resume=resume, screening=screening)
             if started is not None:
                 started(run.trainer.config, 0)
                 is_told = True
-            found = find_amounts(run, actions, replicates=verdicts, remark=remark)
+            found = find_amounts(run, actions, replicates=verdicts, remark=remark, kept=kept)
         settings = settings_from(settings, found)
         run = prepare_run(begun, settings, actions=actions, describe=describe)
     run = in_folder(run, folder, resume=resume, screening=screening, search=found)
+    if folder is not None:
+        (Path(folder) / TRIALS).unlink(missing_ok=True)
     trainer = run.trainer
     if started is not None and not is_told:
         started(trainer.config, trainer.epoch)

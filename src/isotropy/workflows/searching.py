@@ -4,7 +4,8 @@ Trials (`evidence.search.trials`) train nothing: they say how well the network l
 weights where it starts predicts training examples that are left out. They take at most
 `search_examples` of the training data. The run trains with the amounts found; with `refine` it
 moves them further along the gradient of the Laplace evidence of all data. What the search says of
-each symmetry goes into the run's folder as JSON, from which a resumed run takes it.
+each symmetry goes into the run's folder as JSON, from which a resumed run takes it. Until then the
+folder keeps the trials, so that a search that was interrupted makes none of them twice.
 
 A linearised network learns no features: averages help it where a trained network needs less, or
 none. So once the run has been trained with what was found, rivals are trained like it, and the
@@ -25,6 +26,8 @@ record of the search.
 
 from __future__ import annotations
 
+import hashlib
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -40,13 +43,33 @@ from isotropy.evidence.search.selection import LEAST_GAIN, Search, candidates_of
 from isotropy.evidence.search.trials import Amounts, Trial, Trials
 from isotropy.evidence.settings import LearnConfig, stream
 from isotropy.evidence.verdict import NOTHING_LEARNED, nothing_learned
-from isotropy.records import CHECKPOINT, plain
+from isotropy.records import (
+    CHECKPOINT,
+    CONFIG,
+    make_folder,
+    plain,
+    read_json,
+    read_lines,
+    write_json,
+    write_lines,
+)
 from isotropy.report.wording import spoken_name
-from isotropy.workflows.runs import Actions, PreparedRun, in_folder, kept_in
+from isotropy.workflows.runs import (
+    SCREENING,
+    Actions,
+    PreparedRun,
+    check_same_run,
+    in_folder,
+    kept_in,
+)
 
 TEST_EXAMPLES = 500
 """Held-out examples that amounts are scored on, at most."""
 SECONDS_BETWEEN_REMARKS = 10.0
+TRIALS_A_SYMMETRY = (8, 29)
+"""Fewest and most of the runs in results/learning-digits and results/photographs, which had six."""
+TRIALS = "trials.jsonl"
+"""The file of a run folder that keeps trials while the search goes on."""
 RIVALS = "rivals"
 """The folder of a run folder that holds rivals while they are trained."""
 
@@ -57,12 +80,14 @@ def find_amounts(
     *,
     replicates: int = 3,
     remark: Callable[[str], None] | None = None,
+    kept: KeptTrials | None = None,
 ) -> dict[str, Any]:
     """Search for amounts before the first epoch of a run; what was found as JSON.
 
     All densities in it, and the null's, are those of the linearised network, in nats over the
     examples of the search. The null is a constant prediction under the same Gaussian model.
     replicates: trials behind each gain, which differ in the copies drawn
+    kept: where trials are kept until the search has ended
     """
     started = time.monotonic()
     trainer, config = run.trainer, run.trainer.config
@@ -72,9 +97,21 @@ def find_amounts(
     test = None if scored is None else _part(*scored, TEST_EXAMPLES, 0)
     if remark is not None:
         remark(f"searching for symmetries with trials on {count} examples")
-    trials = Trials(trainer.network, actions, config, data, test, _teller(remark))
-    constant = trials.null_log_predictive
     candidates = candidates_of(trainer.model.augmentation)
+    told = _teller(remark, len(candidates))
+
+    def tell(trial: Trial) -> None:
+        if kept is not None:
+            kept.add(trial)
+        if told is not None:
+            told(trial)
+
+    trials = Trials(trainer.network, actions, config, data, test, tell)
+    if kept is not None:
+        trials.recall(kept.before)
+        if kept.before and remark is not None:
+            remark(f"continuing after {len(kept.before)} trials")
+    constant = trials.null_log_predictive
     least = constant + NOTHING_LEARNED
     found = search(trials, candidates, replicates=replicates, at_least=least)
     record: dict[str, Any] = plain(
@@ -178,13 +215,88 @@ def _part(inputs: Tensor, targets: Tensor, count: int, seed: int) -> tuple[Tenso
     return inputs[chosen], targets[chosen]
 
 
-def _teller(remark: Callable[[str], None] | None) -> Callable[[Trial], None] | None:
-    """A sentence every ten seconds."""
+class KeptTrials:
+    """The trials of a search in a file, one line each; the first line says what they are of.
+
+    of: what trials depend on besides their amounts; those of anything else are not taken over
+    resume: whether to take over what the file holds
+    """
+
+    def __init__(self, path: Path, of: Mapping[str, Any], *, resume: bool) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = [{"of": plain(of)}]
+        self.before: list[Trial] = []
+        found = read_lines(path) if resume and path.exists() else []
+        if found[:1] == self.rows:
+            self.rows = found
+            self.before = [_trial_from(row) for row in found[1:]]
+        else:
+            write_lines(path, self.rows)
+
+    def add(self, trial: Trial) -> None:
+        """Keep one more."""
+        self.rows.append({**vars(trial), "blocks": trial.blocks.tolist()})
+        write_lines(self.path, self.rows)
+
+
+def _trial_from(row: Mapping[str, Any]) -> Trial:
+    """A trial as a line has it: the densities of one that failed are null there."""
+    found, evidence = (
+        -math.inf if row[name] is None else row[name] for name in ("log_predictive", "log_evidence")
+    )
+    blocks = torch.tensor(row["blocks"], dtype=torch.float64)
+    return Trial(dict(row["amounts"]), row["replicate"], found, evidence, blocks)
+
+
+def begin_search(
+    run: PreparedRun, folder: Path, *, resume: bool, screening: Mapping[str, Any] | None = None
+) -> KeptTrials:
+    """The run's folder with its config, and the trials of a search that was interrupted there.
+
+    screening: the record of what the run starts from, kept there as well
+    Raises CallerError where the folder holds the search of another run.
+    """
+    make_folder(folder)
+    path = folder / TRIALS
+    if resume and path.exists():
+        check_same_run(folder, read_json(folder / CONFIG), run.config)
+    else:
+        write_json(folder / CONFIG, run.config)
+        if screening is not None:
+            write_json(folder / SCREENING, screening)
+    return KeptTrials(path, trials_of(run), resume=resume)
+
+
+def trials_of(run: PreparedRun) -> dict[str, Any]:
+    """What the trials of a run depend on: its settings, data, symmetries, and initial weights."""
+    digest = hashlib.sha256()
+    for tensor in run.trainer.network.state_dict().values():
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return {
+        "schedule": run.config["schedule"],
+        "data": run.config["data"]["fingerprint"],
+        "generators": run.config["generators"],
+        "weights": digest.hexdigest(),
+    }
+
+
+def _teller(
+    remark: Callable[[str], None] | None, candidates: int
+) -> Callable[[Trial], None] | None:
+    """What the search will take, where that is long, and a sentence every ten seconds."""
     if remark is None:
         return None
     told = [0, time.monotonic()]
+    began: list[float] = []
 
     def tell(trial: Trial) -> None:
+        if trial.amounts and len(began) == 1:  # the first has one copy of each example, and is fast
+            least, most = (
+                each * candidates * (time.monotonic() - began[0]) for each in TRIALS_A_SYMMETRY
+            )
+            if most > SECONDS_BETWEEN_REMARKS:
+                remark(f"the search will take about {least:.0f} to {most:.0f} s")
+        began.append(time.monotonic())
         told[0] += 1
         if told[0] == 1 or time.monotonic() - told[1] > SECONDS_BETWEEN_REMARKS:
             told[1] = time.monotonic()

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -153,6 +153,10 @@ class Trials:
             self._done[key] = self._made(dict(own), key[1])
             self.tell(self._done[key])
         return self._done[key]
+
+    def recall(self, trials: Iterable[Trial]) -> None:
+        """Take over trials that were made before, of the same network, data and settings."""
+        self._done |= {(_key(each.amounts), each.replicate): each for each in trials}
 
     def known(self, amounts: Amounts) -> Trial | None:
         """The trial with these amounts if it was made."""
