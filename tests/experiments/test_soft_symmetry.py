@@ -18,6 +18,7 @@ from isotropy.experiments.soft_symmetry import (
     medians,
     penalties_of,
     posterior,
+    sufficient_priors,
     run,
     soft_network,
     summary,
@@ -67,7 +68,7 @@ def test_quick_rows_are_those_of_inertia():
     quick = jobs(TABLE, True)
     assert {job.settings["symmetry"] for job in quick} == {"exact", "approximate", "misspecified"}
     assert {job.settings["network"] for job in quick} == {*TABLE["networks"], "rpp-learned"}
-    assert len(quick) == 15
+    assert len(quick) == 18
     assert all(job.seeds == (0, 1, 2) for job in quick if job.settings["network"] in COMPARED)
     assert all(job.settings["channels"] == 64 for job in quick)
 
@@ -315,4 +316,24 @@ def test_posteriors_of_the_equivariance_error_are_compared_at_every_epoch():
     made[-1]["equivariance_by_epoch"] = made[-2]["equivariance_by_epoch"] = [[1, 1.2], [2, 0.2]]
     assert goals(made)[what] is True
     assert posterior(made, "inertia-exact") == {1: [0.1, 1.1, 2.1], 2: [0.1] * 3}
-    assert "equivariance error of rpp after 1 epochs: 1.1 (0.1 to 2.1)" in "\n".join(summary(made))
+    text = "\n".join(summary(made))
+    assert "equivariance error of rpp after 1 epochs: 1.1 (0.1 to 2.1 of 3 seeds)" in text
+    made[0]["equivariance_by_epoch"][1][1] = None  # it diverged
+    assert posterior(made, "inertia-exact")[2] == [0.1] * 2
+
+
+def test_priors_with_which_everything_holds_are_named():
+    errors = {"exact": 1.0, "approximate": 0.9, "misspecified": 4.0}
+    made = [
+        each
+        for symmetry, good in errors.items()
+        for each in (
+            record(f"narrow-{symmetry}", "mlp", 4.0),
+            record(f"narrow-{symmetry}", "emlp", 27.0 if symmetry == "misspecified" else 1.0),
+            record(f"narrow-{symmetry}", "rpp", 1.5),
+            record(f"narrow-{symmetry}", "rpp", good, 10.0),
+        )
+    ]
+    assert sufficient_priors(made, "narrow") == ["rpp/10"]
+    assert "narrow: all comparisons with EMLP and MLP hold for rpp/10" in summary(made)
+    assert sufficient_priors(made[4:], "narrow") == [] == sufficient_priors(made, "inertia")
