@@ -18,9 +18,9 @@ from isotropy.experiments.soft_symmetry import (
     medians,
     penalties_of,
     posterior,
-    sufficient_priors,
     run,
     soft_network,
+    sufficient_priors,
     summary,
     table_network,
 )
