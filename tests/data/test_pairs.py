@@ -93,6 +93,16 @@ def test_triples_from_a_file(tmp_path: Path) -> None:
     assert data.inputs.shape == (15, 2, 4) and data.targets[:, 0].tolist() == list(range(15))
 
 
+def test_a_file_is_named_once(tmp_path: Path) -> None:
+    x, names = table()
+    np.savez(tmp_path / "d.npz", x=x, other=x[::-1], distance=x[:, 0])
+    with pytest.raises(CallerError, match=r"d\.npz: distances: expected at least 0"):
+        read_pairs(tmp_path / "d.npz")
+    np.savez(tmp_path / "d.npz", x=np.where(x > 1, np.nan, x), entity=names)
+    with pytest.raises(CallerError, match=r"d\.npz: inputs: expected finite numbers"):
+        read_pairs(tmp_path / "d.npz")
+
+
 X, NAMES = table()
 MISTAKES: dict[str, tuple[Any, str]] = {
     "few entities": (lambda: samples_of(X[:21], NAMES[:21]), "at least 8 entities, got 7"),

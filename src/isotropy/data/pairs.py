@@ -181,7 +181,7 @@ def read_pairs(source: str | Path, entity: str | None = None) -> LabelledData:
             )
         return samples_of(arrays["x"], arrays["entity"], name=name)
     except CallerError as error:
-        told = str(error).removeprefix(name).lstrip(":, ")
+        told = str(error).removeprefix(f"{name}: ").removeprefix(f"{name}, ")
         raise CallerError(f"{source}: {told}") from None
 
 
