@@ -380,6 +380,17 @@ def test_a_start_that_was_changed_is_another_network(tmp_path: Path) -> None:
     grid = Grid((0,), (1.0,), (1.0,), (0,), (0,))
     config = CertifyConfig(grid=grid, train=grid, left_out=0.5, epochs=2)
     certify(TORCH_LINEAR, data(), config=config, folder=tmp_path)
+    file = tmp_path / CERTIFICATE
+    before = file.read_text()
+    whole = isotropy.LabelledData(*data(), None, "bars")
+    counted = fingerprint(whole.without_subset(150, 0))
+    altered(file, lambda c: c["start"].update(trained_on=counted), signed=True)
+    assert "other examples than those that are left out" in str(verify(file, data()).reason)
+    altered(file, lambda c: c["start"].update(trained_on=counted, left_out=0), signed=True)
+    rest = whole.without_subset(150, 0)
+    assert "on the data that are counted" in str(verify(file, (rest.inputs, rest.targets)).reason)
+    file.write_text(before)
+    assert verify(file, data()).valid
     tensors, record = load_tensors(tmp_path / START)
     tensors["start/1.bias"] += 1e-3
     save_tensors(tmp_path / START, tensors, record)

@@ -99,34 +99,21 @@ class Claim:
 
     def as_dict(self) -> dict[str, Any]:
         """The content of the file."""
+        subspace = {"projector": self.projector, "dimension": self.entry.dimension,
+                    "weights": self.num_weights, "seed": self.entry.seed}  # fmt: skip
         told = {
-            "schema": SCHEMA,
-            "certificate": "isotropy",
-            "kind": self.kind,
-            "network": dict(self.network),
-            "shape": list(self.shape),
-            "outputs": self.outputs,
+            "schema": SCHEMA, "certificate": "isotropy", "kind": self.kind,
+            "network": dict(self.network), "shape": list(self.shape), "outputs": self.outputs,
             "start": dict(self.start),
             "symmetry": None if self.symmetry is None else self.symmetry.as_dict(),
-            "subspace": {
-                "projector": self.projector,
-                "dimension": self.entry.dimension,
-                "weights": self.num_weights,
-                "seed": self.entry.seed,
-            },
-            "grid": self.grid.as_dict(),
-            "entry": asdict(self.entry),
-            "step": self.step,
+            "subspace": subspace,
+            "grid": self.grid.as_dict(), "entry": asdict(self.entry), "step": self.step,
             "prior": {"shape": self.prior.shape, "scales": list(self.prior.scales)},
-            "scale": self.scale,
-            "message": self.message.hex(),
+            "scale": self.scale, "message": self.message.hex(),
             "data": dict(self.data),
-            "errors": self.errors,
-            "n": self.n,
-            "delta": self.delta,
-            "bits": self.account.as_dict(),
-            "bound": self.bound,
-        }
+            "errors": self.errors, "n": self.n, "delta": self.delta,
+            "bits": self.account.as_dict(), "bound": self.bound,
+        }  # fmt: skip
         return {**told, "digest": digest(told)}
 
 

@@ -149,11 +149,8 @@ class Source:
         if self.given is not None:
             return begun_anew(self.given, seed)
         with drawn_by(seed):
-            made = (
-                self.words_of(width).build(self.shape, self.outputs)
-                if self.make is None
-                else (self.make())
-            )
+            own = self.words_of(width)
+            made = self.make() if self.make else own.build(self.shape, self.outputs)
         return made.network if isinstance(made, InvariantModel) else made
 
     def words_of(self, width: int) -> NetworkSpecification:
@@ -198,9 +195,8 @@ class Search:
         self.data, self.source = begun.data, begun.source
         self.symmetry, self.place, self.progress = symmetry, place, progress
         examples = len(begun.data)
-        self.schedule = Schedule.of(
-            examples, epochs=settings.epochs, batch_size=settings.batch_size
-        )
+        asked = {"epochs": settings.epochs, "batch_size": settings.batch_size}
+        self.schedule = Schedule.of(examples, **asked)
         self.check_size()
         train = settings.train or suggested(settings.grid, examples)
         if begun.start["kind"] is not None and train.widths != (0,):
@@ -276,8 +272,7 @@ class Search:
                 self.progress(CertifyProgress(done, total, best))
 
         for group in groups:
-            for each in self._compressed(group, tell):
-                found.append(each)
+            found += self._compressed(group, tell)
         best = min(found, key=lambda each: each.bound)
         n = len(self.data)
         rows = [{**each.as_dict(), "train_error": each.errors / n} for each in found]

@@ -430,7 +430,10 @@ def _recounted(claim: Claim, start: nn.Module, data: Any, place: torch.device) -
     train = read(data, hold_out_fraction=0.0).train
     left_out = int(claim.start.get("left_out") or 0)
     if left_out and left_out < len(train):
-        train = train.without_subset(left_out, claim.start["left_out_seed"])
+        seed = claim.start["left_out_seed"]
+        if fingerprint(train.subset(left_out, seed)) != claim.start["trained_on"]:
+            raise Invalid("the start was trained on other examples than those that are left out")
+        train = train.without_subset(left_out, seed)
     shape = tuple(train.inputs.shape[1:])
     if (shape, train.num_outputs) != (claim.shape, claim.outputs):
         raise Invalid(
@@ -443,7 +446,7 @@ def _recounted(claim: Claim, start: nn.Module, data: Any, place: torch.device) -
             f"the data are not those of the certificate: {len(train)} examples with SHA-256 "
             f"{found[:16]}…, expected {claim.n} with {claim.data['sha256'][:16]}…"
         )
-    if claim.data["fingerprint"] == claim.start.get("trained_on"):
+    if fingerprint(train) == claim.start.get("trained_on"):
         raise Invalid("the start was trained on the data that are counted")
     check_layers(start, trained=claim.start["kind"] is not None)
     errors = exact_errors(_whole(claim, start), train, place)

@@ -38,9 +38,9 @@ ABOUT = {
 }
 """What each kind of certificate rests on."""
 PARTS = {
-    "grid": "choice among the entries of the declared grid",
+    "grid": "choice among the entries of the declared grid and the trials before it",
     "step": "choice among the declared step sizes",
-    "scale": "choice among the declared scales of the prior",
+    "scale": "choice of the prior's shape and among its declared scales",
     "weights": "levels of the coordinates",
     "symmetries": "what the outputs are averaged over",
     "total": "−log₂ of the prior probability",
@@ -72,7 +72,7 @@ class TrainedEntry:
 
 @dataclass(frozen=True)
 class PlainBound:
-    """The same network and grid without the symmetry."""
+    """The same network and grid without the symmetry, or with it."""
 
     bound: float
     train_error: float
@@ -180,13 +180,9 @@ def dimension_drawings(trained: Sequence[TrainedEntry]) -> list[Drawing]:
     amounts = [each.dimension for each in rows]
     span = (amounts[0], amounts[-1])
     least = min(rows, key=lambda each: each.bound).dimension
+    bounds, errors = ([100 * getattr(e, name) for e in rows] for name in ("bound", "train_error"))
     panels = [
-        (
-            "Bound",
-            "per cent; the quiet line is the training error",
-            [100 * each.bound for each in rows],
-            [100 * each.train_error for each in rows],
-        ),
+        ("Bound", "per cent; the quiet line is the training error", bounds, errors),
         ("Bits of the levels", "over the dimension of the subspace", [e.weights for e in rows], []),
     ]
     drawings = []
@@ -237,21 +233,11 @@ def _inequality_table(told: Certified) -> Table:
 def _comparison_table(told: Certified) -> Table | None:
     if not math.isfinite(told.plain.bound):
         return None
+    bits = told.bits.get("total", math.nan)
+    averaged = PlainBound(told.bound, told.train_error, bits)
     rows = [
-        [
-            named(name),
-            number(percent_text(error)),
-            number(number_text(bits, 0)),
-            number(percent_text(bound)),
-        ]
-        for name, error, bits, bound in (
-            (
-                f"averaged over {told.symmetry_text}",
-                told.train_error,
-                told.bits.get("total"),
-                told.bound,
-            ),
-            ("plain", told.plain.train_error, told.plain.bits, told.plain.bound),
-        )
-    ]
+        [named(name), number(percent_text(each.train_error)), number(number_text(each.bits, 0)),
+         number(percent_text(each.bound))]
+        for name, each in ((f"averaged over {told.symmetry_text}", averaged), ("plain", told.plain))
+    ]  # fmt: skip
     return Table(("Network", "Training error", "Bits", "Bound"), rows, style="short")
