@@ -358,9 +358,10 @@ def _fitted(
     """Predictions of unseen inputs after training: Adam, the rate by a cosine to zero."""
     stack = SeedStack([network], own["learning_rate"])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stack.optimiser, own["epochs"])
-    penalties = penalties_of(network, own["lambda"], own["equivariant_lambda"])
     scale = (targets - centre).square().mean().sqrt()
     wanted = (targets - centre) / scale
+    both = own["lambda"] or 0.0, own["equivariant_lambda"]  # beside errors in the targets' own unit
+    penalties = penalties_of(network, *(each / float(scale) ** 2 for each in both))
     for _ in range(own["epochs"]):
         losses = (stack(inputs[None]) - wanted).square().mean((1, 2))
         stack.step(losses + stack.penalty(penalties))
