@@ -99,6 +99,14 @@ def test_every_weight_of_the_length_and_every_step_goes_its_own_way() -> None:
     assert sum(epochs) == schedule.real_epochs + 4 * (schedule.epochs - schedule.real_epochs)
 
 
+@pytest.mark.parametrize(("examples", "epochs", "batch"), [(2000, 60, 100), (60000, 36, 256)])
+def test_the_schedule_follows_the_number_of_examples(
+    examples: int, epochs: int, batch: int
+) -> None:
+    assert Schedule.of(examples) == Schedule(epochs, batch)
+    assert Schedule.of(examples, epochs=3, batch_size=7) == Schedule(3, 7)
+
+
 # --- the grid -------------------------------------------------------------------------------------
 
 
