@@ -135,6 +135,7 @@ def test_tables(tmp_path, network):
     job = small(f"table-energy/{network}", (0, 3), **places)
     first, other = run(replace(job, settings={**job.settings, "epochs": 60, "channels": 8}), CPU)
     assert first["test_error"] != other["test_error"]  # another split
+    assert first["seconds"] > 0
     constant = run(small("table-energy/constant", (0,), **places), CPU)[0]["test_error"]
     assert first["test_error"] <= constant * (1 if network == "constant" else 0.9)
     assert first["published"] == TABLE["problems"]["table-energy"]["published"].get(network)

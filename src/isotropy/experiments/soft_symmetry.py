@@ -21,9 +21,9 @@ Rows of tables are regressions on them as images; errors of `table-cifar-10` are
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from statistics import mean, median, stdev
 from typing import Any
@@ -37,6 +37,8 @@ from isotropy.data.readers import read
 from isotropy.data.table_images import table_images
 from isotropy.evidence.layers.settings import RelaxConfig, precision_of
 from isotropy.evidence.layers.structure import free_parameters, pathway_prefix, relaxed_layers
+from isotropy.evidence.settings import cosine
+from isotropy.evidence.weight_steps import set_rate
 from isotropy.experiments.data_efficiency import RegressionSettings, fit_regression, on_device
 from isotropy.experiments.dynamics import DynamicsSettings, fit_dynamics
 from isotropy.experiments.runner import Job, Series, goal_lines
@@ -326,48 +328,39 @@ def _tables(job: Job, device: torch.device) -> list[dict[str, Any]]:
     own, records = job.settings, []
     place = _place(own, "UCI")
     for seed in job.seeds:
+        started = time.perf_counter()
         split = table_images(f"{place}/{own['table']}", split=seed % own["splits"])
         assert split.test is not None
-        train, test = (
-            (part.inputs.to(device), part.targets.to(device)) for part in (split.train, split.test)
-        )
-        mean, deviation = train[0].mean(0), train[0].std(0).clamp(min=1e-6)
-        centre = train[1].mean()
-        if own["network"] == CONSTANT:
-            error = float((test[1] - centre).square().mean())
-            records.append({"test_error": error, "parameters": 1, "seconds": 0.0})
-            continue
-        network = table_network(own, tuple(split.train.inputs.shape[1:]), seed).to(device)
-        fitted = partial(_fitted, own, network)
-        scaled = [((inputs - mean) / deviation) for inputs, _ in (train, test)]
-        predicted = fitted(scaled[0], train[1], centre, scaled[1])
-        error = float((predicted - test[1]).square().mean())
-        count = sum(each.numel() for each in network.parameters())
-        records.append({"test_error": error, "parameters": count, "epochs": own["epochs"]})
+        inputs, targets = split.train.inputs.to(device), split.train.targets.to(device)
+        unseen, wanted = split.test.inputs.to(device), split.test.targets.to(device)
+        centre, count = targets.mean(), 1
+        predicted = centre
+        if own["network"] != CONSTANT:
+            network = table_network(own, tuple(inputs.shape[1:]), seed).to(device)
+            middle, deviation = inputs.mean(0), inputs.std(0).clamp(min=1e-6)
+            scaled = [(each - middle) / deviation for each in (inputs, unseen)]
+            predicted = centre + _fitted(own, network, scaled[0], targets - centre, scaled[1])
+            count = sum(each.numel() for each in network.parameters())
+        error = float((predicted - wanted).square().mean())
+        seconds = time.perf_counter() - started
+        records.append({"test_error": error, "parameters": count, "seconds": seconds})
     return records
 
 
 def _fitted(
-    own: Mapping[str, Any],
-    network: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    centre: Tensor,
-    unseen: Tensor,
+    own: Mapping[str, Any], network: nn.Module, inputs: Tensor, targets: Tensor, unseen: Tensor
 ) -> Tensor:
     """Predictions of unseen inputs after training: Adam, the rate by a cosine to zero."""
     stack = SeedStack([network], own["learning_rate"])
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stack.optimiser, own["epochs"])
-    scale = (targets - centre).square().mean().sqrt()
-    wanted = (targets - centre) / scale
+    scale = targets.square().mean().sqrt()
     both = own["lambda"] or 0.0, own["equivariant_lambda"]  # beside errors in the targets' own unit
     penalties = penalties_of(network, *(each / float(scale) ** 2 for each in both))
-    for _ in range(own["epochs"]):
-        losses = (stack(inputs[None]) - wanted).square().mean((1, 2))
+    for epoch in range(own["epochs"]):
+        set_rate(stack.optimiser, cosine(own["learning_rate"], 0.0, epoch / own["epochs"]))
+        losses = (stack(inputs[None]) - targets / scale).square().mean((1, 2))
         stack.step(losses + stack.penalty(penalties))
-        schedule.step()
     with torch.no_grad():
-        return stack(unseen[None])[0] * scale + centre
+        return stack(unseen[None])[0] * scale
 
 
 PATHWAYS = {MLP: ("fc",), CONV: ("conv",), RPP: ("fc", "conv")}
