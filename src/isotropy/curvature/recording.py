@@ -275,7 +275,10 @@ def checked_outputs(outputs: object) -> Tensor:
     """What a network returned, if that is (batch, outputs)."""
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:
         came = shape_text(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
+        raise CallerError(
+            f"network outputs: expected (batch, outputs), got {came}; bring them to that form with "
+            "select=, such as select=lambda outputs: outputs.mean(1)"
+        )
     return outputs
 
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import make_curvature
 from isotropy.curvature.kinds import kind_named
-from isotropy.curvature.recording import evaluation_mode
+from isotropy.curvature.recording import checked_outputs, evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.bound import BoundSteps
 from isotropy.evidence.elbo_steps import ElboSteps, head_evidence, head_steps
@@ -166,10 +166,7 @@ class Trainer(Generic[AnySchedule]):
                 raise CallerError(
                     f"the network cannot be run on inputs of shape {shape}: {error}"
                 ) from error
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-            came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise CallerError(f"network outputs: expected (batch, outputs), got {came}")
-        self.likelihood.check_targets(self.targets, outputs)
+        self.likelihood.check_targets(self.targets, checked_outputs(outputs))
         self.outputs = outputs.shape[1]
 
     # -- what a checkpoint holds -----------------------------------------------------------

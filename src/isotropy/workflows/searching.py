@@ -66,6 +66,8 @@ from isotropy.workflows.runs import (
 TEST_EXAMPLES = 500
 """Held-out examples that amounts are scored on, at most."""
 SECONDS_BETWEEN_REMARKS = 10.0
+SLOW_TRIAL = 2.0
+"""Seconds of a trial without copies from which its time grows with their number."""
 TRIALS_A_SYMMETRY = (8, 29)
 """Fewest and most of the runs in results/learning-digits and results/photographs, which had six."""
 TRIALS = "trials.jsonl"
@@ -98,7 +100,8 @@ def find_amounts(
     if remark is not None:
         remark(f"searching for symmetries with trials on {count} examples")
     candidates = candidates_of(trainer.model.augmentation)
-    told = _teller(remark, len(candidates))
+    trials = Trials(trainer.network, actions, config, data, test)
+    told = None if remark is None else _Teller(remark, len(candidates), trials.most_copies)
 
     def tell(trial: Trial) -> None:
         if kept is not None:
@@ -106,7 +109,7 @@ def find_amounts(
         if told is not None:
             told(trial)
 
-    trials = Trials(trainer.network, actions, config, data, test, tell)
+    trials.tell = tell
     if kept is not None:
         trials.recall(kept.before)
         if kept.before and remark is not None:
@@ -280,33 +283,40 @@ def trials_of(run: PreparedRun) -> dict[str, Any]:
     }
 
 
-def _teller(
-    remark: Callable[[str], None] | None, candidates: int
-) -> Callable[[Trial], None] | None:
-    """What the search will take, where that is long, and a sentence every ten seconds."""
-    if remark is None:
-        return None
-    told = [0, time.monotonic()]
-    began: list[float] = []
+class _Teller:
+    """Says what a long search will take once that is known, then a sentence every ten seconds.
 
-    def tell(trial: Trial) -> None:
-        if trial.amounts and len(began) == 1:  # the first has one copy of each example, and is fast
-            least, most = (
-                each * candidates * (time.monotonic() - began[0]) for each in TRIALS_A_SYMMETRY
-            )
-            if most > SECONDS_BETWEEN_REMARKS:
-                remark(f"the search will take about {least:.0f} to {most:.0f} s")
-        began.append(time.monotonic())
-        told[0] += 1
-        if told[0] == 1 or time.monotonic() - told[1] > SECONDS_BETWEEN_REMARKS:
-            told[1] = time.monotonic()
+    symmetries: how many are searched for; copies: of an example in a trial that draws them
+    """
+
+    def __init__(self, remark: Callable[[str], None], symmetries: int, copies: int) -> None:
+        self.remark, self.symmetries, self.copies = remark, symmetries, copies
+        self.count = 0
+        self.before = self.said = time.monotonic()
+
+    def __call__(self, trial: Trial) -> None:
+        now = time.monotonic()
+        seconds, self.before = now - self.before, now
+        self.count += 1
+        if not trial.amounts and seconds > SLOW_TRIAL:  # it has one copy of each example
+            self._estimate(seconds * self.copies)
+        elif trial.amounts and self.count == 2:
+            self._estimate(seconds)
+        if self.count == 1 or now - self.said > SECONDS_BETWEEN_REMARKS:
+            self.said = now
             amounts = ", ".join(f"{name} {value:.3g}" for name, value in trial.amounts.items())
-            remark(
-                f"searching: trial {told[0]}, {amounts or 'no symmetry'}: log predictive density "
-                f"{trial.log_predictive:.1f}"
+            self.remark(
+                f"searching: trial {self.count}, {amounts or 'no symmetry'}: log predictive "
+                f"density {trial.log_predictive:.1f}"
             )
 
-    return tell
+    def _estimate(self, seconds: float) -> None:
+        """seconds: of one trial."""
+        least, most = (each * self.symmetries * seconds for each in TRIALS_A_SYMMETRY)
+        if most > SECONDS_BETWEEN_REMARKS:
+            self.remark(
+                f"the search will take about {least:.0f} to {most:.0f} s; --no-search goes without"
+            )
 
 
 def confirmed(

@@ -224,12 +224,16 @@ class Trials:
         elements = augmentation.elements if isinstance(augmentation, Mixture) else 1
         if not _is_random(augmentation, amounts):
             return elements
+        return math.ceil(self.most_copies / elements) * elements
+
+    @property
+    def most_copies(self) -> int:
+        """Copies of an example where they are drawn, in a power of two."""
         linear = "small" if self.chosen is None else "linear"
         kind = linear if self.gradients is linear_gradients else "other"
         few, most = COPIES
         affordable = max(1, MOST_ROWS[kind] // self.examples)
-        number = min(most, max(few, 2 ** int(math.log2(affordable))))
-        return math.ceil(number / elements) * elements
+        return min(most, max(few, 2 ** int(math.log2(affordable))))
 
 
 class Coding:
