@@ -11,6 +11,7 @@ from torch import Tensor
 import isotropy
 from isotropy.checks import CallerError
 from isotropy.evidence.layers.settings import penalty_of, precision_of
+from isotropy.evidence.layers.training import PathwaySteps
 from isotropy.networks.equivariant.linear import EquivariantLinear
 from isotropy.symmetry.groups.representations import V
 from isotropy.workflows.relaxing import CLOSED_PENALTY
@@ -120,3 +121,28 @@ def test_runs_are_saved_told_and_loaded(
     hard = results[0.0].harden()
     assert isinstance(hard, EquivariantLinear)
     isotropy.assert_equivariant(hard.double(), (V(GROUP), V(GROUP)), drawn(4, 3).double())
+
+
+@pytest.mark.parametrize("unit", [1.0, 30.0])
+def test_noise_starts_in_the_unit_of_the_targets(unit: float) -> None:
+    inputs, targets = problem(0.0)
+    config = isotropy.RelaxConfig(epochs=1, burn_in=5)
+    result = isotropy.learn_layers(isotropy.relax(layer()), (inputs, unit * targets), config=config)
+    size = float((unit * targets).square().mean().sqrt())
+    assert result.record["noise"] == pytest.approx(0.2 * size, rel=1e-5)
+
+
+@pytest.mark.parametrize(("burn_in", "first"), [(3, 6), (8, 9)])
+def test_pathways_are_switched_off_after_weights_had_time_to_follow(
+    monkeypatch: pytest.MonkeyPatch, burn_in: int, first: int
+) -> None:
+    """After half of the epochs, and a quarter of those with steps on precisions."""
+    seen = []
+    monkeypatch.setattr(
+        PathwaySteps, "_switch_off", lambda _, trainer, __: seen.append(trainer.epoch)
+    )
+    config = isotropy.RelaxConfig(
+        epochs=12, batch_size=30, burn_in=burn_in, update_every=1, evaluate_every=999
+    )
+    isotropy.learn_layers(isotropy.relax(layer()), problem(0.7), config=config)
+    assert seen == list(range(first, 13))

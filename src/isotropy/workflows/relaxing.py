@@ -33,7 +33,7 @@ from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, structures
 from isotropy.evidence.predictive import plain_scores
 from isotropy.evidence.training import Trainer
-from isotropy.likelihoods import likelihood_named
+from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.building import is_convolutional
 from isotropy.networks.equivariant.emlp import emlp_like
 from isotropy.networks.one_output import Select
@@ -66,6 +66,9 @@ SHIFTS = ("translation_x", "translation_y")
 """What convolutions commute with."""
 CLOSED_PENALTY = 100.0
 """λ of free pathways beside equivariant ones at the start of a regression, with noise of one."""
+NOISE_SHARE = 0.2
+"""Of the root mean square of targets: the noise at which the evidence of a regression starts to
+learn it. Far above what the network leaves unexplained it would close pathways that are needed."""
 ASKED = 256
 """Training examples on which it is asked whether outputs depend on inputs."""
 RELAXED_CNN = "relaxed_cnn"
@@ -327,9 +330,11 @@ def _prepared(begun: Beginning, settings: RelaxConfig) -> KeptRun[Trainer[RelaxS
         settings = _closed(begun.model, settings, split)
     schedule = settings.resolved(examples=len(split.train), on_gpu=place.type == "cuda")
     trained = copy.deepcopy(begun.model).to(place)
-    likelihood = likelihood_named(
-        "categorical" if split.train.is_classification else "gaussian"
-    ).to(place)
+    likelihood: Likelihood = Categorical() if split.train.is_classification else Gaussian()
+    if isinstance(likelihood, Gaussian) and settings.objective == "laplace":
+        size = float(split.train.targets.square().mean().sqrt())
+        likelihood = Gaussian(NOISE_SHARE * (size or 1.0))
+    likelihood.to(place)
     trainer = Trainer(trained, likelihood, schedule, *tensors_for(trained, split.train, place))
     if trainer.outputs != split.train.num_outputs:
         raise CallerError(

@@ -49,6 +49,8 @@ precisions are those that switch everything off."""
 SETTLED = 0.5
 """Part of the epochs after which pathways may be switched off: before, those that have not begun to
 learn would be."""
+FOLLOWED = 0.25
+"""Part of the epochs with hyper steps after which the same: weights follow precisions."""
 CONTRIBUTING = 1000
 """Training examples from which contributions of pathways are measured."""
 
@@ -218,7 +220,8 @@ class PathwaySteps(HyperSteps):
             layer.gather_()
         fit = self.fit(trainer)
         log_evidence = self._precision_steps(trainer, fit)
-        if trainer.epoch >= SETTLED * self.config.epochs:
+        epochs, burn_in = self.config.epochs, self.config.burn_in
+        if trainer.epoch >= max(SETTLED * epochs, burn_in + FOLLOWED * (epochs - burn_in)):
             self._switch_off(trainer, fit)
         with torch.no_grad():
             found = layer_structures(trainer.network, trainer.evidence, fit)
