@@ -109,7 +109,7 @@ def branching(outputs: Tensor) -> Tensor:
 
 def either(outputs: Tensor) -> Tensor:
     """Other operations for other examples."""
-    first, second = outputs[0, :2].detach().tolist()
+    first, second = outputs[0, :2].tolist()
     return outputs.tanh() if first > second else outputs.relu()
 
 

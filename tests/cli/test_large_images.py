@@ -17,6 +17,8 @@ from learn_runs import run_here
 from PIL import Image
 from torch import nn
 
+import isotropy
+
 WORDS = (
     "learn", "--data", "pictures", "--image-size", "224", "--model", "timm:resnet18",
     "--generators", "rotation", "--samples", "2", "--test-samples", "2", "--epochs", "1",
@@ -50,8 +52,10 @@ def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_cost_is_said_before_the_first_epoch(
-    pictures: Path, capsys: pytest.CaptureFixture[str]
+    pictures: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Drawing and packing pictures of this size for the report takes most of the time.
+    monkeypatch.setattr(isotropy.LearnResult, "write", lambda result, folder: None)
     finished = run_here(capsys, *WORDS, "--json")
     assert finished.status == 0, finished.stderr
     lines = finished.stderr.splitlines()
