@@ -21,6 +21,7 @@ Rows of tables are regressions on them as images; errors of `table-cifar-10` are
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -475,18 +476,21 @@ def _of_tables(records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     return told
 
 
-def learned_precisions(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def learned_precisions(
+    records: Sequence[Mapping[str, Any]], *, limited: bool = True
+) -> dict[str, dict[str, float]]:
     """{problem: {layer: median over seeds of the δ learned for what is free}}.
 
-    A δ above the one that it starts at (`workflows.relaxing`) counts as that: what is closed is
-    closed, whether the evidence has switched it off (δ = 1e12) or left it where it was.
+    limited: a δ above the one that it starts at (`workflows.relaxing`) counts as that, so that one
+    that was switched off (δ = 1e12) and one that was left where it was are both closed
     """
     grouped: dict[str, dict[str, list[float]]] = {}
     for record in records:
         if record["network"] == LEARNED:
             layers = grouped.setdefault(record["problem"], {})
             for layer, value in record["free_precision"].items():
-                layers.setdefault(layer, []).append(min(value, record["closed_precision"]))
+                most = record["closed_precision"] if limited else math.inf
+                layers.setdefault(layer, []).append(min(value, most))
     return {
         problem: {layer: median(values) for layer, values in layers.items()}
         for problem, layers in grouped.items()
@@ -505,6 +509,7 @@ def _of_precisions(records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
             )
             told[f"{width}, learned: no other layer's falls 10 ×"] = max(falls.values()) < 10
     winds = {r["problem"]: r["wind"] for r in records if r["wind"] is not None}
+    found = learned_precisions(records, limited=False)
     least = [
         min(found[problem].values())
         for problem in sorted(winds, key=lambda each: winds[each])
