@@ -17,6 +17,7 @@ from statistics import mean
 from typing import Any
 
 from calibration_tables import TABLES as CALIBRATION_TABLES
+from certificate_tables import TABLES as CERTIFICATE_TABLES
 from equivariant_tables import TABLES as EQUIVARIANT_TABLES
 from equivariant_tables import device_text
 from invariant_weights import TABLES as INVARIANT_WEIGHTS_TABLES
@@ -313,6 +314,7 @@ TABLES = {
     "culprits": culprits,
     **EQUIVARIANT_TABLES,
     **SOFT_TABLES,
+    **CERTIFICATE_TABLES,
     **CALIBRATION_TABLES,
     **INVARIANT_WEIGHTS_TABLES,
     **REPRESENTATION_TABLES,

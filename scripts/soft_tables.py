@@ -1,4 +1,4 @@
-"""The table of soft symmetry, from the rows in results/soft-symmetry: for `results_page.py`.
+"""Tables of soft symmetry and of transition models, from the rows in results/: `results_page.py`.
 
 Medians over seeds of test and equivariance errors, published numbers beside them where the thesis
 prints some, the precisions that were learned, and the goals, met or not. Rows of the quick version
@@ -13,8 +13,8 @@ from typing import Any
 
 from equivariant_tables import NOT_RUN, made_with
 
-from isotropy.experiments import soft_symmetry
-from isotropy.experiments.runner import ROWS, read_rows
+from isotropy.experiments import soft_symmetry, transitions
+from isotropy.experiments.runner import ROWS, geometric_means, read_rows
 
 Record = Mapping[str, Any]
 
@@ -42,11 +42,14 @@ def soft_symmetry_table(results: Path) -> str:
                 f"| {problem} | {record['symmetry']} | {name} | {error:.3g} | {published} | "
                 f"{'' if second is None else f'{second:.2g}'} |"
             )
-    said = [
-        f"- {'Met' if met else 'Missed'}: {what}."
-        for what, met in soft_symmetry.goals(records).items()
-    ]
-    parts = ["\n".join(lines), _precisions(records), "\n".join(said), made_with(records)]
+    goals = sorted(soft_symmetry.goals(records).items(), key=lambda goal: goal[1])
+    said = [f"- {'Met' if met else 'Missed'}: {what}." for what, met in goals]
+    for width in soft_symmetry.WIDTHS:
+        if enough := soft_symmetry.sufficient_priors(records, width):
+            said.append(
+                f"- {width}: all comparisons with EMLP and MLP hold for {', '.join(enough)}."
+            )
+    parts = ["\n".join(said), "\n".join(lines), _precisions(records), made_with(records)]
     if quick:
         parts.append("These are rows of the quick version, `--quick`.")
     return "\n\n".join(part for part in parts if part)
@@ -65,4 +68,34 @@ def _precisions(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-TABLES = {"soft-symmetry": soft_symmetry_table}
+def transitions_table(results: Path) -> str:
+    """Geometric means over seeds of errors by robot, network and length of rollouts, and goals."""
+    records = read_rows(results / "transitions" / ROWS)
+    if not records:
+        return NOT_RUN
+    spread = [
+        {**each, "steps": steps, "error": error}
+        for each in records
+        for steps, error in each["errors"].items()
+    ]
+    broken = geometric_means(records, "equivariance_error", "robot", "network")
+    symmetry = {each["robot"]: each["symmetry"] for each in records}
+    lengths = list(dict.fromkeys(each["steps"] for each in spread))
+    lines = [
+        f"| robot | symmetry | network | {' | '.join(f'{each} steps' for each in lengths)} "
+        "| equivariance error |",
+        "|---" * (4 + len(lengths)) + "|",
+    ]
+    for robot, networks in geometric_means(spread, "error", "robot", "network", "steps").items():
+        for network, errors in networks.items():
+            cells = " | ".join(f"{100 * errors[each]:.2f}" for each in lengths)
+            lines.append(
+                f"| {robot} | {symmetry[robot]} | {network} | {cells} | "
+                f"{100 * broken[robot].get(network, 0.0):.2g} |"
+            )
+    goals = sorted(transitions.goals(records).items(), key=lambda goal: goal[1])
+    said = [f"- {'Holds' if holds else 'Does not hold'}: {what}." for what, holds in goals]
+    return "\n\n".join(["\n".join(said), "\n".join(lines), made_with(records)])
+
+
+TABLES = {"soft-symmetry": soft_symmetry_table, "transitions": transitions_table}
