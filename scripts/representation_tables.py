@@ -92,6 +92,9 @@ def supervised_table(results: Path) -> str:
         found = representations.best_rates(records, part, task, number).get(size, {})
         if found:
             columns[f"{part}, {task}, d = {size}"] = found
+            if (part, task) == ("encoder", "sine"):
+                turning = representations.best_rates(records, part, task, "turning_mse")
+                columns[f"of it turning bins, d = {size}"] = turning[size]
     kinds = dict.fromkeys(kind for found in columns.values() for kind in found)
     ordered = sorted(kinds, key=lambda kind: (kind.split("-")[0], int(kind.split("-")[1])))
     lines = [f"| network | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
