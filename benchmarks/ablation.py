@@ -47,7 +47,7 @@ from isotropy.networks.zoo.backbones import backbone
 from isotropy.records import provenance
 from isotropy.symmetry.actions import exponential
 from isotropy.symmetry.actions.images import affine
-from isotropy.workflows.runs import make_trainer
+from isotropy.workflows.runs.prepared import make_trainer
 
 EARNS = 1.5
 """Times as long that a whole run must take without a path."""

@@ -35,7 +35,7 @@ from isotropy.kernels.fused import reference_path
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.records import provenance
 from isotropy.symmetry.actions.images import affine
-from isotropy.workflows.runs import make_trainer
+from isotropy.workflows.runs.prepared import make_trainer
 
 MILLISECONDS_ON_H200 = {"tf32": 16.0, "bfloat16": 11.0}
 FACTOR = 2.0

@@ -30,7 +30,7 @@ from isotropy.evidence.training import Trainer
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.records import provenance
 from isotropy.symmetry.actions.images import affine
-from isotropy.workflows.runs import make_trainer
+from isotropy.workflows.runs.prepared import make_trainer
 
 TIMES, GIGABYTES, NEAR = 5.0, 2.0, 1e-3
 """What is claimed: so many times as fast, at most so much memory, the evidence so near."""

@@ -21,7 +21,7 @@ from isotropy.evidence.settings import LearnConfig, multiplying_in
 from isotropy.kernels.fused import reference_path
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.images import affine
-from isotropy.workflows.runs import make_trainer
+from isotropy.workflows.runs.prepared import make_trainer
 
 
 @dataclass(frozen=True)

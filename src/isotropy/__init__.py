@@ -46,7 +46,7 @@ _ROOMS = {
     "workflows.measuring": "MeasureResult measure",
     "workflows.relaxing": "RelaxResult learn_layers relax",
     "workflows.representing": "RepresentConfig RepresentResult represent",
-    "workflows.result": "Result",
+    "workflows.runs.result": "Result",
 }
 """Where public names are, by module."""
 _MODULES = {name: module for module, names in _ROOMS.items() for name in names.split()}

@@ -37,7 +37,7 @@ from isotropy.workflows.loading import load
 from isotropy.workflows.measuring import MeasureResult, measure
 from isotropy.workflows.relaxing import RelaxResult, learn_layers, relax
 from isotropy.workflows.representing import RepresentConfig, RepresentResult, represent
-from isotropy.workflows.result import Result
+from isotropy.workflows.runs.result import Result
 
 __all__ = [
     "__version__",

@@ -551,7 +551,7 @@ def test_full_disk_loses_nothing(
 ) -> None:
     """The disk fills up while the run saves itself; with room again, it is resumed."""
     bars_file(folder)
-    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.prepared.CHECKPOINT_SECONDS", 0.0)
     # Until the disk is full: config, then history and checkpoint, three times, and the folder
     # after each of them.
     room = [12]

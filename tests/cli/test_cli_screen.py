@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from learn_runs import FAST, assert_one_sentence, bars_file, outcome, run_here
 
-from isotropy.workflows import learning, runs
+from isotropy.workflows import learning
+from isotropy.workflows.runs import prepared as runs
 
 Capture = pytest.CaptureFixture[str]
 MODEL_FILE = """

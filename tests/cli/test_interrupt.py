@@ -16,7 +16,7 @@ WORDS = ("--data", "bars.npz", *FAST, "--generators", "rotation,scale", "--epoch
 PAUSED = """
 import sys, time
 import isotropy.workflows.learning as learning
-import isotropy.workflows.runs as runs
+import isotropy.workflows.runs.prepared as runs
 from isotropy.cli.main import main
 
 runs.CHECKPOINT_SECONDS = 0.0
@@ -125,7 +125,7 @@ def test_second_interruption_and_killed_between_writes(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped twice, once between history and checkpoint: still the numbers of one piece."""
-    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.prepared.CHECKPOINT_SECONDS", 0.0)
     from isotropy import records as checkpoint
 
     save = checkpoint.save_tensors

@@ -114,7 +114,7 @@ def test_an_interrupted_run_is_resumed_with_the_same_numbers(
     bars_file(folder, count=30)
     net_file(folder)
     words = ("relax", *SMALL, *words, "--epochs", "3", "--curvature", "kfac-mc")
-    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.prepared.CHECKPOINT_SECONDS", 0.0)
     epoch = WeightSteps.epoch
 
     def stopped(steps: WeightSteps, number: int, *others: Any) -> Any:

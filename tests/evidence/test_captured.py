@@ -15,7 +15,7 @@ from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import WARM_UP, CapturedFunction, can_capture
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.symmetry.actions.images import affine
-from isotropy.workflows.runs import make_trainer
+from isotropy.workflows.runs.prepared import make_trainer
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda")

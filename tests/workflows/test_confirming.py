@@ -19,11 +19,12 @@ from torch import nn
 
 import isotropy
 from isotropy.evidence.settings import LearnConfig
-from isotropy.workflows import learning, runs
-from isotropy.workflows import runs as prepared_run
-from isotropy.workflows import searching as confirming
-from isotropy.workflows.runs import PreparedRun
-from isotropy.workflows.searching import LEAST_GAIN, confirmed, halved, with_amounts
+from isotropy.workflows import learning
+from isotropy.workflows.runs import prepared as prepared_run
+from isotropy.workflows.runs import prepared as runs
+from isotropy.workflows.runs import searching as confirming
+from isotropy.workflows.runs.prepared import PreparedRun
+from isotropy.workflows.runs.searching import LEAST_GAIN, confirmed, halved, with_amounts
 
 # -- the record of a search ------------------------------------------------------------------------
 

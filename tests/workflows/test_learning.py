@@ -21,7 +21,7 @@ from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.settings import OBJECTIVES
 from isotropy.workflows.learning import LearnProgress
-from isotropy.workflows.runs import fingerprint
+from isotropy.workflows.runs.prepared import fingerprint
 
 ROTATION = isotropy.affine(("rotation", "scale"))
 
@@ -119,7 +119,7 @@ def assert_same(got: isotropy.LearnResult, expected: isotropy.LearnResult) -> No
 
 @pytest.fixture
 def saved_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.prepared.CHECKPOINT_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("case", RUNS.values(), ids=RUNS)

@@ -20,8 +20,9 @@ from isotropy.evidence.predictive import Predictive
 from isotropy.evidence.search.trials import Trial, Trials
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.finite import flip
-from isotropy.workflows import learning, searching
-from isotropy.workflows.searching import TRIALS, KeptTrials
+from isotropy.workflows import learning
+from isotropy.workflows.runs import searching
+from isotropy.workflows.runs.searching import TRIALS, KeptTrials
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]
 SCREENING = {"rows": [], "ranking": ["rotation"], "wanted": ["rotation"], "start": {}}

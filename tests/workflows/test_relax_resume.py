@@ -18,8 +18,9 @@ from torch import Tensor, nn
 import isotropy
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import WeightSteps
-from isotropy.workflows import relaxing, runs
+from isotropy.workflows import relaxing
 from isotropy.workflows.relaxing import RelaxResult
+from isotropy.workflows.runs import prepared as runs
 
 CONFIG = isotropy.RelaxConfig(
     epochs=14, burn_in=1, batch_size=4, update_every=1, weight_rate=0.1, evaluate_every=4, seed=5

@@ -243,7 +243,7 @@ class Stop(Exception):
 def test_resumed_is_unbroken(
     learned: RepresentResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isotropy.workflows.runs.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("isotropy.workflows.runs.prepared.CHECKPOINT_SECONDS", 0.0)
 
     def stop(config: RepresentConfig, row: Any) -> None:
         if row.epoch == 2:

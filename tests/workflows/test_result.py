@@ -17,7 +17,7 @@ from torch import nn
 
 import isotropy
 from isotropy.checks import CallerError
-from isotropy.workflows.result import Result
+from isotropy.workflows.runs.result import Result
 
 TURN = isotropy.affine(("rotation", "scale"))
 SHORT = replace(CONFIG, epochs=2)

@@ -48,8 +48,8 @@ from isotropy.symmetry.actions.catalogue import actions_named, default_names
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import GENERATORS
 from isotropy.workflows.loading import load_network
-from isotropy.workflows.runs import border_of
-from isotropy.workflows.searching import TRIALS
+from isotropy.workflows.runs.prepared import border_of
+from isotropy.workflows.runs.searching import TRIALS
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.language import parse_representation
 from isotropy.symmetry.groups.representations import Representation
 from isotropy.workflows.basis import equivariant_basis
-from isotropy.workflows.result import Result
+from isotropy.workflows.runs.result import Result
 
 Ranks = dict[str, int | None]
 

@@ -29,7 +29,7 @@ from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.language import parse_representation
 from isotropy.symmetry.groups.representations import Maps, Product, Representation, Term
-from isotropy.workflows.result import Result
+from isotropy.workflows.runs.result import Result
 
 PICTURE = "basis.svg"
 

@@ -61,8 +61,8 @@ from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.point_groups import ELEMENTS, PointGroup
 from isotropy.symmetry.groups.representations import Representation
 from isotropy.workflows.learning import LearnResult
-from isotropy.workflows.result import Result
-from isotropy.workflows.runs import device_of
+from isotropy.workflows.runs.prepared import device_of
+from isotropy.workflows.runs.result import Result
 
 KIND = "build"
 """What a record and a run folder's config.json say they are of."""

@@ -47,7 +47,7 @@ from isotropy.workflows.representing import (
     neighbours_alike,
     represent,
 )
-from isotropy.workflows.runs import Actions, all_move
+from isotropy.workflows.runs.prepared import Actions, all_move
 
 Model = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
 

@@ -41,8 +41,8 @@ from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import make_folder, record_head
 from isotropy.report.pages.profile import profile_page
 from isotropy.report.pages.screen import screen_page
-from isotropy.workflows.result import Result
-from isotropy.workflows.runs import Actions, Beginning, begin, check_actions, make_trainer
+from isotropy.workflows.runs.prepared import Actions, Beginning, begin, check_actions, make_trainer
+from isotropy.workflows.runs.result import Result
 
 EPOCHS = 30
 """Epochs of the plain network: enough to fit the training data."""

@@ -55,8 +55,7 @@ from isotropy.records import (
 from isotropy.report.pages.learn import SAMPLES_FILE, LearnRecord, learn_page, save_samples
 from isotropy.symmetry.actions.images import AffineAction
 from isotropy.symmetry.actions.warp import half_extent, pixel_centres
-from isotropy.workflows.result import Result
-from isotropy.workflows.runs import (
+from isotropy.workflows.runs.prepared import (
     SEARCH,
     Actions,
     PreparedRun,
@@ -65,7 +64,8 @@ from isotropy.workflows.runs import (
     network_notes,
     prepare_run,
 )
-from isotropy.workflows.searching import (
+from isotropy.workflows.runs.result import Result
+from isotropy.workflows.runs.searching import (
     TRIALS,
     begin_search,
     confirmed,

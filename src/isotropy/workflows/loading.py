@@ -33,7 +33,7 @@ from isotropy.records import (
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.workflows import building, representing
 from isotropy.workflows.relaxing import KIND
-from isotropy.workflows.runs import Actions
+from isotropy.workflows.runs.prepared import Actions
 
 
 def load(

@@ -40,9 +40,9 @@ from isotropy.symmetry.actions.catalogue import actions_named, default_names
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import GENERATORS, AffineAction, affine
 from isotropy.symmetry.actions.warp import Interpolation, Padding
-from isotropy.workflows.measured_entry import MeasuredData, Progress, measured_entry
-from isotropy.workflows.result import Result
-from isotropy.workflows.runs import device_of
+from isotropy.workflows.runs.measured_entry import MeasuredData, Progress, measured_entry
+from isotropy.workflows.runs.prepared import device_of
+from isotropy.workflows.runs.result import Result
 
 THESIS_TRANSFORMATIONS = (
     "translation_x",

@@ -50,8 +50,7 @@ from isotropy.symmetry.groups.point_groups import PointGroup
 from isotropy.symmetry.groups.representations import Representation, Scalar, V
 from isotropy.workflows.building import Asked, build, finding_of, group_of
 from isotropy.workflows.learning import LearnResult
-from isotropy.workflows.result import Result
-from isotropy.workflows.runs import (
+from isotropy.workflows.runs.prepared import (
     Beginning,
     KeptRun,
     begin,
@@ -59,6 +58,7 @@ from isotropy.workflows.runs import (
     kept_in,
     tensors_for,
 )
+from isotropy.workflows.runs.result import Result
 
 KIND = "relax"
 """What a record and a run folder's config.json say they are of."""

@@ -41,8 +41,8 @@ from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import alone_in_folder, check_unused, record_head, save_trainer
 from isotropy.report.pages.represent import represent_page, represent_sentences
 from isotropy.symmetry.groups.found_permutations import find_permutations
-from isotropy.workflows.result import Result
-from isotropy.workflows.runs import KeptRun, fingerprint, kept_in
+from isotropy.workflows.runs.prepared import KeptRun, fingerprint, kept_in
+from isotropy.workflows.runs.result import Result
 
 KIND = "represent"
 STEPS_AN_EPOCH = 100

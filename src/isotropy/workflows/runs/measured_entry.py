@@ -34,7 +34,7 @@ from isotropy.equivariance.translation_metrics import FRACTION, translation_erro
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import AffineAction, affine
-from isotropy.workflows.runs import device_of
+from isotropy.workflows.runs.prepared import device_of
 
 Progress = Callable[[str, int, int], None]
 

@@ -54,7 +54,7 @@ from isotropy.records import (
     write_lines,
 )
 from isotropy.report.wording import spoken_name
-from isotropy.workflows.runs import (
+from isotropy.workflows.runs.prepared import (
     SCREENING,
     Actions,
     PreparedRun,
