@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 import isotropy
 from isotropy.evidence.settings import OBJECTIVES
+from isotropy.networks.zoo import specification
 from isotropy.symmetry.actions.images import LILA_GENERATORS
 
 Capture = pytest.CaptureFixture[str]
@@ -270,6 +271,24 @@ def test_changed_model_file_is_refused(folder: Path, capsys: Capture) -> None:
     assert_one_sentence(finished, "nets.py", "has changed since the run began")
     finished = run_here(capsys, "learn", "--data", "bars.npz", "--model", "run", "--epochs", "1")
     assert_one_sentence(finished, "nets.py", "has changed since the run began")
+
+
+def test_code_of_a_run_folder_is_named_again(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("nets.py").write_text(MODEL_FILE)
+    Path("neighbour.py").write_text("WIDTH = 4\n")
+    learn(capsys, "--model", "nets.py:make")
+    as_model = ("learn", "--data", "bars.npz", "--model", "run", "--epochs", "1")
+    for words in (("learn", "--resume", "run"), as_model):
+        monkeypatch.setattr(specification, "_named_by_caller", {})  # as in another process
+        finished = run_here(capsys, *words)
+        assert_one_sentence(finished, "run/config.json names code", "--code FILE.py:make")
+        assert run_here(capsys, *words, "--code", "nets.py:make").status == 0
+    monkeypatch.setattr(specification, "_named_by_caller", {})
+    resumed = run_here(capsys, "learn", "--resume", "run", "--model", "nets.py:make")
+    assert resumed.status == 0
+    assert_one_sentence(run_here(capsys, *as_model, "--code", "nets"), "expected FILE.py:factory")
 
 
 def test_run_folder_as_model_goes_on_from_its_weights(folder: Path, capsys: Capture) -> None:

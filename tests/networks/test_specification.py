@@ -151,6 +151,39 @@ def test_broken_record_is_a_sentence(record: object) -> None:
         NetworkSpecification.from_dict(record, where="run/config.json")
 
 
+LEAVES_A_TRACE = """
+from pathlib import Path
+from torch import nn
+
+Path(__file__).with_name("trace").touch()
+
+def make():
+    return nn.Flatten()
+"""
+
+
+def test_code_that_a_folder_names_runs_only_if_the_caller_names_it(tmp_path: Path) -> None:
+    path, trace = tmp_path / "code.py", tmp_path / "trace"
+    path.write_text(LEAVES_A_TRACE)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    record = {"kind": "file", "name": f"{path}:make", "arguments": {}, "where": None}
+    for sha256 in (None, digest, "0" * 64):
+        found = NetworkSpecification.from_dict(
+            {**record, "sha256": sha256}, where="run/config.json"
+        )
+        with pytest.raises(CallerError, match=r"run/config.json names code.*--code FILE.py:make"):
+            found.build(SHAPE, OUTPUTS)
+        assert not trace.exists()
+    copied = tmp_path / "here" / "copy.py"  # the caller's own file counts, wherever it lies
+    copied.parent.mkdir()
+    copied.write_text(LEAVES_A_TRACE)
+    parse_network(f"{copied}:make")
+    assert isinstance(read(digest).build(SHAPE, OUTPUTS), nn.Flatten)
+    assert copied.with_name("trace").exists() and not trace.exists()
+    with pytest.raises(CallerError, match="names code"):
+        read(None).build(SHAPE, OUTPUTS)
+
+
 # -- building ----------------------------------------------------------------------------------
 
 

@@ -85,8 +85,8 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that every command has: seed, device, output."""
-    return with_options(_RUN, command)
+    """The options that every command has: seed, device, output, and code that may run."""
+    return with_options((*_RUN, CODE), command)
 
 
 def output_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -233,6 +233,24 @@ _RUN = (
         "--json", "as_json", is_flag=True, help="Print one JSON object on standard output."
     ),
     click.option("--quiet", is_flag=True, help="No progress on standard error."),
+)
+
+
+def _named_code(_: click.Context, __: click.Parameter, values: Sequence[str]) -> None:
+    """Read the files that the caller names, so that run folders may build networks of them."""
+    for value in values:
+        if ".py:" not in value:
+            raise click.BadParameter(f"expected FILE.py:factory, got {value!r}")
+        parse_network(value)
+
+
+CODE = click.option(
+    "--code",
+    multiple=True,
+    metavar="FILE.py:factory",
+    callback=_named_code,
+    expose_value=False,
+    help="Code that a run folder or certificate may run: it names the network, you the file.",
 )
 
 
@@ -547,6 +565,8 @@ def resumed_run(
         for name, value in kept_options(options, names).items()
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
+    if ".py:" in str(typed.get("model_text")):
+        parse_network(typed["model_text"])  # so that its code may run
     for name, value in typed.items():
         if name not in MAY_DIFFER and value != kept[name]:
             what, flag = "model" if name == "model_text" else "run", flags[name]

@@ -3,7 +3,8 @@
     mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width), and
                          `rff:512:5` the deviation of random features too
     FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
-                         factory(); the file's hash is kept and must not change
+                         factory(); the file's hash is kept and must not change. What a run folder
+                         or a certificate names is run only if the caller has named it too
     timm:NAME            a model of the timm library (an optional extra), random weights
     timm:NAME:pretrained the same with the weights and the classes it was trained with
 
@@ -51,7 +52,8 @@ class NetworkSpecification:
 
     `built` has a symmetry built in; its arguments are the settings of that. `given` is a module
     handed over in Python: it has a name but cannot be rebuilt from it. select: which of several
-    outputs counts (`one_output`).
+    outputs counts (`one_output`). where: the file that the words were read from, None for those of
+    the caller.
     """
 
     kind: str
@@ -59,9 +61,11 @@ class NetworkSpecification:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     sha256: str | None = None
     select: str | int | None = None
+    where: str | None = field(default=None, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         found = asdict(self)
+        del found["where"]
         if self.select is None:
             del found["select"]
         return found
@@ -70,7 +74,7 @@ class NetworkSpecification:
     def from_dict(cls, record: Any, *, where: str) -> NetworkSpecification:
         """What `as_dict` gave; raises CallerError that names `where` the record came from."""
         try:
-            return cls(**record)
+            return cls(**{**record, "where": where})
         except TypeError as error:
             raise CallerError(f"{where}: expected a network's name and arguments there") from error
 
@@ -104,6 +108,9 @@ class NetworkSpecification:
         )
 
 
+_named_by_caller: dict[tuple[str | None, str], Path] = {}
+"""Python files with a network that the caller named in this process, by hash and function."""
+
 TRAINED = ":pretrained"
 """What a timm model's name ends with if its trained weights are wanted."""
 
@@ -118,7 +125,9 @@ def parse_network(text: str) -> NetworkSpecification:
         if not path_text.endswith(".py") or not factory:
             raise CallerError(f"model {text!r}: expected FILE.py:factory")
         path = Path(path_text).resolve()
-        return NetworkSpecification("file", f"{path}:{factory}", sha256=_hash(path))
+        digest = _hash(path)
+        _named_by_caller[digest, factory] = path
+        return NetworkSpecification("file", f"{path}:{factory}", sha256=digest)
     check_choice(name, BACKBONES, what="model")
     if not rest:
         return NetworkSpecification("backbone", name)
@@ -160,6 +169,15 @@ def _build_from_file(
 ) -> nn.Module:
     path_text, _, factory_name = specification.name.rpartition(":")
     path = Path(path_text)
+    if specification.where is not None:
+        known = _named_by_caller.get((specification.sha256, factory_name))
+        if known is None:
+            raise CallerError(
+                f"{specification.where} names code, {specification.name!r}, which is run only if "
+                f"you name the same file yourself: with --code FILE.py:{factory_name}, or in "
+                "Python by passing the network"
+            )
+        path = known
     if specification.sha256 is not None and _hash(path) != specification.sha256:
         raise CallerError(
             f"model file {str(path)!r} has changed since the run began; restore it or start anew"
