@@ -167,10 +167,12 @@ def test_code_that_a_folder_names_runs_only_if_the_caller_names_it(tmp_path: Pat
     path.write_text(LEAVES_A_TRACE)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     record = {"kind": "file", "name": f"{path}:make", "arguments": {}, "where": None}
+
+    def read(sha256: str | None) -> NetworkSpecification:
+        return NetworkSpecification.from_dict({**record, "sha256": sha256}, where="run/config.json")
+
     for sha256 in (None, digest, "0" * 64):
-        found = NetworkSpecification.from_dict(
-            {**record, "sha256": sha256}, where="run/config.json"
-        )
+        found = read(sha256)
         with pytest.raises(CallerError, match=r"run/config.json names code.*--code FILE.py:make"):
             found.build(SHAPE, OUTPUTS)
         assert not trace.exists()
