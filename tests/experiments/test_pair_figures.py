@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from isotropy.experiments.representations import SERIES, best_rates, code_of, goals, summary
+from isotropy.experiments.representations import (
+    SERIES,
+    best_rates,
+    code_of,
+    goals,
+    summary,
+    turning_bins,
+)
 from isotropy.experiments.runner import ROWS, Job, keep, read_table
 
 TABLE = read_table("representations")
@@ -63,13 +70,15 @@ def test_a_supervised_row_learns(part: str) -> None:
     if part != "decoder":
         assert set(after["parts_mse"]) == {"modulus", "sine", "cosine"}
         assert sum(after["parts_mse"].values()) / 3 == pytest.approx(after["code_mse"], rel=1e-5)
+        assert 0 < after["turning_mse"] < after["code_mse"]
 
 
 def supervised(network: str, layers: int, rate: float, error: float, **changes: Any) -> dict:
     return {
         "row": f"3/{network}-{layers}/{rate}/{changes}", "seed": 0, "figure": "3", "task": "sine",
         "part": "encoder", "network": network, "layers": layers, "size": 10, "rate": rate,
-        "code_mse": error, "reconstruction_mse": None, "device": "cpu", "device_name": "x86",
+        "code_mse": error, "turning_mse": error, "reconstruction_mse": None, "device": "cpu",
+        "device_name": "x86",
         "threads": 1, "commit": "abc", "seconds": 1.0, **changes,
     }  # fmt: skip
 
@@ -143,3 +152,10 @@ def test_tables_follow_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         == "- Does not hold: at least 95 % found at d = 10 (0.9: same/two-part/rich/10, seed 0)."
     )
     assert others and all(line.startswith("- Holds: ") for line in others)
+
+
+@pytest.mark.parametrize(("size", "real"), [(10, {0, 5}), (7, {0})])
+def test_bins_whose_phase_turns_are_those_that_are_not_real(size: int, real: set[int]) -> None:
+    transform = torch.fft.fft(torch.rand(size, dtype=torch.float64))
+    found = {place for place in range(size) if abs(transform[place].imag) < 1e-12}
+    assert found == real and set(turning_bins(size)) == set(range(size)) - real
