@@ -257,28 +257,12 @@ HEAD, OTHERS = "inertia, learned: the head's free precision falls 100 ×", (
     [(1e3, 1e12, (True, True)), (1e5, 1e12, (False, True)), (1e3, 5e4, (True, False))],
 )
 def test_the_layer_that_opens_is_the_head(head, hidden, met):
+    exact = [{"head": 1e12, "hidden": each} for each in (3e5, 1e12, 1e7)]
+    found = [("exact", seed, each) for seed, each in enumerate(exact)]
+    found.append(("approximate", 0, {"head": head, "hidden": hidden}))
     both = [
-        record("inertia-exact", "rpp-learned", 1.0, free_precision={"head": 1e12, "hidden": 3e5}),
-        record(
-            "inertia-exact",
-            "rpp-learned",
-            1.0,
-            seed=1,
-            free_precision={"head": 1e12, "hidden": 1e12},
-        ),
-        record(
-            "inertia-exact",
-            "rpp-learned",
-            1.0,
-            seed=2,
-            free_precision={"head": 1e12, "hidden": 1e7},
-        ),
-        record(
-            "inertia-approximate",
-            "rpp-learned",
-            1.0,
-            free_precision={"head": head, "hidden": hidden},
-        ),
+        record(f"inertia-{name}", "rpp-learned", 1.0, seed=seed, free_precision=each)
+        for name, seed, each in found
     ]
     told = goals(both)
     assert (told[HEAD], told[OTHERS]) == met
