@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from network_cases import LIKELIHOODS, NETWORKS, NOISE
+from network_cases import LIKELIHOODS, NETWORKS, NOISE, assert_equal
+from numerics import central_slopes
 from oracles.dense_fisher import drawn_targets, empirical_curvature, sampled_curvature
 from oracles.dense_ggn import averaged_jacobian, averaged_outputs, sandwich, trainable
 from oracles.dense_kfac import dense_kfac
 from torch import Tensor, nn
 
 from isotropy.curvature.blocks import JOINT
-from isotropy.curvature.kfac import Curvature, make_curvature
+from isotropy.curvature.kfac import KFAC, Curvature, make_curvature
 from isotropy.curvature.kinds import KINDS, BatchCurvature, Copies, CurvatureKind
+from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.likelihoods import Likelihood
 
 COUNT = 4
@@ -112,3 +114,19 @@ class CurvatureProblem:
             last = names[-1].rpartition(".")[0]
             return tuple(name for name in names if name.rpartition(".")[0] == last)
         return names
+
+
+def assert_gradient_is_the_slope(
+    network: nn.Module, kfac: KFAC, likelihood: Likelihood, data: Tensor, targets: Tensor
+) -> None:
+    """Of the evidence, by an amount on which all inputs depend; two copies of each example."""
+    prior = GaussianPrior(network, kfac.parameter_names, "tensor", 0.5)
+    evidence = LaplaceEvidence(network, likelihood, prior, kfac)
+    amount = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+
+    def batch() -> Batch:
+        return Batch(data * (1 + amount * data.cos()), targets, Copies(2))
+
+    (found,) = evidence.gradient(evidence.fit([batch()]), [batch()], [amount])
+    slope = central_slopes(lambda: evidence.value(evidence.fit([batch()])), amount)
+    assert_equal(found, -slope, "gradient", 1e-6)

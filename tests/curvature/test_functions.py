@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from curvature_problems import assert_gradient_is_the_slope
 from network_cases import LIKELIHOODS, assert_equal
-from numerics import central_slopes, numbers
+from numerics import numbers
 from oracles.dense_ggn import dense_ggn_blocks
 from torch import Tensor, nn
 from torch.nn import functional
@@ -379,13 +380,4 @@ def test_the_gradient_goes_through_met_functions():
     network = seeded(PAIRS["layer norm over channels"][0])
     data, targets = numbers(8, 1, 6, 6, seed=1), CHOSEN.targets(4)
     kfac = KFAC(network, example=data[:2])
-    prior = GaussianPrior(network, kfac.parameter_names, "tensor", 0.5)
-    evidence = LaplaceEvidence(network, CHOSEN.build(), prior, kfac)
-    amount = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-
-    def batch() -> Batch:
-        return Batch(data * (1 + amount * data.cos()), targets, Copies(2))
-
-    (found,) = evidence.gradient(evidence.fit([batch()]), [batch()], [amount])
-    slope = central_slopes(lambda: evidence.value(evidence.fit([batch()])), amount)
-    assert_equal(found, -slope, "gradient", 1e-6)
+    assert_gradient_is_the_slope(network, kfac, CHOSEN.build(), data, targets)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from curvature_problems import assert_gradient_is_the_slope
 from network_cases import LIKELIHOODS, assert_equal
-from numerics import central_slopes, numbers
+from numerics import numbers
 from oracles.dense_ggn import dense_ggn_blocks
 from torch import Tensor, nn
 
@@ -15,7 +16,6 @@ from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
 from isotropy.curvature.recurrent import written_out
-from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 
 KINDS: dict[str, Any] = {
     "RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM,
@@ -142,13 +142,4 @@ def test_the_evidence_is_differentiated_through_time(kind: str):
     chosen, data = LIKELIHOODS["categorical"], numbers(8, 4, 3, seed=1)
     targets = chosen.targets(4)
     kfac = KFAC(network, example=data)
-    prior = GaussianPrior(network, kfac.parameter_names, "tensor", 0.5)
-    evidence = LaplaceEvidence(network, chosen.build(), prior, kfac)
-    amount = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-
-    def batch() -> Batch:
-        return Batch(data * (1 + amount * data.cos()), targets, Copies(2))
-
-    (found,) = evidence.gradient(evidence.fit([batch()]), [batch()], [amount])
-    slope = central_slopes(lambda: evidence.value(evidence.fit([batch()])), amount)
-    assert_equal(found, -slope, "gradient", 1e-6)
+    assert_gradient_is_the_slope(network, kfac, chosen.build(), data, targets)
