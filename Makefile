@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help learn test test-all kernels check bench clean
+.PHONY: help learn test test-all kernels check fuzz soak bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,14 @@ check: ## ruff, mypy, and which room imports which
 	$(RUN) ruff check .
 	$(RUN) mypy
 	$(RUN) pytest -q tests/test_architecture.py
+
+fuzz: ## malformed calls for a minute, or ARGS="--minutes 30 --seed 7"
+	@$(SETUP) test
+	OMP_NUM_THREADS=1 .venv/bin/python tests/trust/fuzz.py $(ARGS)
+
+soak: ## commands killed 20 times at random moments, or ARGS="--kills 100"
+	@$(SETUP) test
+	OMP_NUM_THREADS=1 .venv/bin/python tests/trust/soak.py $(ARGS)
 
 bench: ## the benchmarks, into results/bench and the tables of the docs
 	@$(SETUP) bench

@@ -38,9 +38,10 @@ from isotropy.curvature import kfac
 from isotropy.data.labelled import LabelledData
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.machine import fit_curvature_batch
-from isotropy.evidence.settings import LearnConfig, multiplying_in
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
 from isotropy.kernels import compiled, fused, operations
+from isotropy.kernels.precision import multiplying_in
 from isotropy.likelihoods import Categorical
 from isotropy.networks.pathways.relax import relaxed_cnn
 from isotropy.networks.zoo.backbones import backbone

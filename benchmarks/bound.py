@@ -32,9 +32,10 @@ from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of,
 from isotropy.data.readers import digits
 from isotropy.evidence.bound import FunctionSpaceBound
 from isotropy.evidence.laplace import Batch
-from isotropy.evidence.settings import LearnConfig, multiplying_in
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
-from isotropy.evidence.weight_steps import WARM_UP
+from isotropy.kernels.captured import WARM_UP
+from isotropy.kernels.precision import multiplying_in
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel

@@ -36,7 +36,8 @@ from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import DEFAULT_KIND, Copies, kind_named
 from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.evidence.machine import fit_curvature_batch
-from isotropy.evidence.settings import LearnConfig, multiplying_in
+from isotropy.evidence.settings import LearnConfig
+from isotropy.kernels.precision import multiplying_in
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel

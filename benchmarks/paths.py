@@ -17,8 +17,9 @@ import torch
 from benchmarks.training_parts import Context, TrainingParts
 from isotropy.data.labelled import LabelledData
 from isotropy.evidence.machine import fit_curvature_batch
-from isotropy.evidence.settings import LearnConfig, multiplying_in
+from isotropy.evidence.settings import LearnConfig
 from isotropy.kernels.fused import reference_path
+from isotropy.kernels.precision import multiplying_in
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.images import affine
 from isotropy.workflows.runs.prepared import make_trainer

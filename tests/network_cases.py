@@ -31,7 +31,8 @@ from torch import Tensor, nn
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
-from isotropy.networks.zoo.backbones import Bias, FixupResNet, Scale, rff
+from isotropy.networks.zoo.backbones import rff
+from isotropy.networks.zoo.residual_networks import Bias, FixupResNet, Scale
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
 """Largest difference that counts as equal, relative to the largest entry."""

@@ -137,7 +137,8 @@ def test_index_code_runs(elsewhere: Path) -> None:
 
 
 def test_robots_code_runs() -> None:
-    pytest.importorskip("mujoco", reason="the extra rl is not installed")
+    for needed in ("mujoco", "stable_baselines3"):
+        pytest.importorskip(needed, reason="the extra rl is not installed")
     names = run_page(DOCS / "robots.md", {})
     assert max(each.step for each in names["violation"](names["half"])) > 0.1
     inputs = torch.randn(3, 40)
@@ -174,9 +175,19 @@ def test_networks_code_runs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert run_page(DOCS / "networks.md", given)["result"].symmetries
 
 
+def test_pretrained_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "default_epochs", lambda on_gpu: 1)
+    data = stand_in(20, size=8)
+    layers = (nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 7))
+    given = {"model": nn.Sequential(*layers), "data": (data["images"], data["labels"])}
+    record = run_page(DOCS / "pretrained.md", {"isotropy": isotropy, **given})["result"].record
+    assert record["constants"] == {"0.weight": "frozen", "0.bias": "frozen"}
+
+
 def test_every_page_with_python_is_run() -> None:
     """Pages with a test of their own are in the tests of pages and of chains."""
     here = {"README.md", "build.md", "certify.md", "index.md", "manual.md", "networks.md"}
+    here |= {"pretrained.md"}
     others = {"bases.md", "measure.md", "relax.md", "represent.md", "robots.md", "verbs.md"}
     assert {page.name for page in PAGES if blocks(page, "python")} == here | others
 

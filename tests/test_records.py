@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import isotropy
+from isotropy import records
 from isotropy.checks import CallerError
 from isotropy.evidence.training import Trainer
 from isotropy.records import (
@@ -230,9 +231,9 @@ def test_broken_lines_are_a_sentence(tmp_path: Path) -> None:
 
 def test_torn_last_line_is_dropped_and_told(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"row": 1}\n{"ro')
+    path.write_text('{"row": "a"}\n{"ro')
     with pytest.warns(UserWarning, match="rows.jsonl.*its last line is torn and was dropped"):
-        assert read_lines(path) == [{"row": 1}]
+        assert read_lines(path) == [{"row": "a"}]
 
 
 # -- tensors -----------------------------------------------------------------------------------
@@ -491,3 +492,89 @@ def test_state_that_is_no_tensor_stays_as_it_is() -> None:
     model.notes = "learned"
     load_module(Path("run"), model, {"network/weight": weight}, "network")
     assert torch.equal(model.weight, weight) and model.notes == "learned"
+
+
+# --- entries of other types -----------------------------------------------------------------------
+
+WRONG = {
+    "schema": ("config.json", {"schema": 7}, "schema 1, got 7"),
+    "epochs in words": ("config.json", {"schedule": {"epochs": "3"}}, "'schedule.epochs'"),
+    "no epochs": ("config.json", {"schedule": {"epochs": 0}}, "at least 1"),
+    "true epochs": ("config.json", {"schedule": {"epochs": True}}, "'schedule.epochs'"),
+    "shape of words": ("config.json", {"data": {"shape": ["a"]}}, "'data.shape'"),
+    "negative outputs": ("config.json", {"data": {"outputs": -1}}, "'data.outputs'"),
+    "data a list": ("config.json", {"data": [1]}, "'data' to be dict"),
+    "seconds": ("result.json", {"seconds": "long"}, "'seconds'"),
+    "errors": ("certificate.json", {"errors": -3}, "'errors'"),
+    "infinite bound": ("certificate.json", {"bound": float("inf")}, "'bound'"),
+}
+
+
+@pytest.mark.parametrize(("name", "record", "sentence"), WRONG.values(), ids=WRONG)
+def test_entries_of_other_types(name: str, record: dict, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps(record))
+    with pytest.raises(CallerError, match=sentence) as caught:
+        records.read_json(tmp_path / name)
+    assert name in str(caught.value)
+
+
+def test_entries_that_are_missing_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"data": {"name": "bars"}}')
+    config = records.read_json(tmp_path / "config.json")
+    with pytest.raises(CallerError, match=r"config.json.*expected an entry 'shape'"):
+        config["data"]["shape"]
+    assert config.get("network") is None and config["data"]["name"] == "bars"
+
+
+def test_deep_json(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CallerError, match="cannot be read"):
+        records.read_json(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("row", ['{"row": 3}', '{"seed": "a"}', '{"epoch": 0}', "[]"])
+def test_rows_of_other_types(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"row": "a", "seed": 0}}\n{row}\n')
+    with pytest.raises(CallerError, match="line 2"):
+        records.read_lines(path)
+
+
+# --- the commit -----------------------------------------------------------------------------------
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("place", ["lib/site-packages/isotropy", "src/isotropy"])
+def test_a_repository_around_the_package_is_not_asked(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / place).mkdir(parents=True)
+    monkeypatch.setattr(records, "__file__", str(tmp_path / place / "records.py"))
+    (tmp_path / place / "records.py").write_text("")
+    own = ("-c", "user.name=a", "-c", "user.email=a@b")
+    git(tmp_path, *own, "commit", "-q", "--allow-empty", "-m", "x")
+    assert records.commit() is None
+    git(tmp_path, "add", ".")
+    git(tmp_path, *own, "commit", "-q", "-m", "y")
+    assert (records.commit() is None) == place.startswith("lib")
+
+
+def test_git_runs_nothing_of_a_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src/isotropy").mkdir(parents=True)
+    (tmp_path / "src/isotropy/records.py").write_text("")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x")
+    git(tmp_path, "config", "core.fsmonitor", f"touch {tmp_path / 'ran'}; true")
+    monkeypatch.setattr(records, "__file__", str(tmp_path / "src/isotropy/records.py"))
+    assert records.commit() is not None and not (tmp_path / "ran").exists()
+
+
+def test_turned_text_is_escaped() -> None:
+    assert records.as_bytes("a\u202eb") == b"a\\u202eb"

@@ -24,7 +24,9 @@ import json
 import math
 import os
 import platform
+import re
 import secrets
+import shutil
 import subprocess
 import sys
 import warnings
@@ -35,7 +37,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import numpy
 import safetensors
 import torch
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from isotropy._version import __version__
@@ -52,6 +54,40 @@ IDENTITY = (
     "kind", "objective", "schedule", "network", "generators", "data", "padding", "fill",
 )  # fmt: skip
 """Entries of a config that say which run it is."""
+
+Type = tuple[Any, float | None]
+"""Of an entry, what `isinstance` takes, and the least number that it, or each of a list, may be."""
+TYPES: dict[str, dict[str, Type]] = {
+    CONFIG: {
+        "kind": (str, None), "objective": (str, None), "command": (str, None),
+        "schedule": (dict, None), "schedule.epochs": (int, 1), "schedule.seed": (int, 0),
+        "network": (dict, None), "network.name": (str, None), "network.kind": (str, None),
+        "network.arguments": (dict, None), "generators": (list, None), "actions": (list, None),
+        "notes": (list, None), "request": (dict, None), "truth": (dict, None),
+        "padding": (str, None), "fill": (list | int | float, None),
+        "data": (dict, None), "data.name": (str, None), "data.fingerprint": (str, None),
+        "data.shape": (list, 1), "data.outputs": (int, 1), "data.classes": (list, None),
+        "data.columns": (list, None), "data.scaling": (dict, None),
+    },
+    RESULT: {
+        "command": (str, None), "seed": (int, 0), "seconds": (int | float, 0),
+        "isotropy": (str, None), "versions": (dict, None), "symmetries": (list, None),
+        "run_folder": (str, None),
+    },
+    AUGMENTATION: {"symmetries": (list, None)},
+    "certificate.json": {
+        "kind": (str, None), "network": (dict, None), "shape": (list, 1), "outputs": (int, 1),
+        "start": (dict, None), "subspace": (dict, None), "grid": (dict, None),
+        "entry": (dict, None), "prior": (dict, None), "message": (str, None),
+        "data": (dict, None), "errors": (int, 0), "n": (int, 1), "bits": (dict, None),
+        "bound": (int | float, 0), "delta": (int | float, 0), "digest": (str, None),
+    },
+    ".jsonl": {
+        "row": (str, None), "seed": (int, 0), "epoch": (int, 1), "seconds": (int | float, 0),
+        "train_loss": (int | float, -math.inf), "ranges": (dict, None),
+    },
+}  # fmt: skip
+"""By name, or ending, of a file: the entries that readers rely on."""
 
 
 def make_folder(path: Path) -> Path:
@@ -149,6 +185,16 @@ def unwritable(path: Path, error: OSError) -> CallerError:
     )
 
 
+TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that turn the direction of what follows, and may make one name look like another."""
+
+
+def as_bytes(text: str) -> bytes:
+    """A page in UTF-8: what turns its direction, and names that are not UTF-8, are escaped."""
+    shown = TURNS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return shown.encode(errors="backslashreplace")
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a whole file or nothing: beside its place first, then moved into it.
 
@@ -198,18 +244,69 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(plain(record), indent=2, allow_nan=False) + "\n").encode())
 
 
+class Entries(dict[str, Any]):
+    """A JSON object of a file; an entry that is missing is asked for with a sentence."""
+
+    where = ""
+
+    def __missing__(self, key: str) -> Any:
+        raise CallerError(f"{self.where}: expected an entry {key!r}, found none; restore the file")
+
+
+def _parsed(text: str, path: Path) -> Any:
+    """What JSON says, with `Entries` for its objects."""
+
+    def entries(found: dict[str, Any]) -> Entries:
+        made = Entries(found)
+        made.where = repr(str(path))
+        return made
+
+    return json.loads(text, object_hook=entries)
+
+
+def check_types(record: Mapping[str, Any], types: Mapping[str, Type], *, where: str) -> None:
+    """Raise CallerError unless every entry of `types` that is there is of its type and range.
+
+    types: by name, `data.shape` for an entry within one; what is None is not checked
+    """
+    for name, (kind, least) in types.items():
+        value: Any = record
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is None:
+            continue
+        good = isinstance(value, kind) and isinstance(value, bool) <= (kind is bool)
+        numbers = value if isinstance(value, list) else [value]
+        if least is not None and good:
+            good = all(isinstance(n, int | float) and least <= n < math.inf for n in numbers)
+        if not good:
+            words = kind.__name__ if isinstance(kind, type) else str(kind)
+            wanted = words + (f" of at least {least}" if least is not None else "")
+            raise CallerError(
+                f"{where}: expected {name!r} to be {wanted}, got {str(value)[:60]!r}; restore the "
+                "file"
+            )
+    if record.get("schema", 1) != 1:
+        raise CallerError(
+            f"{where}: expected schema 1, got {record['schema']!r}; it was written by another "
+            "version of isotropy"
+        )
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a sentence if it is missing or broken."""
+    """Read a JSON object; a sentence if it is missing, broken, or has entries of other types."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = _parsed(path.read_text(encoding="utf-8"), path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CallerError(
             f"{str(path.parent)!r} is not a run folder: it has no {path.name}"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CallerError(f"{str(path)!r} cannot be read: {error}") from error
     if not isinstance(record, dict):
         raise CallerError(f"{str(path)!r}: expected a JSON object, got {type(record).__name__}")
+    if path.name in TYPES:
+        check_types(record, TYPES[path.name], where=repr(str(path)))
     return record
 
 
@@ -228,16 +325,19 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         *lines, last = path.read_text(encoding="utf-8").split("\n")
-        rows = [json.loads(line) for line in lines if line]
+        rows = [_parsed(line, path) for line in lines if line]
         with contextlib.suppress(json.JSONDecodeError):
-            rows += [json.loads(last)] if last else []
+            rows += [_parsed(last, path)] if last else []
             last = ""
         if last:
             warnings.warn(f"{str(path)!r}: its last line is torn and was dropped", stacklevel=2)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CallerError(f"{str(path)!r} cannot be read: {error}") from error
-    if not all(isinstance(row, dict) for row in rows):
-        raise CallerError(f"{str(path)!r}: expected one JSON object a line")
+    for number, row in enumerate(rows, 1):
+        where = f"{str(path)!r}, line {number}"
+        if not isinstance(row, dict):
+            raise CallerError(f"{where}: expected one JSON object a line")
+        check_types(row, TYPES.get(path.suffix, {}), where=where)
     return rows
 
 
@@ -251,9 +351,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str,
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save_tensors` wrote; raises CallerError unless it is that to the last bit."""
     try:
-        with safetensors.safe_open(str(path), framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
+        content = path.read_bytes()  # by its name, safetensors reads names in UTF-8 alone
+        tensors = load(content)
+        head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata = head.get("__metadata__", {})
         text, digest = metadata["record"], metadata["digest"]
         record: dict[str, Any] = json.loads(text)
     except FileNotFoundError as error:
@@ -449,21 +550,28 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The git commit of the source this runs from, or None outside a checkout."""
+    """The git commit of the checkout this runs from; None for an installed package.
+
+    A repository that merely surrounds the package, such as that of a virtual environment, is not
+    asked. git runs without the configuration of the user and the system.
+    """
     here = Path(__file__).resolve().parent
-    if not any((parent / ".git").exists() for parent in here.parents):
+    root, git = here.parents[1], shutil.which("git")
+    if git is None or not (root / ".git").exists():
         return None
+    asked = [git, "-C", str(root), "-c", "core.fsmonitor=false", "-c", f"safe.directory={root}"]
+    alone = {"PATH": os.defpath, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+
+    def said(*words: str) -> str:
+        return subprocess.run(
+            [*asked, *words], capture_output=True, text=True, timeout=10, check=True, env=alone
+        ).stdout.strip()
+
     try:
-        found = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        said("ls-files", "--error-unmatch", "--", str(here.relative_to(root) / "records.py"))
+        return said("describe", "--always", "--dirty", "--abbrev=12") or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
 
 
 def device_name(device: torch.device) -> str:

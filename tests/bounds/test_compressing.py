@@ -25,6 +25,7 @@ from isotropy.bounds.compressing import (
 from isotropy.bounds.inequalities import occam
 from isotropy.bounds.subspace import Subspace, projector
 from isotropy.checks import CallerError
+from isotropy.data.variants import FlipsAndShifts
 
 
 def two_classes(count: int = 200) -> tuple[Tensor, Tensor]:
@@ -96,7 +97,7 @@ def test_every_weight_of_the_length_and_every_step_goes_its_own_way() -> None:
     assert sorted({(each.entry.beta, each.step) for each in found}) == [
         (0.5, 0.5), (0.5, 1.0), (2.0, 0.5), (2.0, 1.0)
     ]  # fmt: skip
-    assert sum(epochs) == schedule.real_epochs + 4 * (schedule.epochs - schedule.real_epochs)
+    assert sum(epochs) == schedule.total(4) == 3 * 1 + 1 + 4 * 3
 
 
 @pytest.mark.parametrize(("examples", "epochs", "batch"), [(2000, 60, 100), (60000, 36, 256)])
@@ -171,3 +172,50 @@ def test_all_weights_of_a_start_are_trained() -> None:
     problem = Problem(inputs, targets, Prior(), 0.0, 0.05)
     train_fully(network, problem, Schedule(20, 20, rate=0.1), seed=0)
     assert count_errors(network, inputs, targets) <= 4
+
+
+# --- speed ----------------------------------------------------------------------------------------
+
+
+def large_inputs(speeds: tuple[float, ...]) -> Compressed:
+    """Inputs a thousand times as large, for which the usual rate is far too fast."""
+    inputs, targets = two_classes()
+    subspace = Subspace(linear(), projector("dense", 10, 6, 0))
+    problem = Problem(1000 * inputs, targets, Prior(), 5.0, 0.05)
+    schedule = Schedule(20, 20, rate=3.0, speeds=speeds)
+    (found,) = compress(subspace, problem, [Entry(6, 1.0, 0, 0)], (0.01, 0.1, 1.0), schedule)
+    return found
+
+
+def test_the_speed_with_the_least_loss_is_taken() -> None:
+    chosen = large_inputs((1.0, 0.3, 0.01))
+    assert chosen.levels.equal(large_inputs((0.01,)).levels)
+    assert not chosen.levels.equal(large_inputs((1.0,)).levels)
+
+
+def test_trying_speeds_changes_nothing_else() -> None:
+    inputs, targets = two_classes()
+    problem = Problem(inputs, targets, Prior(), 5.0, 0.05)
+    found = []
+    for speeds in ((1.0,), (1.0, 1e-6)):
+        subspace = Subspace(linear(), projector("dense", 10, 6, 0))
+        schedule = Schedule(8, 20, speeds=speeds)
+        found += compress(subspace, problem, [Entry(6, 1.0, 0, 0)], (0.5,), schedule)
+    assert found[0].levels.equal(found[1].levels)
+
+
+def test_a_start_on_moved_photographs_has_its_own_recipe() -> None:
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(60) % 2
+    inputs = 0.3 * torch.randn(60, 1, 8, 8, generator=generator)
+    inputs[:, :, 2:6, 2:6] += targets[:, None, None, None].float()
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    problem = Problem(inputs, targets, Prior(), 0.0, 0.05)
+    schedule = Schedule(20, 20, rate=0.01)
+    train_fully(network, problem, schedule, seed=0, moved=FlipsAndShifts(pixels=1))
+    assert count_errors(network, inputs, targets) <= 6
+    with torch.no_grad():
+        # Labels are smoothed by 0.1, so no probability is near one.
+        least = network(inputs).softmax(1).amin(1)
+    assert float(least.mean()) > 0.02

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from learn_runs import run_here
+from learn_runs import assert_one_sentence, run_here
 
 from isotropy.bases import solving
 from isotropy.cli import basis as command
@@ -145,3 +145,45 @@ def test_help_names_the_groups() -> None:
         told = cli.commands["basis"].get_help(context)
     for name in GROUPS:
         assert name in " ".join(told.split()), name
+
+
+# --- nothing, and too much ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["0", "0V", "V >> 0", "0 >> V"])
+def test_nothing_has_rank_zero(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("basis", "--group", "SO(3)", "--rep", words, "--out", tmp_path / "run", "--json")
+    finished = run_here(capsys, *given, "--quiet")
+    assert finished.record["rank"] == 0 and not (tmp_path / "run" / "basis.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("group", "words", "number"),
+    [
+        ("SO(3)", "V^64^64", "192 factors"),
+        ("S(10000000000000000000000)", "V", "10000000000000000000000"),
+        ("S(999999999)", "V", "999,999,999"),
+        ("Sp(500)", "V", "500,500"),
+        ("O(64)", "V", "2,016"),
+        ("Z(999999999)", "V", "999,999,999"),
+        ("Scaling(99999999)", "V", "99,999,999"),
+        ("Grid(4,99999)", "V", "39,999,200,004"),
+        ("Embedded(SO(2),999999999,0)", "V", "999,999,999"),
+        ("Wreath(Z(3000),Z(3000))", "V", "9,000,000"),
+        (" x ".join(["Z(9)"] * 20), "V", f"{9**20:,}"),
+    ],
+)
+def test_too_large_a_group_is_refused_before_it_is_made(
+    group: str, words: str, number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("basis", "--group", group, "--rep", words, "--out", tmp_path / "run")
+    assert_one_sentence(run_here(capsys, *given, "--rank-only"), number)
+
+
+def test_a_long_sum_is_drawn_in_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("basis", "--group", "Z(2)", "--rep", "999999999V", "--out", tmp_path / "run")
+    finished = run_here(capsys, *given, "--json", "--quiet")
+    assert finished.record["rank"] == 999_999_999
+    assert (tmp_path / "run" / "basis.svg").exists()

@@ -333,3 +333,46 @@ def test_resuming_from_another_folder_with_the_same_words(
     again = run_here(capsys, "learn", "--resume", "../run", *words, "--json").record
     assert again["log_evidence"] == record["log_evidence"]
     assert again["run_folder"] == "../run"
+
+
+# -- how weights are trained -------------------------------------------------------------------
+
+DESCENT = (
+    "--optimiser", "sgd", "--momentum", "0.8", "--nesterov", "--weight-rate", "0.05",
+    "--scalar-rate", "0.5", "--warm-up", "1.5", "--ema-decay", "0.9", "--prior-steps", "4",
+)  # fmt: skip
+
+
+def test_options_of_the_weights_are_settings(folder: Path, capsys: Capture) -> None:
+    """The folder holds the averaged weights as its network, and the trained ones beside them."""
+    learn(capsys, *DESCENT, "--no-search", "--verdicts", "0")
+    schedule = json.loads(Path("run/config.json").read_text())["schedule"]
+    expected = {"optimiser": "sgd", "momentum": 0.8, "nesterov": True, "weight_rate": 0.05,
+                "scalar_rate": 0.5, "warm_up": 1.5, "ema_decay": 0.9, "prior_steps": 4}  # fmt: skip
+    assert {name: schedule[name] for name in expected} == expected
+    tensors = load_file("run/checkpoint.safetensors")
+    names = [key.removeprefix("trained/") for key in tensors if key.startswith("trained/")]
+    assert names
+    for name in names:
+        average, trained = tensors[f"network/{name}"], tensors[f"trained/{name}"]
+        assert average.shape == trained.shape and not average.equal(trained)
+    resumed = run_here(capsys, "learn", "--resume", "run", "--optimiser", "adam")
+    assert_one_sentence(resumed, "started with --optimiser sgd, not adam")
+
+
+REFUSED_WEIGHTS = {
+    "momentum": (("--optimiser", "sgd", "--momentum", "1"), "momentum: expected at least 0"),
+    "nesterov": (("--nesterov",), "nesterov: expected the optimiser sgd"),
+    "rate": (("--weight-rate", "nan"), "weight rate: expected above 0, got nan"),
+    "average": (("--ema-decay", "1"), "ema decay: expected at least 0 and below 1"),
+    "depth": (("--model", "wrn:12-1"), "expected 6·n + 4 with n of 1 or more, got 12"),
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), REFUSED_WEIGHTS.values(), ids=REFUSED_WEIGHTS)
+def test_what_cannot_be_trained_is_refused(
+    words: tuple[str, ...], sentence: str, folder: Path, capsys: Capture
+) -> None:
+    start = ("learn", "--data", "bars.npz", *FAST, "--out", "run")
+    assert_one_sentence(run_here(capsys, *start, "--quiet", *words), sentence)
+    assert not Path("run").exists()

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from learn_runs import FAST, assert_one_sentence, bars_file, outcome, run_here
 
+import isotropy
+from isotropy.evidence.screening import _Climb
 from isotropy.workflows import learning
 from isotropy.workflows.runs import prepared as runs
 
@@ -63,6 +65,7 @@ def test_screen_prints_its_record(words: tuple[str, ...], folder: Path, capsys: 
     assert record["run_folder"] == "run"
     assert {path.name for path in Path("run").iterdir()} == {
         "config.json", "result.json", "report.html",
+        "checkpoint.safetensors", "metrics.jsonl", "evidences.jsonl",
     }  # fmt: skip
     assert json.loads(Path("run/result.json").read_text()) == record
     config = json.loads(Path("run/config.json").read_text())
@@ -83,12 +86,103 @@ def test_screen_in_words(folder: Path, capsys: Capture) -> None:
     assert truth == {"rotation": 180.0}
 
 
-def test_a_screening_is_not_resumed(folder: Path, capsys: Capture) -> None:
+class Steps:
+    """What a screening computes: epochs and evidences, counted, and stopped after so many."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.epochs = self.evidences = 0
+        self.stop_at: tuple[str, int] | None = None
+        self._count(monkeypatch, learning.Trainer, "run_epoch", "epochs")
+        self._count(monkeypatch, _Climb, "_computed", "evidences")
+
+    def _count(self, monkeypatch: Any, owner: Any, method: str, what: str) -> None:
+        own = getattr(owner, method)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            if self.stop_at == (what, getattr(self, what)):
+                raise KeyboardInterrupt
+            setattr(self, what, getattr(self, what) + 1)
+            return own(*given, **named)
+
+        monkeypatch.setattr(owner, method, counted)
+
+
+def found_by(folder: Path) -> tuple[dict[str, Any], list[Any]]:
+    """All numbers of a screening but those that differ from one time to the next."""
+    record = json.loads((folder / "result.json").read_text())
+    return record["screening"], [record["training"], record["units"], record["curvature"]]
+
+
+STOPS = {"in the epochs": ("epochs", 2), "in the evidences": ("evidences", 5)}
+
+
+@pytest.mark.parametrize("stop_at", STOPS.values(), ids=STOPS)
+def test_an_interrupted_screening_goes_on(
+    stop_at: tuple[str, int], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the numbers of an unbroken one, and nothing is computed twice."""
+    words = (*START[:-2], *TWO, "--screen")
+    unbroken = Steps(monkeypatch)
+    assert run_here(capsys, *words, "--out", "unbroken").status == 0
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    steps = Steps(monkeypatch)
+    steps.stop_at = stop_at
+    stopped = run_here(capsys, *words, "--out", "run")
+    assert stopped.status == 130
+    assert "continue with: isotropy learn --resume run" in stopped.stderr
+    steps.stop_at = None
+    resumed = run_here(capsys, "learn", "--resume", "run", "--json")
+    assert resumed.status == 0, resumed.stderr
+    assert (steps.epochs, steps.evidences) == (3, resumed.record["screening"]["evaluations"])
+    assert ("continuing after 5 evidences" in resumed.stderr) is (stop_at[0] == "evidences")
+    assert found_by(Path("run")) == found_by(Path("unbroken"))
+    assert resumed.record["seconds"] > 0 and unbroken.epochs == 6, "both were counted by it"
+
+
+def test_a_finished_screening_is_reported_again(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = learn(capsys, *TWO, "--screen")
+    steps = Steps(monkeypatch)
+    again = run_here(capsys, "learn", "--resume", "run", "--json").record
+    assert (steps.epochs, steps.evidences) == (0, 0)
+    assert again["screening"] == before["screening"]
+    model = isotropy.load("run")
+    assert [each.high for each in model.augmentation.symmetries()] == [0.0, 0.0], "a plain network"
+
+
+def test_another_screening_is_not_resumed(folder: Path, capsys: Capture) -> None:
     learn(capsys, *TWO, "--screen")
-    assert_one_sentence(run_here(capsys, "learn", "--resume", "run"), "'run'", "no checkpoint")
+    other = run_here(capsys, "learn", "--resume", "run", "--seed", "1")
+    assert_one_sentence(other, "'run'", "--seed 0")
 
 
 # -- screening to start from ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_at", STOPS.values(), ids=STOPS)
+def test_a_run_that_was_stopped_in_its_screening_goes_on(
+    stop_at: tuple[str, int], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (*START[:-2], *TWO, "--screen", "first")
+    assert run_here(capsys, *words, "--out", "unbroken").status == 0
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    steps = Steps(monkeypatch)
+    steps.stop_at = stop_at
+    stopped = run_here(capsys, *words, "--out", "run")
+    assert stopped.status == 130 and "isotropy learn --resume run" in stopped.stderr
+    assert not Path("run/config.json").exists(), "the run itself has not begun"
+    steps.stop_at = None
+    assert_one_sentence(run_here(capsys, *words, "--out", "run"), "--resume run")
+    resumed = run_here(capsys, "learn", "--resume", "run", "--out", "run", "--json")
+    assert resumed.status == 0, resumed.stderr
+    assert steps.epochs == 3 + 3, "of the screening and of the run"
+    assert steps.evidences == resumed.record["screening"]["evaluations"]
+    assert outcome(Path("run")) == outcome(Path("unbroken"))
+    assert not Path("run/screening").exists()
+    names = [sorted(path.name for path in Path(run).iterdir()) for run in ("run", "unbroken")]
+    assert names[0] == names[1]
 
 
 def test_screen_first_starts_the_run_from_it(folder: Path, capsys: Capture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 from pathlib import Path
@@ -41,8 +42,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def interrupt_after(process: Any, line_start: str) -> tuple[str, str]:
-    """Send SIGINT when a line of standard error begins so; what standard output and error held."""
+def interrupt_after(
+    process: Any, line_start: str, by: signal.Signals = signal.SIGINT
+) -> tuple[str, str]:
+    """Send a signal when a line of standard error begins so; standard output and error."""
     seen = []
     for line in process.stderr:
         seen.append(line)
@@ -50,7 +53,7 @@ def interrupt_after(process: Any, line_start: str) -> tuple[str, str]:
             break
     else:
         raise AssertionError(f"the run ended before {line_start!r}: {''.join(seen)}")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(by)
     stdout, rest = process.communicate(timeout=60)
     return stdout, "".join(seen) + rest
 
@@ -99,13 +102,52 @@ def test_interrupted_in_the_search(
     second = run_here(capsys, "learn", "--resume", "run", "--json")
     assert second.status == 0 and "continuing after 2 trials" in second.stderr
     assert count[0] == 1 + second.record["search"]["trials"]
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert run_here(capsys, *words, "--out", "unbroken").status == 0
+    assert without_seconds(outcome(Path("run"))) == without_seconds(outcome(Path("unbroken")))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["config.json", "search.json", "checkpoint.safetensors"])
+def test_killed_between_the_search_and_the_run(
+    name: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the search several files are written; a kill between any two of them costs nothing."""
+    words = ("learn", "--data", "bars.npz", *FAST, "--search", "--generators", "horizontal_flip")
+    replace, seen = os.replace, [0]
+
+    def killed(source: str, target: Path) -> None:
+        seen[0] += Path(target).name == name
+        if seen[0] == (2 if name == "config.json" else 1) and Path(target).name == name:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", killed)
+    assert run_here(capsys, *words, "--out", "run").status == 130
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert run_here(capsys, "learn", "--resume", "run", "--json").status == 0
+    assert run_here(capsys, *words, "--out", "unbroken").status == 0
+    assert without_seconds(outcome(Path("run"))) == without_seconds(outcome(Path("unbroken")))
+
+
+def without_seconds(value: Any) -> Any:
+    """A record without times, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_seconds(each) for key, each in value.items() if key != "seconds"}
+    return [without_seconds(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.slow
 def test_interrupted_before_the_run_begins(folder: Path) -> None:
     """The data is still being read: nothing was saved, and that is what the sentence says."""
     code = """
 import sys
-import isotropy.cli.inputs as inputs
+import isotropy.cli.shared.inputs as inputs
 from isotropy.cli.main import main
 
 def read(*arguments, **options):

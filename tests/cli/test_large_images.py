@@ -66,3 +66,22 @@ def test_the_cost_is_said_before_the_first_epoch(
     assert " GB to go" in before
     row = json.loads((pictures / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["log_evidence"] is not None, "an epoch with a hyper step"
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_what_a_slow_curvature_takes_is_said_before_all_else(
+    is_slow: bool,
+    pictures: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before layers are looked at, which takes minutes on large images; other runs say it later."""
+
+    def stopped(*given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isotropy.cli.shared.inputs.LONG_SECONDS", 0.0 if is_slow else 1e9)
+    monkeypatch.setattr("isotropy.cli.learn.learn", stopped)
+    finished = run_here(capsys, *WORDS)
+    assert finished.status == 130
+    assert finished.stderr.count("the factors of the curvature take") == is_slow

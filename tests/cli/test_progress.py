@@ -13,7 +13,13 @@ import pytest
 from rich.console import Console
 
 from isotropy.checks import CallerError
-from isotropy.cli.progress import LearnDisplay, MeasureDisplay, RelaxDisplay, logging, reading
+from isotropy.cli.shared.progress import (
+    LearnDisplay,
+    MeasureDisplay,
+    RelaxDisplay,
+    logging,
+    reading,
+)
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.layers.training import LayerEpoch
 from isotropy.evidence.settings import LearnConfig

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotropy.checks import CallerError
+from isotropy.curvature import scale_invariance
 from isotropy.curvature.scale_invariance import scale_invariant_layers
-from isotropy.networks.zoo.backbones import FixupResNet, Scale
+from isotropy.networks.zoo.residual_networks import Bias, FixupResNet, FixupWideResNet, Scale
 
 IMAGE = (1, 6, 6)
 
@@ -70,6 +71,16 @@ class ScaledBranch(nn.Module):
         return self.head((images + branch).flatten(1))
 
 
+def silenced() -> nn.Module:
+    """A bias below zero, larger than all that it is added to: no unit behind it is on."""
+    network = nn.Sequential(nn.Linear(5, 6), Bias(), nn.ReLU(), nn.Linear(6, CLASSES))
+    with torch.no_grad():
+        for parameter in network[0].parameters():
+            parameter.mul_(1e-3)
+        network[1].bias.fill_(-0.1)
+    return network
+
+
 # name: (network, shape of one input, the scale-invariant layers)
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
     "linear, layer norm": (lambda: vectors(nn.LayerNorm(6)), (5,), {"0"}),
@@ -100,6 +111,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
         lambda: convolutions(nn.GroupNorm(2, 4), zero_head=True), IMAGE, {"0"}),
     "branch that hardly counts": (ScaledBranch, IMAGE, {"first"}),
     "fixup": (lambda: FixupResNet(1, CLASSES, width=2), IMAGE, set()),
+    "wide fixup": (lambda: FixupWideResNet(3, CLASSES), (3, 32, 32), set()),
+    "bias that silences": (silenced, (5,), set()),
     "unused layer": (NETWORKS["unused"].build, (4,), set()),
     "attention": (Attention, (3, 4), set()),
     "transformer, norm last": (Transformer, (3, 4), set()),
@@ -179,3 +192,22 @@ def test_outputs_that_are_no_tensor_are_refused():
 
     with pytest.raises(CallerError, match=r"network outputs: expected .* got tuple"):
         scale_invariant_layers(Pair(2, 2), [""], torch.zeros(1, 2))
+
+
+def test_double_precision_is_for_what_single_precision_cannot_tell(monkeypatch: pytest.MonkeyPatch):
+    """All layers of a plain case are clear; a branch that hardly counts needs double precision."""
+    asked: list[tuple[torch.dtype, tuple[str, ...]]] = []
+    judged = scale_invariance._Probe.judged
+
+    def told(probe, layers, margin=1.0):
+        asked.append((probe.outputs.dtype, tuple(layers)))
+        return judged(probe, layers, margin)
+
+    monkeypatch.setattr(scale_invariance._Probe, "judged", told)
+    torch.manual_seed(3)
+    assert found_in(convolutions(nn.GroupNorm(2, 4)), IMAGE, torch.float32) == {"0"}
+    assert [dtype for dtype, _ in asked] == [torch.float32]
+    asked.clear()
+    assert found_in(ScaledBranch(), IMAGE, torch.float32) == {"first"}
+    assert [dtype for dtype, _ in asked] == [torch.float32, torch.float64]
+    assert "first" in asked[1][1] and "head" not in asked[1][1]

@@ -189,6 +189,17 @@ def test_refused_with_the_remedy(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def rounds_by_the_batch(x: Tensor) -> Tensor:
+    return x.mean((2, 3)) + 1e6 * torch.finfo(x.dtype).eps * len(x)
+
+
+def test_a_network_that_amplifies_rounding_is_measured_in_double_precision() -> None:
+    subject, data = Subject(Compute(rounds_by_the_batch)), images()
+    with pytest.raises(CallerError, match=r"rounding in torch.float32.*model.double\(\)"):
+        subject.check(data.float())
+    subject.check(data.double())
+
+
 @pytest.mark.parametrize(
     "inputs, sentence",
     [

@@ -26,7 +26,7 @@ from isotropy.evidence.laplace import Batch, GaussianPrior, LaplaceEvidence
 from isotropy.likelihoods import Categorical
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
-from isotropy.networks.zoo.backbones import Bias, Scale
+from isotropy.networks.zoo.residual_networks import Bias, Scale
 from isotropy.symmetry.actions.action import Action, Generator
 from isotropy.symmetry.actions.images import affine
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotropy.checks import CallerError
-from isotropy.cli.inputs import settings_from
+from isotropy.cli.shared.inputs import settings_from
 from isotropy.curvature.kinds import Copies
 from isotropy.evidence.predictive import combined
 from isotropy.evidence.settings import (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from isotropy.evidence import estimate
+from isotropy.evidence import estimate, laplace
 from isotropy.evidence.estimate import Estimate, estimate_run
 from isotropy.evidence.machine import step_bytes
 from isotropy.evidence.settings import LearnConfig
@@ -42,6 +43,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> None:
         return next(left), 0.0
 
     monkeypatch.setattr(estimate, "_timed", timed)
+    monkeypatch.setattr(estimate, "SLOW", math.inf)
 
 
 def test_parts_are_multiplied_by_how_often_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +73,19 @@ def test_what_is_done_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_is_that_of_the_part_that_is_held() -> None:
-    made = trainer(micro_batch=4)
+    made = trainer(micro_batch=4, objective="augerino")
     assert estimate_run(made).memory == step_bytes(made.network, made.inputs, 3, 4)
+
+
+def test_memory_of_a_pass_with_a_graph_counts() -> None:
+    """Six times what a row takes, as shortcuts serve both layers; 6 examples with 3 copies.
+
+    Beside them the factors with their eigenvectors, and the workspace of the largest.
+    """
+    made = trainer()
+    of_copy = 4 * (25 + 6 + 2)  # the image, which is not counted twice, tanh and the outputs
+    factors = 12 * (25**2 + 6**2 + 6**2 + 2**2) + 24 * 25**2
+    assert estimate_run(made).memory == 6 * 6 * 3 * of_copy + factors
 
 
 def test_trying_changes_nothing() -> None:
@@ -94,3 +107,28 @@ def test_trying_changes_nothing() -> None:
 )
 def test_in_words(seconds: float, text: str) -> None:
     assert Estimate(seconds, 0, 0, 2.34e9).text == f"about {text} and 2.3 GB"
+
+
+def test_what_is_slow_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight step of 4 s; factors of a batch 5 s and their eigenvalues 40 s; a gradient 6 s."""
+    now, calls = [0.0], dict.fromkeys(("loss_of", "batch", "all_spectra"), 0)
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: now[0])
+    made = trainer()
+
+    def slow(owner: Any, name: str, seconds: float) -> None:
+        own = getattr(owner, name)
+
+        def taking(*given: Any, **named: Any) -> Any:
+            now[0] += 6.0 if named.get("create_graph") else seconds
+            calls[name] += 1
+            return own(*given, **named)
+
+        monkeypatch.setattr(owner, name, taking)
+
+    slow(made.weight_steps, "loss_of", 4.0)
+    slow(made.evidence.curvature, "batch", 5.0)
+    slow(laplace, "all_spectra", 40.0)
+    found = estimate_run(made)
+    assert calls == {"loss_of": 1, "batch": 2, "all_spectra": 1}
+    assert found.weight_steps == pytest.approx(4 * 3 * 10)
+    assert found.evidence == pytest.approx(6 * (5 * 4 + 40 + 6 * 2))

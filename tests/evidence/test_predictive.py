@@ -37,6 +37,7 @@ from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.symmetry.actions.finite import flip
+from isotropy.symmetry.actions.images import affine
 
 COUNT, SAMPLES, NEW = 6, 3, 5
 POINTS = (4,)
@@ -416,3 +417,38 @@ def test_mistakes_are_named() -> None:
     regression = small(likelihood=Gaussian())
     with pytest.raises(CallerError, match=r"categorical likelihood, got gaussian; .*observations"):
         regression.predictive().probabilities(case.new, case.new_noise)
+
+
+class Widest(nn.Module):
+    """A network that knows how many rows it was called on at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = 0
+        self.layers = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.rows = max(self.rows, len(images))
+        return self.layers(images)
+
+
+@pytest.mark.parametrize("copies", [0, 2])
+@pytest.mark.parametrize(("side", "most"), [(8, 24), (64, 6), (200, 1)])
+def test_large_images_are_scored_in_smaller_parts(
+    copies: int, side: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 rows of at most 32 × 32 pixels at once, a quarter of 64 × 64; the scores are the same."""
+    monkeypatch.setattr(module, "ROWS", 24)
+    monkeypatch.setattr(module, "EXAMPLES", 24)
+    images = torch.rand(30, 1, side, side, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(30) % 3
+    network = Widest()
+    model = InvariantModel(network, UniformRanges(affine(("rotation",))), 2)
+    given = (model, Categorical(), images, labels)
+    found = module.score(*given, copies=copies)
+    assert network.rows == max(most, copies)
+    monkeypatch.setattr(module, "PIXELS", 10**6)
+    expected = module.score(*given, copies=copies)
+    assert network.rows > most or side == 8
+    assert found.accuracy == expected.accuracy
+    assert found.log_likelihood == pytest.approx(expected.log_likelihood, rel=1e-5)

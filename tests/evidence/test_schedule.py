@@ -57,9 +57,41 @@ def test_what_was_given_is_kept():
         samples=5, test_samples=7, epochs=40, batch_size=16, curvature_batch=9, burn_in=0,
         gradient_batches=0, range_rate=0.01, range_rate_end=0.001, prior_rate=0.2, prior_steps=3,
         evaluate_every=2, precision="tf32", range_memory=0.5, bound_batch=4, bound_fits=3, seed=11,
-        search_examples=60, refine=False, compiled=True,
+        search_examples=60, refine=False, compiled=True, weight_rate=0.2, scalar_rate=0.3,
+        prior_structure="layer",
     )  # fmt: skip
     assert given.resolved(examples=100, on_gpu=False).as_dict() == given.as_dict()
+
+
+RATES = {
+    "adam": ({}, (5e-3, 1.0)),
+    "sgd": ({"optimiser": "sgd"}, (0.1, 0.1)),
+    "sgd, as given": ({"optimiser": "sgd", "weight_rate": 0.3, "scalar_rate": 1.0}, (0.3, 1.0)),
+}
+
+
+@pytest.mark.parametrize(("settings", "expected"), RATES.values(), ids=RATES)
+def test_rates_follow_from_the_optimiser(settings, expected: tuple[float, float]):
+    """The paper's: 5e-3 of Adam on digits; 0.1 of SGD, a tenth for Fixup's scalars."""
+    resolved = LearnConfig(**settings).resolved(examples=100, on_gpu=False)
+    assert (resolved.weight_rate, resolved.scalar_rate) == expected
+    assert resolved.momentum == 0.9 and not resolved.nesterov
+
+
+@pytest.mark.parametrize(
+    ("settings", "convolutional", "expected"),
+    [
+        ({}, True, "scalar"),
+        ({"optimiser": "sgd"}, False, "scalar"),
+        ({"optimiser": "sgd"}, True, "tensor"),
+        ({"optimiser": "sgd", "prior_structure": "layer"}, True, "layer"),
+    ],
+)
+def test_the_structure_of_the_prior(settings, convolutional: bool, expected: str):
+    resolved = LearnConfig(**settings).resolved(
+        examples=100, on_gpu=False, convolutional=convolutional
+    )
+    assert resolved.prior_structure == expected
 
 
 SEARCHES = {
@@ -181,6 +213,39 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "burn in": ({"burn_in": -1}, "burn in: expected at least 0, got -1"),
     "gradient batches": ({"gradient_batches": -1}, "gradient batches: expected at least 0"),
     "weight rate": ({"weight_rate": 0.0}, "weight rate: expected above 0, got 0"),
+    "weight rate below 0": ({"weight_rate": -0.1}, "weight rate: expected above 0, got -0.1"),
+    "weight rate nan": ({"weight_rate": math.nan}, "weight rate: expected above 0, got nan"),
+    "last weight rate": ({"weight_rate_end": -1e-6}, "weight rate end: expected at least 0"),
+    "last weight rate nan": ({"weight_rate_end": math.nan}, "weight rate end: expected at least 0"),
+    "last range rate": ({"range_rate_end": math.inf}, "range rate end: .* at least 0, got inf"),
+    "scalar rate": ({"scalar_rate": 0.0}, "scalar rate: expected above 0, got 0"),
+    "scalar rate nan": ({"scalar_rate": math.nan}, "scalar rate: expected above 0, got nan"),
+    "optimiser": ({"optimiser": "sdg"}, "unknown optimiser 'sdg'.*did you mean 'sgd'"),
+    "momentum of 1": ({"momentum": 1.0}, "momentum: expected at least 0 and below 1, got 1.0"),
+    "momentum below 0": ({"momentum": -0.1}, "momentum: expected at least 0 and below 1, got -0.1"),
+    "momentum nan": ({"momentum": math.nan}, "momentum: expected at least 0 and below 1, got nan"),
+    "nesterov without momentum": (
+        {"optimiser": "sgd", "nesterov": True, "momentum": 0.0},
+        "nesterov: expected the optimiser sgd with a momentum above 0, .* got sgd with 0",
+    ),
+    "nesterov of adam": (
+        {"nesterov": True},
+        "nesterov: expected the optimiser sgd with a momentum above 0, .* got adam with 0.9",
+    ),
+    "warm up": ({"warm_up": -1.0}, "warm up: expected at least 0, got -1"),
+    "warm up nan": ({"warm_up": math.nan}, "warm up: expected at least 0, got nan"),
+    "ema decay of 1": ({"ema_decay": 1.0}, "ema decay: expected at least 0 and below 1, got 1.0"),
+    "ema decay below 0": ({"ema_decay": -0.5}, "ema decay: expected at least 0 and below 1"),
+    "ema decay nan": ({"ema_decay": math.nan}, "ema decay: .* below 1, got nan"),
+    "an average beside a bound": (
+        {"ema_decay": 0.9, "bound": "function-space"},
+        "ema decay: expected 0 with bound function-space, .* got 0.9",
+    ),
+    "an average beside a solve": (
+        {"ema_decay": 0.9, "evidence": "elbo"},
+        "ema decay: expected 0 with evidence elbo, .* got 0.9",
+    ),
+    "range memory": ({"range_memory": 1.0}, "range memory: expected at least 0 and below 1"),
     "range rate": ({"range_rate": float("nan")}, "range rate: expected above 0, got nan"),
     "prior rate": ({"prior_rate": float("inf")}, "prior rate: expected above 0, got inf"),
     "precision": ({"prior_precision": -1.0}, "prior precision: expected above 0"),
@@ -258,3 +323,29 @@ def test_augerino_steps_with_every_weight_step_so_its_rate_is_lower() -> None:
     resolved = LearnConfig(objective="augerino").resolved(examples=2000, on_gpu=False)
     assert resolved.range_rate == 0.005  # the paper's, and enough to travel twice the period
     assert resolved.range_rate * resolved.epochs * 2000 / resolved.batch_size >= TRAVEL
+
+
+# --- every number is checked, whichever field it is in ------------------------------------------
+
+NUMBERS = [
+    (settings, field.name)
+    for settings in (LearnConfig, RelaxConfig)
+    for field in dataclasses.fields(settings)
+    if str(field.type).startswith(("int", "float", "Mapping"))
+]
+
+
+@pytest.mark.parametrize(("settings", "name"), NUMBERS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, "1", True, 2**63])
+def test_numbers_that_no_field_takes(settings: type, name: str, value: object) -> None:
+    kind = str(next(f.type for f in dataclasses.fields(settings) if f.name == name))
+    if value == 2**63 and not kind.startswith("int"):
+        pytest.skip("a number like any other")
+    given = {"rotation": value} if kind.startswith("Mapping") else value
+    with pytest.raises(CallerError, match=name.replace("_", " ")):
+        settings(**{name: given}).check()
+
+
+def test_a_flag_is_no_number() -> None:
+    with pytest.raises(CallerError, match="search: expected true or false, got 1"):
+        LearnConfig(search=1).check()  # type: ignore[arg-type]

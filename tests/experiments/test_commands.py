@@ -16,9 +16,9 @@ import torch
 from learn_runs import bars_file
 
 from isotropy.checks import CallerError
-from isotropy.cli.inputs import settings_from
 from isotropy.cli.main import cli, main
 from isotropy.cli.reproduce import SERIES
+from isotropy.cli.shared.inputs import settings_from
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import OBJECTIVES, LearnConfig
 from isotropy.experiments.commands import (

@@ -21,12 +21,9 @@ from isotropy.networks.zoo.backbones import (
     CELLS,
     REACH,
     WIDTH,
-    Bias,
-    FixupResNet,
     HamiltonianNetwork,
     NeuralODE,
     RandomFeatures,
-    Scale,
     SoftCounts,
     backbone,
     cloud_network,
@@ -45,9 +42,12 @@ CASES = {
     "circular": ("circular", (1, 28, 28), {}, 39_210),
     "resnet": ("resnet", (3, 32, 32), {}, 74_827),
     "resnet, width 8": ("resnet", (3, 32, 32), {"width": 8}, 18_995),
+    "wrn": ("wrn", (3, 32, 32), {}, 2_745_306),
+    "wrn, depth 10, width 1": ("wrn", (1, 8, 8), {"depth": 10, "width": 1}, 77_099),
     "compact": ("compact", (3, 32, 32), {}, 10 * 516 + 608 + 1168 + 4640),
     "compact, sequences": ("compact", (2, 20), {"width": 2}, 10 * 27 + 22 + 28 + 104),
     "oriented": ("oriented", (1, 28, 28), {}, 32 * 73 + 10 * (16 * 32 + 1)),
+    "pooled": ("pooled", (3, 32, 32), {}, 98_826),
     "oriented, colour": (
         "oriented",
         (3, 64, 32),
@@ -174,63 +174,7 @@ def test_features_of_no_size_are_refused(name, arguments, sentence):
         backbone(name, (1, 4, 4), 10, **arguments)
 
 
-# --- Fixup --------------------------------------------------------------------------------
-
-
-def fixup(width: int = 16, depth: int = 8) -> FixupResNet:
-    return build("resnet", (3, 32, 32), width=width, depth=depth)
-
-
-def test_fixup_starts_as_a_zero_function():
-    network = fixup()
-    assert not network.head.weight.any() and not network.head.bias.any()
-    assert not network(draw(2, 3, 32, 32)).any()
-
-
-@pytest.mark.parametrize("depth", [8, 14])
-def test_fixup_initialisation_of_the_blocks(depth):
-    network = fixup(depth=depth)
-    blocks = len(network.blocks)
-    assert blocks == (depth - 2) // 2
-    for block in network.blocks:
-        assert not block.conv2.weight.any()
-        weight = block.conv1.weight
-        deviation = math.sqrt(2 / (weight.shape[0] * 9) / blocks)
-        # A standard deviation from n draws is known to 1/√(2n); five of these are allowed.
-        assert weight.std().item() == pytest.approx(
-            deviation, rel=5 / math.sqrt(2 * weight.numel())
-        )
-        assert abs(weight.mean().item()) < 5 * deviation / math.sqrt(weight.numel())
-
-
-def test_fixup_scalars():
-    network = fixup()
-    biases = [module for module in network.modules() if isinstance(module, Bias)]
-    scales = [module for module in network.modules() if isinstance(module, Scale)]
-    assert len(biases) == 2 + 4 * 3 and len(scales) == 3
-    assert all(module.bias.shape == (1,) and not module.bias.any() for module in biases)
-    assert all(module.scale.shape == (1,) and module.scale.item() == 1 for module in scales)
-    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
-    assert all(module.bias is None for module in convolutions)
-
-
-def test_fixup_block_is_its_shortcut_at_the_start():
-    """With the second convolution at zero, only ReLU and the sub-sampled shortcut remain."""
-    same, halving, _ = fixup().blocks
-    images = draw(2, 16, 9, 9)
-    torch.testing.assert_close(same(images), images.relu())
-    smaller = halving(images)
-    assert smaller.shape == (2, 32, 5, 5) and not smaller[:, 16:].any()
-    torch.testing.assert_close(smaller[:, :16], images[:, :, ::2, ::2].relu())
-    # Where a block halves the image, the shortcut carries the first bias too; elsewhere not.
-    for block, carried, stride in ((same, 0.0, 1), (halving, 0.25, 2)):
-        with torch.no_grad():
-            block.bias_before.bias.fill_(0.25)
-        shortcut = block(images)[:, :16]
-        torch.testing.assert_close(shortcut, (images[:, :, ::stride, ::stride] + carried).relu())
-
-
-# --- the other two ------------------------------------------------------------------------
+# --- the smaller ones -----------------------------------------------------------------------
 
 KERNELS = {28: ([5, 3, 5], nn.Tanh), 31: ([5, 3, 5], nn.Tanh), 32: ([5, 5, 5], nn.ReLU),
            64: ([5, 5, 5], nn.ReLU)}  # fmt: skip
@@ -269,14 +213,9 @@ REFUSED = {
     "resnet on features": (lambda: backbone("resnet", (64,), 10), "expected images"),
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
-        "unknown model 'resnt': expected one of mlp, rff, relu, cnn, circular, resnet, clouds, "
-        "compact, oriented, convnet, convnet-blur, vit, mixer; did you mean 'resnet'",
-    ),
-    "depth between two networks": (
-        lambda: backbone("resnet", (3, 32, 32), 10, depth=10), "depth: expected .* got 10",
-    ),
-    "depth without a block": (
-        lambda: backbone("resnet", (3, 32, 32), 10, depth=2), "depth: expected .* got 2",
+        "unknown model 'resnt': expected one of mlp, rff, relu, cnn, circular, resnet, wrn, "
+        "clouds, compact, oriented, pooled, convnet, convnet-blur, vit, mixer; did you mean "
+        "'resnet'",
     ),
 }  # fmt: skip
 

@@ -82,6 +82,8 @@ PARSED: dict[str, NetworkSpecification] = {
     "cnn": NetworkSpecification("backbone", "cnn"),
     "resnet": NetworkSpecification("backbone", "resnet"),
     "resnet:8": NetworkSpecification("backbone", "resnet", {"width": 8}),
+    "wrn": NetworkSpecification("backbone", "wrn"),
+    "wrn:16-4": NetworkSpecification("backbone", "wrn", {"depth": 16, "width": 4}),
     "oriented:9": NetworkSpecification("backbone", "oriented", {"width": 9}),
     "convnet": NetworkSpecification("backbone", "convnet"),
     "convnet:64": NetworkSpecification("backbone", "convnet", {"width": 64}),
@@ -114,6 +116,10 @@ REFUSED = {
     "rff:0": "'rff:0': expected NAME:WIDTH",
     "rff:5:wide": "'rff:5:wide': expected rff:WIDTH:SIGMA",
     "relu:5:1": "'relu:5:1': expected NAME:WIDTH",
+    "wrn:16": "'wrn:16': expected wrn:DEPTH-WIDTH, such as wrn:16-4",
+    "wrn:16-": "'wrn:16-': expected wrn:DEPTH-WIDTH",
+    "wrn:16-4-2": "'wrn:16-4-2': expected wrn:DEPTH-WIDTH",
+    "wrn:-16-4": "'wrn:-16-4': expected wrn:DEPTH-WIDTH",
     "nets.py": "'nets.py': expected FILE.py:factory",
     "nets.py:": "'nets.py:': expected FILE.py:factory",
     "nets.pyc:make": "'nets.pyc:make': expected FILE.py:factory",
@@ -135,7 +141,7 @@ def test_file_keeps_its_whole_path_and_hash(file: Path, monkeypatch: pytest.Monk
     assert specification.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("text", ["mlp:7", "resnet", "timm:resnet18"])
+@pytest.mark.parametrize("text", ["mlp:7", "resnet", "wrn:10-2", "timm:resnet18"])
 def test_specification_survives_json(text: str) -> None:
     specification = parse_network(text)
     record = json.loads(json.dumps(specification.as_dict()))
@@ -189,7 +195,8 @@ def test_code_that_a_folder_names_runs_only_if_the_caller_names_it(tmp_path: Pat
 # -- building ----------------------------------------------------------------------------------
 
 
-BUILT = ["mlp", "mlp:7", "rff:7", "relu:7", "resnet:2", "convnet-blur:2", "vit:8", "mixer:8"]
+BUILT = ["mlp", "mlp:7", "rff:7", "relu:7", "resnet:2", "wrn:10-1", "convnet-blur:2", "vit:8",
+         "mixer:8"]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", BUILT)

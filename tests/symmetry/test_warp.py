@@ -162,6 +162,22 @@ def test_whole_pixels_shift_with_zeros(interpolation, align_corners, right, down
 # --- derivatives --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e38])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_places_that_are_not_finite_are_beyond_the_border(value, dtype):
+    """torch's sampler would read memory that is not its own."""
+    images = draw(2, 1, 8, 8, dtype=dtype)
+    linear, shift = (each.to(dtype).requires_grad_() for each in identity(2))
+    with torch.no_grad():
+        shift[1] = value
+    warped = affine_warp(images, linear, shift)
+    assert not warped[1].any()
+    # Places of pixels are rounded, and neighbours come in with the rest: an absolute tolerance.
+    torch.testing.assert_close(warped[0, 0], images[0], rtol=0, atol=20 * torch.finfo(dtype).eps)
+    warped.sum().backward()
+    assert linear.grad.isfinite().all()
+
+
 @every_option
 def test_gradients_in_both_modes(options):
     images, (linear, shift) = draw(2, 1, 3, 4), maps(2, 2)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from learn_runs import SIZE, bar_tensors, run_here, small_network
@@ -305,6 +306,12 @@ def test_delta_is_a_probability(delta: float) -> None:
         CertifyConfig(delta=delta)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0, math.nan])
+def test_some_epochs_are_before_rounding_and_some_after(share: float) -> None:
+    with pytest.raises(isotropy.CallerError, match="real_share: expected a share between"):
+        CertifyConfig(real_share=share)
+
+
 def test_what_was_not_declared_cannot_be_trained() -> None:
     with pytest.raises(isotropy.CallerError, match="30 is not among the dimensions"):
         CertifyConfig(grid=GRID, train=replace(GRID, dimensions=(30,)))
@@ -463,6 +470,23 @@ def test_certify_and_verify_in_the_shell(
     assert other.status == 1
     assert json.loads(other.stdout)["valid"] is False
     assert (Path(out) / "report.html").read_text().count("Other inequalities") == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "model"), [((1, 8, 8), "oriented"), ((3, 8, 8), "pooled"), ((3, 6, 6), "mlp")]
+)
+def test_the_network_follows_from_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: tuple[int, ...], model: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 2
+    images = torch.rand(200, *shape, generator=generator) + labels.view(-1, 1, 1, 1)
+    source, out = tmp_path / "images.npz", tmp_path / "run"
+    np.savez(source, x_train=images.numpy(), y_train=labels.numpy())
+    grid = ("--grid", "dimension=5 step=0.5 beta=1 seed=0", "--epochs", "1")
+    words = ("--data", source, "--device", "cpu", "--out", out, "--json")
+    assert run_here(capsys, "certify", *grid, *words).status == 0
+    assert json.loads((out / CERTIFICATE).read_text())["network"]["name"] == model
 
 
 FILE = """

@@ -12,6 +12,7 @@ from learn_runs import CONFIG
 from torch import nn
 
 import isotropy
+from isotropy.checks import CallerError
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.finite import flip, quarter_turns
 
@@ -134,3 +135,11 @@ def test_a_run_says_whether_it_has_settled(rate: float) -> None:
     last, before = (result.history[row]["ranges"]["rotation"] for row in (-1, -2))
     assert (abs(last - before) > 3) == (rate == 1.0), "the case must move, or not"
     assert result.record["settled"] is (rate != 1.0)
+
+
+def test_settings_that_build_nothing_are_named(tmp_path: Path) -> None:
+    network = {"kind": "autoencoder", "name": "x", "arguments": {"size": 4, "invariant": 1.5}}
+    config = {"schema": 1, "kind": "represent", "network": network}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CallerError, match="config.json.*nothing can be built as it says"):
+        isotropy.load(tmp_path)

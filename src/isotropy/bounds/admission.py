@@ -23,10 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.networks.one_function import TRIED, changes_with
 from isotropy.networks.zoo.image_networks import CompactNetwork
 
-TRIED = 16
-"""Examples of the batch that is split."""
 TOLERANCE = 1e-6
 """Relative difference of outputs, in float64, below which they count as the same."""
 
@@ -67,28 +66,22 @@ def check_predictions(network: nn.Module, inputs: Tensor) -> None:
     """
     trial = copy.deepcopy(network).double().eval()
     batch = inputs[:TRIED].double()
-    half = (len(batch) + 1) // 2
-    together = trial(batch)
-    if together.ndim != 2:
+    shape = tuple(trial(batch).shape)
+    if len(shape) != 2:
         raise CallerError(
-            f"model: expected outputs (batch, classes), got {tuple(together.shape)} for "
-            f"{len(batch)} examples"
+            f"model: expected outputs (batch, classes), got {shape} for {len(batch)} examples"
         )
-    if _differ(together, trial(batch)):
+    changes = changes_with(trial, batch, TOLERANCE)
+    if changes == "draws":
         raise CallerError(
             "model: its predictions are random, two calls in evaluation mode differ; a certificate "
             "is of one function, so draw by a fixed generator or leave the noise out"
         )
-    parts = torch.cat([trial(part) for part in batch.split(half)])
-    if _differ(together, parts):
+    if changes == "batch":
         raise CallerError(
             "model: its predictions change when a batch is split, so that it uses statistics of "
             "the batch; normalise each example by itself, for example with nn.GroupNorm"
         )
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    return not bool((one - other).norm() <= TOLERANCE * (one.norm() + 1e-300))
 
 
 @contextmanager

@@ -13,6 +13,10 @@ The bound counts errors. 1 − p (a = 1) is the error of a class drawn by the ne
 the limit a → 0 (Zhang & Sabuncu 2018). With a = 0.7 examples that a short description cannot fit
 have little weight.
 
+How fast networks can be trained differs. Each rate below is tried at full speed, a third and a
+tenth of it, in a short first part, and the speed with the least loss is used for all that follows.
+(The account charges for what the message says. How it was found is free.)
+
 Rounding begins with what is near a level already: |w/Δ − q| ≤ 0.6 t at a share t of the second
 part. The other coordinates make up for it while they still can.
 
@@ -47,6 +51,8 @@ from isotropy.bounds.inequalities import occam, occam_binomial
 from isotropy.bounds.subspace import Subspace
 from isotropy.checks import CallerError, check_at_least
 from isotropy.data.variants import FlipsAndShifts
+from isotropy.kernels.captured import CapturedFunction, adamw, can_capture, set_rate
+from isotropy.kernels.compiled import NetworkPass
 
 Predict = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 """Outputs (batch, classes) of a network, a function of inputs, at inputs (batch, …)."""
@@ -54,8 +60,14 @@ LEVELS_PER_DEVIATION = 1.0
 """The step is chosen so that the levels of the trained coordinates have about this deviation."""
 POWER = 0.7
 """a, of the loss (1 − pᵃ)/a."""
+SPEEDS = (1.0, 0.3, 0.1)
+"""Shares of the rates that are tried. With normalisation layers the first is often too fast."""
+PILOT = 0.15
+"""Epochs with which a speed is tried, as a share of those with real-valued coordinates."""
 REACH = 0.6
 """How far from a level coordinates are rounded at the end of training; ½ is all of them."""
+LABEL_SMOOTHING, WEIGHT_DECAY, WARM_UP = 0.1, 0.05, 0.1
+"""Of a start that is trained on moved photographs; the last as a share of the steps."""
 MANY = 5000
 """Examples from which on one seed is trained."""
 CHUNK = 2000
@@ -177,9 +189,10 @@ class Schedule:
 
     epochs:         passes over the data, of both parts together
     real_share:     of the epochs, with real-valued coordinates
-    rate:           of Adam on w, in the first part
+    rate:           of Adam on w, in the first part, at full speed
     level_rate:     of Adam on w/Δ, in the second
     steps_tried:    how many step sizes are tried, those next to the one that suits w
+    speeds:         of which one is chosen
     """
 
     epochs: int
@@ -188,6 +201,7 @@ class Schedule:
     rate: float = 0.3
     level_rate: float = 0.1
     steps_tried: int = 1
+    speeds: tuple[float, ...] = SPEEDS
 
     def __post_init__(self) -> None:
         check_at_least(self.epochs, 1, what="epochs")
@@ -198,6 +212,21 @@ class Schedule:
     def real_epochs(self) -> int:
         """Epochs of the first part."""
         return max(1, round(self.real_share * self.epochs))
+
+    @property
+    def pilot_epochs(self) -> int:
+        """Epochs with which each speed is tried; none where there is one speed."""
+        return max(1, round(PILOT * self.real_epochs)) if len(self.speeds) > 1 else 0
+
+    def total(self, ways: int) -> int:
+        """Epochs of all, where the second part goes so many ways."""
+        rest = ways * (self.epochs - self.real_epochs)
+        return len(self.speeds) * self.pilot_epochs + self.real_epochs + rest
+
+    def at(self, speed: float) -> Schedule:
+        """With this speed alone."""
+        rate, level_rate = speed * self.rate, speed * self.level_rate
+        return replace(self, rate=rate, level_rate=level_rate, speeds=(1.0,))
 
     @classmethod
     def of(
@@ -262,17 +291,26 @@ def compress(
     """
     seed = entries[0].seed
     generator = torch.Generator().manual_seed(seed)
-    descent = _Descent(problem, schedule.batch_size, generator, progress or (lambda _: None))
+    descent = _Descent(
+        problem,
+        schedule.batch_size,
+        generator,
+        tell=progress or (lambda _: None),
+        captured=can_capture(subspace.module, problem.inputs.device),
+    )
     subspace.module.eval()
 
     def outputs(at: Tensor, inputs: Tensor) -> Tensor:
         return problem.predict(lambda x: subspace(x, at), inputs)
 
-    def real_valued(at: Tensor, inputs: Tensor, targets: Tensor, _: float) -> Tensor:
+    def real_valued(at: Tensor, inputs: Tensor, targets: Tensor, _: Tensor) -> Tensor:
         return functional.cross_entropy(outputs(at, inputs), targets)
 
-    # The rate does not fall to zero: the second part goes on from here.
     start, real = subspace.coordinates.detach(), schedule.real_epochs
+    if start.numel():
+        schedule = schedule.at(_best_speed(descent, real_valued, start, schedule))
+    # The rate does not fall to zero: the second part goes on from here.
+    generator.manual_seed(seed)
     coordinates = descent.minimised(real_valued, start, (schedule.rate, 0.3 * schedule.rate), real)
     for entry in entries:
         for step in _nearest(steps, coordinates, schedule.steps_tried):
@@ -283,8 +321,24 @@ def compress(
             yield _valued(subspace, problem, entry, step, found.round().long().cpu())
 
 
-Loss = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-"""Of coordinates, inputs, targets, and the share of all steps that is done."""
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Of coordinates, inputs, targets, and the share of all steps that is done, ()."""
+
+
+def _best_speed(descent: _Descent, loss: Loss, start: Tensor, schedule: Schedule) -> float:
+    """The speed after whose first epochs the loss is least."""
+    if len(schedule.speeds) == 1:
+        return schedule.speeds[0]
+    losses = {}
+    for speed in schedule.speeds:
+        rates = speed * schedule.rate, 0.3 * speed * schedule.rate
+        descent.generator.manual_seed(0)
+        losses[speed] = descent.mean(
+            loss, descent.minimised(loss, start, rates, schedule.pilot_epochs)
+        )
+    return min(
+        losses, key=lambda speed: losses[speed] if losses[speed] == losses[speed] else math.inf
+    )
 
 
 def _quantised(
@@ -294,7 +348,7 @@ def _quantised(
     prior = problem.prior
     weight = beta * math.log(2) / len(problem.targets)
 
-    def loss(at: Tensor, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
+    def loss(at: Tensor, inputs: Tensor, targets: Tensor, share: Tensor) -> Tensor:
         rest = (at.round() - at).detach()
         levels = at + torch.where(rest.abs() <= REACH * share, rest, 0.0)
         size = levels.detach()
@@ -314,42 +368,83 @@ def bounded_loss(outputs: Tensor, targets: Tensor, power: float = POWER) -> Tens
 
 @dataclass(frozen=True)
 class _Descent:
-    """Adam over shuffled batches, its rate falling by a cosine."""
+    """Adam over shuffled batches, its rate falling by a cosine.
+
+    tell:     is told after every epoch how many there were
+    captured: whether a step may be one CUDA graph (`kernels.captured`)
+    moved:    how images are mirrored and shifted in every step
+    warm_up:  share of the steps over which the rate grows to its first value
+    """
 
     problem: Problem
     batch_size: int
     generator: torch.Generator
-    tell: Callable[[int], None]
+    tell: Callable[[int], None] = lambda _: None
+    captured: bool = False
+    moved: FlipsAndShifts | None = None
+    warm_up: float = 0.0
 
     def minimised(
         self, loss: Loss, start: Tensor, rates: tuple[float, float], epochs: int
     ) -> Tensor:
         """Coordinates with a small loss, from `start`; `rates` are the first and the last."""
-        at = start.detach().clone().requires_grad_()
+        at = nn.Parameter(start.detach().clone())
         if at.numel():
             self.descend([at], lambda x, y, share: loss(at, x, y, share), rates, epochs)
         return at.detach()
 
+    @torch.no_grad()
+    def mean(self, loss: Loss, at: Tensor) -> float:
+        """The loss of all examples, with coordinates that are done."""
+        done = torch.ones((), dtype=torch.float64, device=at.device)
+        both = self.problem.inputs.split(CHUNK), self.problem.targets.split(CHUNK)
+        parts = [loss(at, x, y, done) * len(y) for x, y in zip(*both, strict=True)]
+        return float(torch.stack(parts).sum()) / len(self.problem.targets)
+
     def descend(
         self,
-        weights: Sequence[Tensor],
-        loss: Callable[[Tensor, Tensor, float], Tensor],
+        weights: Sequence[nn.Parameter],
+        loss: Callable[[Tensor, Tensor, Tensor], Tensor],
         rates: tuple[float, float],
         epochs: int,
+        decay: float = 0.0,
     ) -> None:
-        """Change the weights in place; `loss` is of inputs, targets and the share done."""
+        """Change the weights in place; `loss` is of inputs, targets and the share done.
+
+        decay: of matrices and kernels, apart from the gradient
+        """
+        optimiser = adamw(list(weights), rate=rates[0], decay=decay)
+
+        def step(inputs: Tensor, targets: Tensor, share: Tensor) -> None:
+            optimiser.zero_grad()
+            loss(inputs, targets, share).backward()
+            optimiser.step()
+
+        take = CapturedFunction(step, lambda: weights) if self.captured else step
+        for inputs, targets, share, rate in self.batches(rates, epochs):
+            set_rate(optimiser, rate)
+            take(inputs, targets, share)
+
+    def batches(
+        self, rates: tuple[float, float], epochs: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
+        """Inputs, targets, the share of all steps that is done, and the rate."""
         first, last = rates
-        adam = torch.optim.Adam(weights, lr=first, fused=weights[0].is_cuda)
         inputs, targets = self.problem.inputs, self.problem.targets
+        share = torch.zeros((), dtype=torch.float64, device=targets.device)
         total, done = epochs * math.ceil(len(targets) / self.batch_size), 0
         for _ in range(epochs):
             order = torch.randperm(len(targets), generator=self.generator).to(targets.device)
             for batch in order.split(self.batch_size):
                 falling = 0.5 * (1 + math.cos(math.pi * done / total))
-                adam.param_groups[0]["lr"] = last + (first - last) * falling
-                adam.zero_grad()
-                loss(inputs[batch], targets[batch], done / total).backward()
-                adam.step()
+                rate = last + (first - last) * falling
+                rate *= min(1.0, (done + 1) / max(1.0, self.warm_up * total))
+                share.fill_(done / total)
+                own = inputs[batch]
+                if self.moved is not None:
+                    drawn = self.moved.draw(len(batch), self.generator)
+                    own = self.moved(own, drawn.to(own.device))
+                yield own, targets[batch], share, rate
                 done += 1
             self.tell(1)
 
@@ -409,19 +504,31 @@ def train_fully(
 ) -> None:
     """Train all weights of a network in place: the start of a certificate on other examples.
 
-    moved: how images are mirrored and shifted in every step
+    moved: how images are mirrored and shifted in every step. With it the recipe is that of residual
+        networks on photographs: weight decay, smoothed labels, a rate that grows first, and on a
+        GPU products in bfloat16
     """
-    generator = torch.Generator().manual_seed(seed)
     network.eval()
+    place, photographs = problem.inputs.device, moved is not None
+    forward = NetworkPass(network, place, compiled=False, autocast=photographs)
+    smoothing = LABEL_SMOOTHING if photographs else 0.0
 
-    def loss(inputs: Tensor, targets: Tensor, _: float) -> Tensor:
-        if moved is not None:
-            inputs = moved(inputs, moved.draw(len(inputs), generator).to(inputs.device))
-        return functional.cross_entropy(problem.predict(network, inputs), targets)
+    def loss(inputs: Tensor, targets: Tensor, _: Tensor) -> Tensor:
+        outputs = problem.predict(forward, inputs)
+        return functional.cross_entropy(outputs, targets, label_smoothing=smoothing)
 
+    descent = _Descent(
+        problem,
+        schedule.batch_size,
+        torch.Generator().manual_seed(seed),
+        captured=can_capture(network, place),
+        moved=moved,
+        warm_up=WARM_UP if photographs else 0.0,
+    )
     weights = [each for each in network.parameters() if each.requires_grad]
-    descent = _Descent(problem, schedule.batch_size, generator, lambda _: None)
-    descent.descend(weights, loss, (schedule.rate, 0.0), schedule.epochs)
+    decay = WEIGHT_DECAY if photographs else 0.0
+    with forward.searching():
+        descent.descend(weights, loss, (schedule.rate, 0.0), schedule.epochs, decay)
 
 
 def fitting(trained: Grid, weights: int) -> Grid:

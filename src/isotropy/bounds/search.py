@@ -67,6 +67,7 @@ class CertifyConfig:
     projector:  of the subspace, or a sum of kinds joined by +
     prior:      of the levels
     epochs, batch_size:  None: by the number of examples
+    real_share: of the epochs, before coordinates are rounded to levels
     left_out:   share of the examples on which certify trains the start, 0: none
     augment:    whether images are mirrored and shifted meanwhile
     samples:    copies that a law with ranges is averaged over
@@ -81,6 +82,7 @@ class CertifyConfig:
     prior: Prior = field(default_factory=Prior)
     epochs: int | None = None
     batch_size: int | None = None
+    real_share: float = 0.2
     left_out: float = 0.0
     augment: bool = False
     samples: int = TEST_SAMPLES
@@ -92,6 +94,11 @@ class CertifyConfig:
             raise CallerError(
                 f"delta: expected a probability between 0 and 1, got {self.delta:g}; 0.05 "
                 "certifies with 95 % confidence"
+            )
+        if not 0 < self.real_share < 1:
+            raise CallerError(
+                f"real_share: expected a share between 0 and 1, got {self.real_share:g}; 0.2 "
+                "rounds coordinates after a fifth of the epochs"
             )
         if not 0 <= self.left_out < 1:
             raise CallerError(
@@ -196,7 +203,7 @@ class Search:
         self.symmetry, self.place, self.progress = symmetry, place, progress
         examples = len(begun.data)
         asked = {"epochs": settings.epochs, "batch_size": settings.batch_size}
-        self.schedule = Schedule.of(examples, **asked)
+        self.schedule = replace(Schedule.of(examples, **asked), real_share=settings.real_share)
         self.check_size()
         train = settings.train or suggested(settings.grid, examples)
         if begun.start["kind"] is not None and train.widths != (0,):
@@ -232,7 +239,8 @@ class Search:
         network = self.source.start(train.widths[0], train.seeds[0]).to(self.place)
         check_layers(network)
         schedule = Schedule.of(len(part), epochs=self.settings.epochs)
-        problem = self.problem(part, 0.0)
+        # Without an average, whose copies cost as much again.
+        problem = replace(self.problem(part, 0.0), predict=plainly)
         moved = FlipsAndShifts() if self.settings.augment else None
         fully = replace(schedule, rate=START_RATE)
         train_fully(network, problem, fully, seed=train.seeds[0], moved=moved)
@@ -282,8 +290,7 @@ class Search:
         """Over all β and steps that are tried."""
         if not group[0].dimension:
             return 0
-        real, ways = self.schedule.real_epochs, len(group) * self.schedule.steps_tried
-        return real + ways * (self.schedule.epochs - real)
+        return self.schedule.total(len(group) * self.schedule.steps_tried)
 
     def _compressed(self, group: list[Entry], tell: Callable[[int], None]) -> list[Compressed]:
         own, entry = self.settings, group[0]

@@ -9,7 +9,7 @@ import click
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.cli.inputs import (
+from isotropy.cli.shared.inputs import (
     SELECT,
     data_from,
     data_options,
@@ -18,7 +18,7 @@ from isotropy.cli.inputs import (
     network_from,
     run_options,
 )
-from isotropy.cli.progress import tell
+from isotropy.cli.shared.progress import tell
 from isotropy.networks.building import WIDTHS
 from isotropy.records import CONFIG, check_unused, read_json
 from isotropy.workflows.building import build

@@ -13,8 +13,8 @@ import click
 from isotropy.bounds.certificate import CERTIFICATE
 from isotropy.bounds.compressing import Grid, suggested
 from isotropy.checks import CallerError, check_choice
-from isotropy.cli.inputs import data_options, device_from, fresh_folder, run_options, taken
-from isotropy.cli.progress import LiveDisplay, tell
+from isotropy.cli.shared.inputs import data_options, device_from, fresh_folder, run_options, taken
+from isotropy.cli.shared.progress import LiveDisplay, tell
 from isotropy.data.labelled import Split
 from isotropy.data.readers import digits, read
 from isotropy.data.variants import vary
@@ -29,10 +29,10 @@ from isotropy.workflows.certifying import (
 )
 from isotropy.workflows.loading import load_network
 
-IMAGES, OTHERS = "oriented:32", "mlp:32"
-"""The networks of --model auto: what they know from the start is not paid for."""
+GREY, COLOUR, OTHERS = "oriented:32", "pooled:32", "mlp:32"
+"""The networks of --model auto: of images of one channel, of other images, of other data."""
 LEAST_SIDE = 8
-"""Of images that the first of them takes."""
+"""Of images that the first two take."""
 TRIALS = "trials"
 PARTS = {each.name.removesuffix("s"): each.name for each in fields(Grid) if each.name != TRIALS}
 """Lists of a grid as they are typed: dimension, step, beta, width, seed."""
@@ -59,8 +59,8 @@ def _grid(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--model",
     "model_text",
-    help="oriented:32 | mlp:32 | cnn | … | FILE.py:factory | RUN_FOLDER of `isotropy build`. "
-    f"Default: {IMAGES} for images, {OTHERS} otherwise.",
+    help="oriented:32 | pooled:32 | mlp:32 | cnn | … | FILE.py:factory | RUN_FOLDER of `isotropy "
+    f"build`. Default: {GREY} for images of one channel, {COLOUR} for others, {OTHERS} otherwise.",
 )
 @click.option(
     "--start",
@@ -184,8 +184,9 @@ def _settings(options: Mapping[str, Any], examples: int) -> CertifyConfig:
 def _model(options: Mapping[str, Any], split: Split) -> NetworkSpecification:
     text = options["model_text"]
     if text in (None, AUTO):
-        sides = split.train.inputs.shape[2:]
-        text = IMAGES if split.train.is_images and min(sides) >= LEAST_SIDE else OTHERS
+        channels, *sides = split.train.inputs.shape[1:]
+        large = split.train.is_images and min(sides) >= LEAST_SIDE
+        text = OTHERS if not large else GREY if channels == 1 else COLOUR
     if Path(text).is_dir():
         shape = tuple(split.train.inputs.shape[1:])
         return load_network(Path(text), shape, split.train.num_outputs)[0]

@@ -3,50 +3,89 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from isotropy.cli.inputs import (
+from isotropy.checks import CallerError
+from isotropy.cli.shared.inputs import (
     EVIDENCE,
     Problem,
     action_names,
     amounts_from,
-    continuable,
     device_from,
     fresh_folder,
-    kept_options,
+    is_run_folder,
     problem_from,
     problem_options,
-    resumed_run,
     settings_from,
     settings_given,
+    with_options,
 )
-from isotropy.cli.progress import LOG, LearnDisplay, logging, tell
+from isotropy.cli.shared.progress import LOG, LearnDisplay, logging, tell
+from isotropy.cli.shared.resuming import continuable, kept_options, resumed_run
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import (
     OBJECTIVES,
     OLDER_NAMES,
+    OPTIMISERS,
     LearnConfig,
     LearnSchedule,
     too_short,
 )
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS, augmentation_over
+from isotropy.networks.frozen import NOTHING
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import check_unused
+from isotropy.records import CHECKPOINT, CONFIG, check_unused
 from isotropy.report.pages.findings import finding_sentences
 from isotropy.report.pages.screen import screen_sentences
 from isotropy.report.wording import number_text
-from isotropy.workflows.exploring import ScreenResult, screen
+from isotropy.workflows.exploring import SCREENED, ScreenResult, screen
 from isotropy.workflows.learning import LearnResult, learn
+
+_WEIGHTS = (
+    click.option(
+        "--optimiser",
+        type=click.Choice(OPTIMISERS),
+        default="adam",
+        show_default=True,
+        help="Of the weights.",
+    ),
+    click.option("--momentum", type=float, help="Of sgd. Default: 0.9."),
+    click.option("--nesterov", is_flag=True, help="Nesterov's momentum, with sgd."),
+    click.option(
+        "--weight-rate",
+        type=float,
+        help="Learning rate of the weights at the start. Default: 0.005, or 0.1 with sgd.",
+    ),
+    click.option(
+        "--scalar-rate",
+        type=float,
+        help="Of single numbers, as Fixup's biases and scales, in multiples of the weight rate. "
+        "Default: 1, or 0.1 with sgd.",
+    ),
+    click.option(
+        "--warm-up", type=float, help="Epochs over which the weight rate grows. Default: 0."
+    ),
+    click.option(
+        "--ema-decay",
+        type=float,
+        help="Average weights over steps with this decay; evidence, scores and checkpoints are at "
+        "the average. Default: 0, no average.",
+    ),
+    click.option("--prior-steps", type=int, help="Steps on prior precisions a hyper step."),
+)
 
 
 @click.command("learn")
 @problem_options
+@partial(with_options, _WEIGHTS)
 @click.option(
     "--objective",
     type=click.Choice((*OBJECTIVES, *OLDER_NAMES)),
@@ -82,6 +121,14 @@ from isotropy.workflows.learning import LearnResult, learn
     default=DEFAULT_KIND,
     show_default=True,
     help="Curvature behind the evidence: structure and Fisher.",
+)
+@click.option(
+    "--freeze",
+    default=NOTHING,
+    show_default=True,
+    metavar="backbone|none|PATTERN",
+    help="What is not trained: all but the last layer, which is new where classes differ, or "
+    "parameters by their names, such as 'layer1.*,layer2.*'.",
 )
 @click.option(
     "--screen",
@@ -122,25 +169,61 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
     Writes a run folder with a report. `isotropy learn --variant rotated` shows it on the
     embedded digits.
     """
-    network = None
     if resume is not None:
-        run = resumed_run(context, resume, options, LearnConfig)
-        options, config, network = run.options, run.config, run.network
+        options, request = _resumed(context, resume, options)
     else:
         words = ["screen"] if options["screening"] == "only" else []
         objective = options["objective"] or "evidence"
         objective = OLDER_NAMES.get(objective, objective)
         options["out"] = options["out"] or fresh_folder("learn", options, *(words or [objective]))
-        config = _config_from(options)
+        request = _Request(_config_from(options), str(context.find_root().obj))
     folder = Path(options["out"])
-    command = str(context.find_root().obj)
-    if options["screening"] == "only":
-        record = _screen(options, config, command, folder).record
-        tell(record, screen_sentences(record), as_json=options["as_json"])
-        return
     with continuable("learn", folder):
-        result = _learn(options, config, network, command=command)
-    tell(result.record, _sentences(result), as_json=options["as_json"])
+        if options["screening"] == "only":
+            record = _screen(options, request, folder).record
+            sentences = list(screen_sentences(record))
+        else:
+            result = _learn(options, request)
+            record, sentences = result.record, _sentences(result)
+    tell(record, sentences, as_json=options["as_json"])
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is to be done besides the options.
+
+    command: as it was typed
+    network: that of a run that is continued
+    resumes: whether something is continued
+    is_screened: whether the screening before the run, if there is one, is behind
+    """
+
+    config: LearnConfig
+    command: str
+    network: NetworkSpecification | None = None
+    resumes: bool = False
+    is_screened: bool = False
+
+
+def _resumed(
+    context: click.Context, folder: Path, options: dict[str, Any]
+) -> tuple[dict[str, Any], _Request]:
+    """The options and the request of what a run folder holds.
+
+    A run that was stopped in the screening before it has no config of its own yet: its settings are
+    those of its options.
+    """
+    command, screening = str(context.find_root().obj), folder / SCREENED
+    if (folder / CONFIG).exists() or not (screening / CONFIG).exists():
+        run = resumed_run(context, folder, options, LearnConfig)
+        # Before the first checkpoint, what the search decides is still open.
+        is_open = not (folder / CHECKPOINT).exists()
+        config = _config_from(run.options) if is_open else run.config
+        return run.options, _Request(config, command, run.network, True, True)
+    run = resumed_run(context, folder, options, LearnConfig, kept_in=screening)
+    # A run folder as the model gives its weights, too, to the run that is still to begin.
+    network = None if is_run_folder(run.options["model_text"]) else run.network
+    return run.options, _Request(_config_from(run.options), command, network, resumes=True)
 
 
 def _config_from(options: dict[str, Any]) -> LearnConfig:
@@ -151,34 +234,36 @@ def _config_from(options: dict[str, Any]) -> LearnConfig:
     return config
 
 
-def _learn(
-    options: dict[str, Any],
-    config: LearnConfig,
-    resumed: NetworkSpecification | None,
-    *,
-    command: str,
-) -> LearnResult:
-    """Everything between the parsed options and the result.
-
-    resumed: the network of the run in `options["out"]` that is to be continued.
-    """
+def _learn(options: dict[str, Any], request: _Request) -> LearnResult:
+    """Everything between the parsed options and the result."""
+    config = request.config
     place = device_from(options["device"])
     by_curvature = config.recipe.evidence and config.evidence == "laplace"
+    by_curvature &= config.freeze == NOTHING  # memory is that of layers that are trained
     curvature = config.curvature if by_curvature else ""
-    problem = problem_from(options, resumed, curvature=curvature)
+    problem = problem_from(options, request.network, curvature=curvature)
     split, specification, actions = problem.split, problem.specification, problem.actions
     options["image_size"] = problem.image_size
     truth = TRUE_RANGES[options["variant"]]
     display = LearnDisplay(augmentation_for(config, actions), truth, quiet=options["quiet"])
+    if problem.is_slow:
+        display.say(*problem.notes)
     screened: ScreenResult | None = None
-    if options["screening"] == "first" and resumed is None and config.recipe.ranges == "evidence":
+    screens = options["screening"] == "first" and config.recipe.ranges == "evidence"
+    before = Path(options["out"]) / SCREENED
+    if screens and not request.is_screened:
         check_unused(Path(options["out"]))
-        screened = _screen(options, config, command, None, problem)
+        if not request.resumes and (before / CHECKPOINT).exists():
+            raise CallerError(
+                f"run folder {options['out']!s} holds a screening that was stopped; continue it "
+                f"with --resume {options['out']!s} or choose another folder"
+            )
+        screened = _screen(options, request, before, problem)
         config = replace(config, start=screened.start)
         display.say(*screen_sentences(screened.record))
 
     def announce(resolved: LearnSchedule, epoch: int) -> None:
-        display.say(*problem.notes)
+        display.say(*(() if problem.is_slow else problem.notes))
         display.say(
             f"{split.train.name}: {len(split.train)} examples, model {specification.text}, "
             f"objective {resolved.objective}, {resolved.samples} samples, {resolved.epochs} epochs "
@@ -189,18 +274,18 @@ def _learn(
                 f"{resolved.epochs} epochs are too few for the ranges to settle; read them as a "
                 "trend"
             )
-        if resumed is not None:
+        if request.is_screened:
             display.say(f"continuing after epoch {epoch} of {resolved.epochs}")
 
     with display:
-        return learn(
+        result = learn(
             problem.network,
             split,
             actions=actions,
             config=config,
             device=place,
             folder=options["out"],
-            resume=resumed is not None,
+            resume=request.is_screened,
             started=announce,
             progress=logging(display, options),
             network=specification,
@@ -213,21 +298,19 @@ def _learn(
                 "actions": action_names(options, split.train),
                 **problem.description,
                 "truth": truth,
-                "command": command,
+                "command": request.command,
             },
         )
+    shutil.rmtree(before, ignore_errors=True)
+    return result
 
 
 def _screen(
-    options: dict[str, Any],
-    config: LearnConfig,
-    command: str,
-    folder: Path | None,
-    problem: Problem | None = None,
+    options: dict[str, Any], request: _Request, folder: Path, problem: Problem | None = None
 ) -> ScreenResult:
-    """Rank the generators by one plain network; writes a run folder if one is given."""
-    told = problem is not None
-    problem = problem or problem_from(options, curvature=config.curvature)
+    """Rank the generators by one plain network; writes the run folder `folder`."""
+    config, told = request.config, problem is not None
+    problem = problem or problem_from(options, request.network, curvature=config.curvature)
     split, specification, actions = problem.split, problem.specification, problem.actions
     options["image_size"] = problem.image_size
     display = LearnDisplay(augmentation_over(actions), {}, quiet=options["quiet"])
@@ -241,12 +324,14 @@ def _screen(
         config=replace(config, epochs=epochs, objective="evidence", ranges=None),
         device=device_from(options["device"]),
         folder=folder,
+        resume=request.resumes,
         progress=display.say,
         network=specification,
         describe={
             **problem.description,
             "request": kept_options(options),
-            "command": command,
+            "actions": action_names(options, split.train),
+            "command": request.command,
             "truth": TRUE_RANGES[options["variant"]],
         },
     )

@@ -1,7 +1,4 @@
-"""`isotropy`: the command group, and what becomes of errors.
-
-Exit status 0 done; 1 failed; 2 the caller's mistake, one sentence on standard error that names
-the culprit; 130 interrupted, with a run folder that can be resumed.
+"""`isotropy`: the command group. `endings` says what becomes of errors.
 
 With `ISOTROPY_SHORT=1` in the environment every command takes the defaults of `SHORT`, to see in
 seconds whether it works; what is typed counts as always.
@@ -15,20 +12,28 @@ import sys
 from typing import Any
 
 import click
-import torch
 
 from isotropy._version import __version__
-from isotropy.checks import CallerError
 from isotropy.cli.basis import basis_command
 from isotropy.cli.build import build_command
 from isotropy.cli.certify import certify_command, verify_command
+from isotropy.cli.control import control_command
 from isotropy.cli.learn import learn_command
 from isotropy.cli.measure import measure_command
 from isotropy.cli.profile import profile_command
 from isotropy.cli.relax import relax_command
 from isotropy.cli.represent import represent_command
 from isotropy.cli.reproduce import reproduce_command
-from isotropy.evidence.laplace import NotFiniteError
+from isotropy.cli.shared.endings import (
+    TRACEBACK,
+    close_standard_output,
+    ending,
+    escape_odd_names,
+    is_about_output,
+    one_sentence,
+    say,
+    show,
+)
 
 SHORT_VARIABLE = "ISOTROPY_SHORT"
 _COPIES = {"subset": 20, "epochs": 2, "samples": 2, "test_samples": 2}
@@ -38,6 +43,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "relax": {"subset": 20, "epochs": 1, "batch_size": 20, "curvature": "kfac-mc", "width": 2},
     "certify": {"subset": 200, "epochs": 1},
     "represent": {"steps": 5},
+    "control": {"steps": 20, "episodes": 1, "width": 16, "evaluate_every": 10, "batch_size": 8},
     "measure": {"examples": 2, "finite": False},
 }
 """Defaults of options by command, for runs that only show whether a command works."""
@@ -49,60 +55,57 @@ def cli() -> None:
     """Find out which symmetries your data has, how much, and build exactly that in."""
 
 
-cli.add_command(basis_command)
-cli.add_command(build_command)
-cli.add_command(certify_command)
-cli.add_command(learn_command)
-cli.add_command(measure_command)
-cli.add_command(profile_command)
-cli.add_command(relax_command)
-cli.add_command(represent_command)
-cli.add_command(reproduce_command)
-cli.add_command(verify_command)
+COMMANDS: tuple[click.Command, ...] = (
+    basis_command,
+    build_command,
+    certify_command,
+    control_command,
+    learn_command,
+    measure_command,
+    profile_command,
+    relax_command,
+    represent_command,
+    reproduce_command,
+    verify_command,
+)
+for each in COMMANDS:
+    each.params.append(
+        click.Option(
+            [TRACEBACK], is_flag=True, expose_value=False, help="Show where an error was raised."
+        )
+    )
+    cli.add_command(each)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
     words = sys.argv[1:] if arguments is None else arguments
     command = shlex.join(["isotropy", *words])  # as it was typed: run folders keep it
+    escape_odd_names()
     try:
-        status = cli.main(
-            words,
-            prog_name="isotropy",
-            standalone_mode=False,
-            obj=command,
-            default_map=SHORT if os.environ.get(SHORT_VARIABLE) else None,
-        )
+        with one_sentence():
+            status = cli.main(
+                words,
+                prog_name="isotropy",
+                standalone_mode=False,
+                obj=command,
+                default_map=SHORT if os.environ.get(SHORT_VARIABLE) else None,
+            )
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message(), err=True)
         sys.exit(2)
-    except click.ClickException as error:
-        _say(error.format_message())
-        sys.exit(2 if isinstance(error, click.UsageError) else 1)
-    except CallerError as error:
-        _say(str(error))
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        sys.exit(130)
-    except torch.OutOfMemoryError:
-        _say(
-            "the device ran out of memory; lower --batch-size, or when learning --curvature-batch "
-            "or --samples, or use --device cpu"
-        )
-        sys.exit(1)
-    except NotFiniteError as error:
-        _say(str(error))
-        sys.exit(1)
-    except OSError as error:
-        # Files that cannot be written are told as CallerError, a closed pipe is click's matter:
-        # what is left is the disk that standard output goes to.
-        if error.filename is not None:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor fail again at exit
-        _say(f"standard output cannot be written: {error.strerror or error}")
-        sys.exit(2)
+    except BaseException as error:
+        sys.exit(_end(error, shown=TRACEBACK in words))
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _say(message: str) -> None:
-    click.echo(f"isotropy: {' '.join(message.split())}", err=True)
+def _end(error: BaseException, *, shown: bool) -> int:
+    """Say what was raised, with all of it where that is asked for; the exit status."""
+    sentence, status = ending(error)
+    if is_about_output(error):
+        close_standard_output()
+    if shown:
+        show(error.__traceback__, error)
+    if sentence:
+        say(sentence)
+    return status

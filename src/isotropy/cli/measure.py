@@ -17,19 +17,19 @@ import click
 from click.core import ParameterSource
 
 from isotropy.checks import CallerError
-from isotropy.cli.inputs import (
+from isotropy.cli.relax import relax_data
+from isotropy.cli.shared.inputs import (
     SELECT,
     action_names,
     data_from,
     data_options,
     device_from,
     fresh_folder,
-    kept_options,
     network_from,
     run_options,
 )
-from isotropy.cli.progress import MeasureDisplay, tell
-from isotropy.cli.relax import relax_data
+from isotropy.cli.shared.progress import MeasureDisplay, tell
+from isotropy.cli.shared.resuming import kept_options
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.variants import LAWS

@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from isotropy.cli.inputs import (
+from isotropy.cli.shared.inputs import (
     EVIDENCE,
     device_from,
     fresh_folder,
-    kept_options,
     problem_from,
     problem_options,
     settings_given,
 )
-from isotropy.cli.progress import LiveDisplay, tell
+from isotropy.cli.shared.progress import LiveDisplay, tell
+from isotropy.cli.shared.resuming import kept_options
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.settings import LearnConfig
 from isotropy.report.pages.profile import profile_sentences

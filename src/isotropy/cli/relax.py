@@ -11,25 +11,23 @@ from click.core import ParameterSource
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.cli.inputs import (
+from isotropy.cli.shared.inputs import (
     BUDGET,
     SELECT,
     TEST_DATA,
     VARIANT,
     built_network,
-    continuable,
     data_from,
     device_from,
     fitted_network,
     fresh_folder,
-    kept_options,
-    resumed_run,
     run_options,
     settings_given,
     taken,
     with_options,
 )
-from isotropy.cli.progress import LOG, RelaxDisplay, logging, tell
+from isotropy.cli.shared.progress import LOG, RelaxDisplay, logging, tell
+from isotropy.cli.shared.resuming import continuable, kept_options, resumed_run
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.data.readers import digits, read
 from isotropy.data.variants import TASKS, quadrants, standardised

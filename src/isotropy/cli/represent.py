@@ -10,16 +10,14 @@ import click
 import numpy as np
 
 from isotropy.checks import CallerError
-from isotropy.cli.inputs import (
-    continuable,
+from isotropy.cli.shared.inputs import (
     device_from,
     fresh_folder,
-    kept_options,
     output_options,
-    resumed_run,
     settings_given,
 )
-from isotropy.cli.progress import LOG, RepresentDisplay, logging, tell
+from isotropy.cli.shared.progress import LOG, RepresentDisplay, logging, tell
+from isotropy.cli.shared.resuming import continuable, kept_options, resumed_run
 from isotropy.data.pairs import DEMOS, DIGITS, demo_data, read_arrays
 from isotropy.networks.invariant_autoencoder import InvariantAutoencoder
 from isotropy.networks.rich_layer import NETWORKS, RICH

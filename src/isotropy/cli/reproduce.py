@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from isotropy.checks import check_choice
-from isotropy.cli.inputs import device_from
+from isotropy.cli.shared.inputs import device_from
 from isotropy.experiments import (
     calibration,
     certificates,
@@ -25,6 +25,7 @@ from isotropy.experiments import (
     dynamics,
     layer_equivariance,
     representations,
+    robots,
     soft_symmetry,
     thesis_bases,
     transitions,
@@ -49,6 +50,7 @@ SERIES = {
     "dynamics": dynamics.SERIES,
     "layer-equivariance": layer_equivariance.SERIES,
     "representations": representations.SERIES,
+    "robots": robots.SERIES,
     "soft-symmetry": soft_symmetry.SERIES,
     "transitions": transitions.SERIES,
 }

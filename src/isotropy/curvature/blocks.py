@@ -50,6 +50,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from isotropy.curvature.eigen import eigenpairs, eigenvalues, of_block
 from isotropy.curvature.low_rank import (
     Gram,
     LowRankGram,
@@ -302,7 +303,8 @@ def all_factors(roots: Mapping[str, Roots]) -> dict[str, Factors]:
             matrix = shared if isinstance(shared, LowRankGram) else shared[0]
             found[name] = DenseFactors(matrix, root.output_of)
         else:
-            found[name] = root.factors()
+            with of_block(name):
+                found[name] = root.factors()
     return found
 
 
@@ -486,7 +488,8 @@ def all_spectra(
             vectors = weight.output_vectors if values_only else weight.output_vectors[0]
             found[name] = DenseSpectrum(weight.output_values[0], vectors)
         else:
-            found[name] = block.spectrum(count, values_only=values_only)
+            with of_block(name):
+                found[name] = block.spectrum(count, values_only=values_only)
     return found
 
 
@@ -545,8 +548,8 @@ def _eigh(matrix: Tensor, values_only: bool) -> tuple[Tensor, Tensor]:
     matrix = matrix.double()
     matrix = (matrix + matrix.mT) / 2
     if values_only:
-        values, vectors = torch.linalg.eigvalsh(matrix), matrix.new_empty(0)
+        values, vectors = eigenvalues(matrix, what="a factor"), matrix.new_empty(0)
     else:
-        values, vectors = torch.linalg.eigh(matrix)
+        values, vectors = eigenpairs(matrix, what="a factor")
     # Row-major from here on: products of LAPACK's column-major layout round differently.
     return values.clamp_min(0.0), vectors.contiguous()

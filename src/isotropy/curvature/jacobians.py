@@ -124,10 +124,10 @@ def example_gradients(
     return {name: found[name].flatten(2).flatten(0, 1) for name in names}
 
 
-def last_layer_names(network: nn.Module, example: Tensor) -> tuple[str, ...]:
-    """The trainable parameters of the layer whose output is the network's output.
+def last_layer(network: nn.Module, example: Tensor) -> str | None:
+    """The name of the Linear layer whose output is the network's output; None if there is none.
 
-    example (1, …). Raises CallerError if that is not a Linear layer.
+    example (1, …)
     """
     returned: dict[str, tuple[Tensor, int]] = {}
     handles = [
@@ -145,7 +145,15 @@ def last_layer_names(network: nn.Module, example: Tensor) -> tuple[str, ...]:
             handle.remove()
     # An activation in place returns the layer's own tensor, in another version.
     same = (n for n, (output, v) in returned.items() if output is outputs and output._version == v)
-    head = next(same, None)
+    return next(same, None)
+
+
+def last_layer_names(network: nn.Module, example: Tensor) -> tuple[str, ...]:
+    """The trainable parameters of the last layer.
+
+    example (1, …). Raises CallerError if that is not a Linear layer.
+    """
+    head = last_layer(network, example)
     if head is None:
         raise CallerError(
             "curvature last-layer: expected a network that ends with a Linear layer; use kfac or "

@@ -33,6 +33,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from isotropy.curvature.eigen import eigenpairs
+
 LARGEST_EXACT = 3072
 """Rows up to which a factor is written out: an MLP on 32 × 32 pixels in colour."""
 RANK = 512
@@ -128,7 +130,7 @@ Gram = Tensor | LowRankGram
 def _spectrum_of_rows(root: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (…, r) and eigenvectors (…, r, r) of R Rᵀ in float64."""
     gram = root.double() @ root.double().mT
-    values, turns = torch.linalg.eigh((gram + gram.mT) / 2)
+    values, turns = eigenpairs((gram + gram.mT) / 2, what="a factor")
     return values.clamp_min(0.0), turns
 
 

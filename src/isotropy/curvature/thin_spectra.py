@@ -23,11 +23,16 @@ from isotropy.curvature.blocks import (
     Roots,
     Spectrum,
 )
+from isotropy.curvature.eigen import eigenpairs, of_block
 
 
 def spectra_of_roots(roots: Sequence[Mapping[str, Roots]], count: int) -> dict[str, Spectrum]:
     """The spectrum of every block, from the roots of all batches of `count` examples."""
-    return {name: _spectrum([batch[name] for batch in roots], count) for name in roots[0]}
+    found = {}
+    for name in roots[0]:
+        with of_block(name):
+            found[name] = _spectrum([batch[name] for batch in roots], count)
+    return found
 
 
 def _spectrum(parts: Sequence[Roots], count: int) -> Spectrum:
@@ -54,10 +59,10 @@ def decomposed(root: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (…, n) and eigenvectors (…, n, min(rows, n)) of XᵀX, X (…, rows, n)."""
     rows, size = root.shape[-2:]
     if rows >= size:
-        values, vectors = torch.linalg.eigh((root.mT @ root).double())
+        values, vectors = eigenpairs(root.mT @ root, what="a factor")
         return values.clamp_min(0.0), vectors
     root = root.double()
-    values, turns = torch.linalg.eigh(root @ root.mT)
+    values, turns = eigenpairs(root @ root.mT, what="a factor")
     values = values.clamp_min(0.0)
     vectors = root.mT @ turns
     # Rounding leaves a root of zero where rows depend on each other; nothing lies along it.

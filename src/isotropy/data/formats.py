@@ -19,19 +19,22 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import lzma
 import math
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, check_memory
 from isotropy.data.labelled import (
     LabelledData,
     Layout,
@@ -42,6 +45,13 @@ from isotropy.data.labelled import (
 )
 
 ZIP_START = b"PK"
+UNPACKING = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError,
+    NotImplementedError, KeyError,
+)  # fmt: skip
+"""What Python raises for damaged archives."""
+UNPACKED_AT_ONCE = 1 << 24
+SMALLER = "take part of the data"
 
 ReadPart = Callable[[bool, LabelledData | None], tuple[LabelledData, Notes]]
 """Reads the training part, or with True the test part, given the training data it belongs to."""
@@ -96,7 +106,10 @@ def open_npz(path: Path) -> Any:
             f"{path}: expected an npz archive, got a damaged or truncated one; "
             "write it again with numpy.savez_compressed"
         )
-    return np.load(path, allow_pickle=False)
+    try:
+        return np.load(path, allow_pickle=False)
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        raise _damaged(path, "the archive", error) from None
 
 
 def read_array(archive: Any, names: Sequence[str], path: Path) -> np.ndarray[Any, Any]:
@@ -111,7 +124,10 @@ def read_array(archive: Any, names: Sequence[str], path: Path) -> np.ndarray[Any
             "numpy.savez_compressed(path, x=inputs, y=labels)"
         )
     try:
+        _check_member(archive, name, path)
         array = archive[name]
+    except CallerError:
+        raise
     except ValueError as error:
         if "pickle" in str(error):
             raise CallerError(
@@ -119,11 +135,38 @@ def read_array(archive: Any, names: Sequence[str], path: Path) -> np.ndarray[Any
                 "which are never opened; convert it to one type, such as float32, and save again"
             ) from None
         raise _damaged(path, name, error) from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+    except UNPACKING as error:
         raise _damaged(path, name, error) from None
     if not isinstance(array, np.ndarray):  # a member of the archive that is no array: its bytes
         raise _damaged(path, name, "not in NumPy's format")
     return array
+
+
+def _check_member(archive: Any, name: str, path: Path) -> None:
+    """Raise unless an array of an archive fits into memory and is as long as its header says."""
+    known = {each.removesuffix(".npy"): each for each in archive.zip.namelist()}
+    entry = archive.zip.getinfo(known[name])
+    check_memory(entry.file_size, what=f"{path}, {name!r}", advice=SMALLER)
+    with archive.zip.open(entry) as file:
+        check_npy(file, entry.file_size)
+
+
+def check_npy(file: IO[bytes], size: int) -> None:
+    """Raise ValueError unless the header of an npy file of `size` bytes tells of as many.
+
+    NumPy allocates what a header tells before it reads. Types without numbers are left to NumPy.
+    """
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    header = read.get(npy.read_magic(file))
+    if header is None:
+        return
+    try:
+        shape, _, kind = header(file)
+    except (tokenize.TokenError, SyntaxError) as error:  # a header is read as Python
+        raise ValueError(f"its header cannot be read: {error}") from error
+    told = file.tell() + math.prod(shape) * kind.itemsize
+    if not kind.hasobject and told != size:
+        raise ValueError(f"its header tells of {told:,} bytes, there are {size:,}")
 
 
 NPY_START = b"\x93NUMPY"
@@ -189,7 +232,11 @@ def _paired(path: Path) -> Path | None:
 
 
 def _load_npy(path: Path) -> np.ndarray[Any, Any]:
+    size = path.stat().st_size
+    check_memory(size, what=str(path), advice=SMALLER)
     try:
+        with path.open("rb") as file:
+            check_npy(file, size)
         array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
         if "pickle" in str(error):
@@ -260,20 +307,32 @@ def read_start(path: Path, count: int) -> bytes:
 def read_bytes(path: Path) -> bytes:
     """All bytes of a file, decompressed if it is gzip; raises `CallerError` where that fails."""
     read_start(path, 1)
-    raw = path.read_bytes()
-    if not raw.startswith(GZIP_START):
-        return raw
+    size = path.stat().st_size
+    check_memory(size, what=str(path), advice=SMALLER)
+    with path.open("rb") as file:
+        if file.read(len(GZIP_START)) != GZIP_START:
+            return path.read_bytes()
     try:
-        return gzip.decompress(raw)
+        return _unpacked(path)
     except EOFError:
         raise CallerError(
             f"{path}: expected a whole gzip file, got one that ends early (truncated after "
-            f"{len(raw)} bytes); download or copy it again"
+            f"{size} bytes); download or copy it again"
         ) from None
     except (OSError, zlib.error) as error:
         raise CallerError(
             f"{path}: expected a gzip file, got a damaged one ({error}); download or copy it again"
         ) from None
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a gzip file, which may be a thousand times as long."""
+    content = bytearray()
+    with gzip.open(path) as file:
+        while part := file.read(UNPACKED_AT_ONCE):
+            content += part
+            check_memory(4 * len(content), what=f"{path}, unpacked and read", advice=SMALLER)
+    return bytes(content)
 
 
 def refused(path: Path, error: OSError) -> CallerError:

@@ -12,6 +12,7 @@ would turn rotations into something else.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from isotropy.checks import CallerError, check_at_least, shape_text
+from isotropy.checks import CallerError, check_at_least, check_memory, shape_text
 from isotropy.data.formats import entries, split_of
 from isotropy.data.labelled import LabelledData, Notes, Split
 
@@ -133,7 +134,14 @@ def _resized(data: LabelledData, size: int) -> tuple[LabelledData, Notes]:
         "(bilinear, antialiased)"
     )
     square = (size, size)
+    _check_size(len(data), data.inputs.shape[1], square, data.name)
     return replace(data, inputs=resize_images(middle(data.inputs, square), square)), (note,)
+
+
+def _check_size(count: int, channels: int, size: tuple[int, int], name: str) -> None:
+    """Raise before images are allocated that do not fit into memory."""
+    what = f"{name} of {channels} channels and {size[0]:,} × {size[1]:,} pixels"
+    check_memory(4 * count * channels * math.prod(size), what=what, advice="lower --image-size")
 
 
 def working_size(height: int, width: int) -> int | None:
@@ -258,6 +266,7 @@ def _read_pictures(
             f"{num_resized} of {len(paths)} images resized to {size[0]} × {size[1]} pixels "
             f"(height × width; bilinear, antialiased), {why}"
         )
+    _check_size(len(paths), channels, size, f"{len(paths)} pictures")
     images = torch.empty(len(paths), channels, *size)
     num_cut = 0
     for image, path in zip(images, paths, strict=True):
@@ -316,6 +325,8 @@ def _decode(path: Path, channels: int) -> Tensor:
 def _unreadable(path: Path, error: Exception) -> CallerError:
     if isinstance(error, PermissionError):
         return CallerError(f"{path}: permission denied; make this picture readable for this user")
+    if isinstance(error, Image.DecompressionBombError):
+        return CallerError(f"{path}: expected a smaller picture, got one too large: {error}")
     if path.stat().st_size == 0:
         return CallerError(f"{path}: expected a picture, got an empty file; replace or remove it")
     return CallerError(

@@ -423,6 +423,11 @@ def tensor_from(values: Any, *, what: str) -> Tensor:
             "convert it to float32 or uint8"
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.dtype.itemsize == 8 and array.size and array.max() >= 2**63:
+            raise CallerError(
+                f"{what}: expected whole numbers below 2^63, got {array.max()}; convert it to "
+                "float64"
+            )
         array = array.astype(np.int64)
     elif array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)

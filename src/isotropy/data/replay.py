@@ -10,6 +10,7 @@ imported where a robot is simulated.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -46,6 +47,39 @@ def mujoco_version(expected: str | None = None) -> str:
     return found
 
 
+def made_environment(name: str, options: Mapping[str, Any]) -> Any:
+    """An environment of gymnasium. Raises CallerError where it has none of that name."""
+    gymnasium = _simulators()[0]
+    try:
+        return gymnasium.make(name, **options)
+    except gymnasium.error.Error as error:
+        raise CallerError(
+            f"gymnasium {gymnasium.__version__} does not make {name}: {error}"
+        ) from error
+
+
+def robot_of(environment: str) -> Robot | None:
+    """An environment of mujoco as a robot without maps, its joints read from the model.
+
+    None where it is not of mujoco, or observes anything but positions, the first of them left out
+    or not, and then velocities.
+    """
+    made = made_environment(environment, {})
+    own, observation = made.unwrapped, made.reset(seed=0)[0]
+    if not (hasattr(own, "model") and hasattr(own, "set_state")) or own.model.nq != own.model.nv:
+        return None
+    unobserved = own.model.nq + own.model.nv - np.size(observation)
+    if not 0 <= unobserved < own.model.nq:
+        return None
+    coordinates = np.concatenate([own.data.qpos[unobserved:], own.data.qvel])
+    if not np.allclose(coordinates, observation):
+        return None
+    model = own.model
+    joints = tuple(model.joint(k).name for k in range(model.njnt))
+    motors = tuple(model.joint(int(k)).name for k in model.actuator_trnid[:, 0])
+    return Robot(environment, joints, motors, unobserved, ())
+
+
 class Simulator:
     """One step of a robot as a function of its state.
 
@@ -54,14 +88,9 @@ class Simulator:
     """
 
     def __init__(self, robot: Robot) -> None:
-        gymnasium, self._mujoco = _simulators()
+        self._mujoco = _simulators()[1]
         self.robot = robot
-        try:
-            self._own: Any = gymnasium.make(robot.environment, **robot.options).unwrapped
-        except gymnasium.error.Error as error:
-            raise CallerError(
-                f"gymnasium {gymnasium.__version__} does not make {robot.environment}: {error}"
-            ) from error
+        self._own: Any = made_environment(robot.environment, robot.options).unwrapped
         self._check_sizes()
         self._strength = np.array([robot.strength.get(name, 1.0) for name in robot.motors])
         self.largest_action = self._own.action_space.high.astype(np.float64)
@@ -210,16 +239,30 @@ class Violation:
     mujoco: str
 
 
+Matrices = tuple[str, np.ndarray, np.ndarray]
+"""A map by its name and its matrices of states and of actions."""
+
+
 def violation(
-    robot: Robot | str, *, episodes: int = 3, steps: int = 40, seed: int = 0
+    robot: Robot | str,
+    *,
+    matrices: Sequence[Matrices] | None = None,
+    episodes: int = 3,
+    steps: int = 40,
+    seed: int = 0,
 ) -> list[Violation]:
     """How much the simulation breaks each of a robot's maps, over states of `replay`.
+
+    matrices: other maps in place of the robot's
 
     Raises CallerError for maps of another size than the observation or that are no group, for a
     robot without maps, and without mujoco.
     """
     robot = robot_named(robot) if isinstance(robot, str) else robot
-    matrices = [(robot.state_matrix(each), robot.action_matrix(each)) for each in robot.maps]
+    if matrices is None:
+        matrices = [
+            (each.name, robot.state_matrix(each), robot.action_matrix(each)) for each in robot.maps
+        ]
     if not matrices:
         raise CallerError(f"{robot.environment}: expected maps to measure, got none")
     visited, simulator = replay(robot, episodes, steps, seed=seed), Simulator(robot)
@@ -229,12 +272,12 @@ def violation(
     actions, rewards = visited.actions.flatten(0, 1).numpy(), visited.rewards.flatten().numpy()
     change, gain = _rms(after - before), _rms(rewards)
     found = []
-    for each, (of_state, of_action) in zip(robot.maps, matrices, strict=True):
+    for name, of_state, of_action in matrices:
         pairs = zip(before @ of_state.T, actions @ of_action.T, strict=True)
         mirrored = [simulator.step(state, action) for state, action in pairs]
         step = _rms(np.stack([state for state, _ in mirrored]) - after @ of_state.T) / change
         reward = _rms(np.array([own for _, own in mirrored]) - rewards) / gain
-        found.append(Violation(each.name, step, reward, len(before), visited.mujoco))
+        found.append(Violation(name, step, reward, len(before), visited.mujoco))
     return found
 
 

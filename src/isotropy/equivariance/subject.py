@@ -14,9 +14,10 @@ on its way (detach), outputs that are no floating-point tensor or do not depend 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -124,12 +125,25 @@ class Subject:
                 f"for {len(moved[:2])} examples"
             )
         check_finite(together, what="network output")
-        scale = float(together.abs().max()) + torch.finfo(together.dtype).tiny
-        if float((together[:1] - alone).abs().max()) > 1e-3 * scale:
+        if _differ(together[:1], alone, together):
+            if together.dtype != torch.float64 and self._agrees_in_double(two):
+                raise CallerError(
+                    f"network: rounding in {together.dtype} changes the output for one example by "
+                    "more than a thousandth of the largest, and derivatives by more; measure in "
+                    "double precision (model.double() and inputs.double())"
+                )
             raise CallerError(
                 "network: the output for one example changes with the rest of the batch, or from "
                 "call to call; fix what looks at the batch or draws at random (model.eval())"
             )
+
+    def _agrees_in_double(self, inputs: Inputs) -> bool:
+        """Whether an example has one output, alone and beside another, once rounding is small."""
+        exact = replace(self, network=copy.deepcopy(self.network).double())
+        both = _each(inputs, lambda each: each.double() if each.is_floating_point() else each)
+        with torch.no_grad(), _no_draws(self.moved(inputs).device):
+            together, alone = exact(copy_of(both)), exact(copy_of(first_of(both, 1)))
+        return not _differ(together[:1], alone, together)
 
     def _followed(self, inputs: Inputs) -> Tensor:
         """f(x), raising where it changes its input, or loses it on the way to the output."""
@@ -192,6 +206,12 @@ def _no_draws(device: torch.device) -> Iterator[None]:
                 "network: it draws at random, so that it is another function at every call; switch "
                 "that off (model.eval())"
             )
+
+
+def _differ(one: Tensor, other: Tensor, whole: Tensor) -> bool:
+    """By more than a thousandth of the largest of all."""
+    scale = float(whole.abs().max()) + torch.finfo(whole.dtype).tiny
+    return float((one - other).abs().max()) > 1e-3 * scale
 
 
 def copy_of(inputs: Inputs) -> Inputs:

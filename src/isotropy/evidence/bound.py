@@ -57,14 +57,8 @@ from isotropy.curvature.jacobians import tangent_kernels
 from isotropy.evidence.hyper_steps import EvidenceSteps
 from isotropy.evidence.laplace import Batch, GaussianPrior, NotFiniteError
 from isotropy.evidence.settings import LearnSchedule, stream
-from isotropy.evidence.weight_steps import (
-    CapturedFunction,
-    can_capture,
-    held_by,
-    range_rate,
-    set_rate,
-    tensors_of,
-)
+from isotropy.evidence.weight_steps import range_rate, tensors_of
+from isotropy.kernels.captured import CapturedFunction, can_capture, held_by, set_rate
 from isotropy.kernels.fused import is_capturing
 from isotropy.likelihoods import Likelihood
 

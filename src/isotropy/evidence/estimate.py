@@ -4,13 +4,17 @@ Every part of a run is tried once or twice on a few examples, and multiplied:
 
     weight step    forward and backward of one batch, × batches × epochs
     factors        a pass over two batches minus one over one, × batches; what is left of the one,
-                   the eigenvalues of the factors, once a hyper step
+                   the eigenvalues of the factors, once a hyper step. Where the first pass is slow
+                   it is the only one, and its batch and its eigenvalues are timed apart
     gradient       one batch with a graph to the ranges, × batches
     bound          one estimate and its gradient, × hyper steps by a bound; factors × its passes
     scoring        the forward passes of the test data, about a third of a weight step's
+    features       where the last layer alone is trained: one forward pass, × copies, and thrice
+                   that where ranges move; all else is little
 
 On a GPU whole weight steps are taken, so that the network is compiled and the step recorded as it
-will be, and put back; memory is what they and the passes took. On a CPU no step is taken. Either
+will be, and put back; memory is what they and the passes took. On a CPU no step is taken, and
+memory follows from what autograd keeps of one example (`machine`). Either
 way the trainer ends as it was, and random streams are the run's own, which are named and not
 shared. On a machine that others use too the estimate is theirs as much as ours.
 """
@@ -20,22 +24,31 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.bound import BoundSteps
-from isotropy.evidence.machine import step_bytes
-from isotropy.evidence.settings import multiplying_in
+from isotropy.evidence.laplace import Batch, LaplaceFit
+from isotropy.evidence.machine import factor_memory, gradient_bytes, step_bytes
 from isotropy.evidence.training import Trainer
-from isotropy.evidence.weight_steps import WARM_UP, tensors_of
+from isotropy.evidence.weight_steps import tensors_of
+from isotropy.kernels.captured import WARM_UP
+from isotropy.kernels.precision import multiplying_in
+from isotropy.networks.averaging.averaged_features import AveragedFeatures
 from isotropy.networks.batch_statistics import fix_statistics
 
 FORWARD_SHARE = 1 / 3
+FORWARD_AND_BACK = 3
+"""Times a forward pass that a gradient by the inputs takes."""
 STEPS_TIMED = 3
+SLOW = 3.0
+"""Seconds from which a first try on a CPU counts: what makes it slower than others is no more."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,8 @@ def estimate_run(trainer: Trainer, test_examples: int = 0) -> Estimate:
 def _estimated(trainer: Trainer, test_examples: int) -> Estimate:
     config, count = trainer.config, len(trainer.inputs)
     epochs = config.epochs - trainer.epoch
+    if trainer.features is not None:
+        return _by_features(trainer, trainer.features, test_examples)
     step, step_memory = _weight_step(trainer)
     steps = math.ceil(count / config.batch_size) if trainer.weight_steps.trains else 0
     weight_steps = step * steps * epochs
@@ -89,6 +104,29 @@ def _estimated(trainer: Trainer, test_examples: int) -> Estimate:
     scores = max(1, epochs // config.evaluate_every) if test_examples else 0
     scoring = FORWARD_SHARE * per_copy * test_examples * max(1, config.test_samples) * scores
     return Estimate(weight_steps, evidence, scoring, max(step_memory, memory))
+
+
+def _by_features(trainer: Trainer, features: AveragedFeatures, test_examples: int) -> Estimate:
+    """Where the last layer alone is trained nothing takes long but the passes to its features."""
+    config, some = trainer.config, features.examples_at_once
+    inputs = trainer.inputs[:some]
+    noise = trainer.model.noise(len(inputs), generator=torch.Generator(trainer.device))
+
+    def once() -> None:
+        with torch.no_grad():
+            features.of(inputs, noise)
+
+    once()
+    seconds, memory = _timed(trainer.device, once)
+    per_copy = seconds / (len(inputs) * trainer.model.samples)
+    moves = trainer.hyper.moves_ranges
+    passes = config.epochs - trainer.epoch if moves else 0 if features.is_known else 1
+    copies = passes * len(trainer.inputs) * trainer.model.samples
+    limit = trainer.hyper.gradient_limit or len(trainer.inputs)
+    gradients = FORWARD_AND_BACK * limit * trainer.model.samples * passes if moves else 0
+    scores = max(1, (config.epochs - trainer.epoch) // config.evaluate_every)
+    tested = test_examples * max(1, config.test_samples) * scores
+    return Estimate(per_copy * copies, per_copy * gradients, per_copy * tested, memory)
 
 
 def _weight_step(trainer: Trainer) -> tuple[float, float]:
@@ -109,8 +147,7 @@ def _weight_step(trainer: Trainer) -> tuple[float, float]:
             parameter.grad = None
 
     with torch.random.fork_rng(devices=[]):
-        once()  # the first time is slower than all others
-        seconds, _ = _timed(trainer.device, once)
+        seconds, _ = _tried(trainer.device, once)
     held = min(size, steps.micro_batch)
     return seconds, step_bytes(trainer.network, trainer.inputs, trainer.model.samples, held)
 
@@ -154,30 +191,59 @@ def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
     """Seconds of factors a batch, of their spectra, of a gradient a batch; bytes on a GPU."""
     evidence, place = trainer.evidence, trainer.device
     several = len(trainer.inputs) > trainer.config.curvature_batch
+    fits: list[LaplaceFit] = []
+    of_batches: list[float] = []
 
     def factors(batches: int) -> None:
         taken = itertools.islice(trainer.orbit_batches("estimate"), batches)
+        clocked = _clocked(taken, of_batches)
         if trainer.hyper.few:
-            evidence.fit_of_few(taken)
+            evidence.fit_of_few(clocked)
         else:
-            evidence.fit(taken, values_only=not trainer.hyper.moves_ranges)
+            fits[:] = [evidence.fit(clocked, values_only=not trainer.hyper.moves_ranges)]
 
-    factors(1)
-    one, bytes_of_factors = _timed(place, lambda: factors(1))
-    two = _timed(place, lambda: factors(2))[0] if several else 2 * one
-    per_batch = min(one, max(two - one, one / 10))
+    one, bytes_of_factors = _tried(place, lambda: factors(1))
+    if place.type == "cpu" and one > SLOW:
+        per_batch = of_batches[0]
+    else:
+        two = _timed(place, lambda: factors(2))[0] if several else 2 * one
+        per_batch = min(one, max(two - one, one / 10))
     gradient = bytes_of_gradient = 0.0
     if trainer.hyper.moves_ranges:
-        fit = evidence.fit(itertools.islice(trainer.orbit_batches("estimate"), 1))
+        fit = fits[0] if fits else evidence.fit(_first(trainer))
 
         def gradients() -> None:
-            batches = itertools.islice(trainer.orbit_batches("estimate", graph=True), 1)
-            evidence.gradient(fit, batches, trainer.ranges)
+            evidence.gradient(fit, _first(trainer, graph=True), trainer.ranges)
 
         if place.type == "cuda":
             gradients()  # kernels are compiled and chosen the first time
         gradient, bytes_of_gradient = _timed(place, gradients)
+        bytes_of_gradient = bytes_of_gradient or _gradient_bytes(trainer)
     return per_batch, one - per_batch, gradient, max(bytes_of_factors, bytes_of_gradient)
+
+
+def _gradient_bytes(trainer: Trainer) -> float:
+    """Of an evidence pass with a graph and of its factors, where nobody measures them."""
+    curvature, one = trainer.evidence.curvature, trainer.inputs[:1]
+    if not isinstance(curvature, KFAC):
+        return 0.0
+    rows = one.expand(trainer.model.samples, *one.shape[1:]).clone()
+    examples = min(trainer.config.curvature_batch, len(trainer.inputs))
+    factors = factor_memory(trainer.network, trainer.config.curvature).total
+    with evaluation_mode(trainer.network):
+        return float(factors + examples * gradient_bytes(curvature, rows))
+
+
+def _first(trainer: Trainer, *, graph: bool = False) -> Iterator[Batch]:
+    return itertools.islice(trainer.orbit_batches("estimate", graph=graph), 1)
+
+
+def _clocked(batches: Iterable[Batch], seconds: list[float]) -> Iterator[Batch]:
+    """The batches; what was done with each takes so many seconds."""
+    for batch in batches:
+        started = time.perf_counter()
+        yield batch
+        seconds.append(time.perf_counter() - started)
 
 
 def _by_bound(trainer: Trainer, steps: BoundSteps) -> tuple[float, float]:
@@ -189,8 +255,7 @@ def _by_bound(trainer: Trainer, steps: BoundSteps) -> tuple[float, float]:
         value = steps.estimate(0, graph=True).value
         torch.autograd.grad(value, inputs, allow_unused=True)
 
-    once()
-    seconds, memory = _timed(trainer.device, once)
+    seconds, memory = _tried(trainer.device, once)
     per_epoch = math.ceil(count / config.batch_size)
     due = range(trainer.epoch * per_epoch + 1, config.epochs * per_epoch + 1)
     total = seconds * sum(steps.step_due(step) for step in due)
@@ -200,6 +265,14 @@ def _by_bound(trainer: Trainer, steps: BoundSteps) -> tuple[float, float]:
         total += fits * (factors * math.ceil(count / config.curvature_batch) + spectra)
         memory = max(memory, more)
     return total, memory
+
+
+def _tried(device: torch.device, task: Callable[[], None]) -> tuple[float, float]:
+    """`_timed` the second time, as the first is slower than others; once where it is slow."""
+    started = time.perf_counter()
+    task()
+    seconds = time.perf_counter() - started
+    return (seconds, 0.0) if device.type == "cpu" and seconds > SLOW else _timed(device, task)
 
 
 def _timed(device: torch.device, task: Callable[[], None]) -> tuple[float, float]:

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from isotropy.evidence.laplace import LaplaceFit
 from isotropy.evidence.settings import LearnSchedule
-from isotropy.evidence.weight_steps import range_rate, set_rate
+from isotropy.evidence.weight_steps import range_rate
+from isotropy.kernels.captured import set_rate
 
 if TYPE_CHECKING:
     from isotropy.evidence.training import Trainer

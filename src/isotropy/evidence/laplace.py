@@ -50,6 +50,7 @@ from isotropy.curvature.blocks import (
     Roots,
     all_spectra,
 )
+from isotropy.curvature.eigen import of_block
 from isotropy.curvature.kfac import KFAC, Curvature
 from isotropy.curvature.kinds import BatchCurvature, Copies
 from isotropy.curvature.low_rank import Pullback, times
@@ -404,7 +405,8 @@ class _Sums:
         """One more batch, without its graph."""
         for name, block in found.detach().factors().items():
             before = self.factors.get(name)
-            self.factors[name] = block if before is None else before + block  # type: ignore[operator]
+            with of_block(name):
+                self.factors[name] = block if before is None else before + block  # type: ignore[operator]
         if not batch.is_checked:
             self.likelihood.check_targets(batch.targets, found.outputs)
         statistic = self.likelihood.statistic(found.outputs, batch.targets)

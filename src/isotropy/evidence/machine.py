@@ -42,15 +42,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import kind_named
 from isotropy.curvature.low_rank import LARGEST_EXACT, RANK
-from isotropy.evidence.settings import LearnSchedule
+from isotropy.curvature.recording import evaluation_mode
+from isotropy.evidence.settings import LearnConfig, LearnSchedule
 
 SHARE_OF_FREE = 0.5
 """Of what is free, half: fragments, workspaces and whatever else runs need the rest."""
@@ -146,6 +149,44 @@ def fitting_micro_batch(
     return max(1, min(batch_size, int((free - fixed) / one)))
 
 
+TRIAL_OPERATIONS = 3e11
+"""Of a trial of the search where the last layer alone is trained: about 2 s on two cores."""
+TRIAL_ROWS = (2**10, 2**14)
+"""Fewest and most rows of such a trial."""
+FEWEST_COPIES = 8
+"""Of an example in such a trial."""
+
+
+def affordable_rows(network: nn.Module, example: Tensor) -> int:
+    """Rows that pass through a network in one trial, from its operations on one example (1, …)."""
+    with torch.no_grad(), evaluation_mode(network), FlopCounterMode(display=False) as counter:
+        network(example)
+    few, most = TRIAL_ROWS
+    return min(most, max(few, int(TRIAL_OPERATIONS / max(1, counter.get_total_flops()))))
+
+
+def fit_frozen(
+    config: LearnSchedule, given: LearnConfig, network: nn.Module, example: Tensor
+) -> LearnSchedule:
+    """`config` for a network whose last layer alone is trained, where `given` left it open.
+
+    Epochs cost next to nothing, passes through the frozen layers do: on a CPU there are few copies,
+    which are spread evenly, the search has as many examples as it can afford copies of, test data
+    are scored once, and a batch with a graph to the ranges fits into memory. example (1, …)
+    """
+    few = config.samples if example.is_cuda else min(config.samples, FEWEST_COPIES)
+    rows = example.expand(config.samples, *example.shape[1:]).clone().requires_grad_()
+    comfortable = max(1, int(JACOBIAN_BYTES / max(1, kept_bytes(network, rows))))
+    searched = affordable_rows(network, example) // FEWEST_COPIES
+    found: dict[str, Any] = {
+        "samples": few,
+        "search_examples": min(config.search_examples, searched),
+        "evaluate_every": config.epochs,
+        "curvature_batch": min(config.curvature_batch, comfortable),
+    }
+    return replace(config, **{n: v for n, v in found.items() if getattr(given, n) is None})
+
+
 CACHE_BYTES = 8e6
 GPU_BYTES = 12e9
 JACOBIAN_BYTES = 1e9
@@ -183,12 +224,22 @@ def fit_curvature_batch(
         config = replace(config, curvature_batch=min(config.curvature_batch, most))
     if measured:
         budget = min(GPU_BYTES, SHARE_OF_FREE * (free_bytes(device) or GPU_BYTES))
-        with torch.no_grad():
-            directions = network(rows[:1]).shape[-1]
-        times = directions + 3 if numbers else 6
-        of_map = times * (kept + rows.numel() * rows.element_size())
+        of_map = _times(network, rows, numbers) * (kept + rows.numel() * rows.element_size())
     comfortable = max(4, int(budget / max(of_map, 1)))
     return replace(config, curvature_batch=min(config.curvature_batch, comfortable))
+
+
+def _times(network: nn.Module, rows: Tensor, widest: int) -> int:
+    """How many times the bytes of a row a pass takes; widest: of the maps without a shortcut."""
+    with torch.no_grad():
+        return int(network(rows[:1]).shape[-1]) + 3 if widest else 6
+
+
+def gradient_bytes(curvature: KFAC, rows: Tensor) -> int:
+    """Bytes of an evidence pass with a graph, for one example with the copies `rows`."""
+    network = curvature.network
+    own = kept_bytes(network, rows) + rows.numel() * rows.element_size()
+    return _times(network, rows, curvature.widest_map(rows[:1])) * own
 
 
 OPERATIONS_PER_SECOND = 2e10
@@ -256,7 +307,7 @@ def factor_memory(network: nn.Module, curvature: str) -> FactorMemory:
 
     if structure == "kfac":
         for name, module in network.named_modules():
-            if isinstance(module, _LAYERS):
+            if isinstance(module, _LAYERS) and module.weight.requires_grad:
                 weight = module.weight
                 inputs = weight.numel() // max(weight.shape[0], 1)
                 add(name or "the network", (inputs, weight.shape[0]), weight.element_size())

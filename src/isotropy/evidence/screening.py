@@ -18,13 +18,16 @@ generator's matrix, so that a turn and a stretch move content equally far. Eleme
 actions are rays in their probability, and must also gain over mixing in, with the same
 probability, the outputs for another example: averaging with anything shrinks outputs, which an
 overconfident network gains by. Nothing is trained here, and full runs remain the judge.
+
+Every evidence is computed once. A mapping that keeps them (`known`) lets a screening that was
+stopped go on where it was.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -99,6 +102,7 @@ class Screening:
     matrix: M by generator, in coordinates, nats per example
     start: half-widths and probabilities of what is wanted, by name in reported units
     factor: the same as a matrix L, where the ranges are correlated
+    evaluations: evidences that were computed
     """
 
     rows: tuple[ScreenRow, ...]
@@ -142,15 +146,20 @@ def screen(
     batch_size: int = 125,
     repeats: int = 3,
     progress: Callable[[str], None] | None = None,
+    known: MutableMapping[str, float] | None = None,
 ) -> Screening:
     """Score what `augmentation` offers for the plain network that `evidence` is of.
 
     augmentation: correlated ranges (or independent ones, without directions), alone or in a
     mixture; its parameters are left as they are. inputs, targets: the training data.
     repeats: draws of the noise behind each standard error.
+    known: evidences per example by what they are of, from a screening of the same network that was
+    stopped; all that are computed are added to it.
     """
     check_at_least(repeats, 2, what="repeats")
-    return _Climb(evidence, augmentation, inputs, targets, seed, batch_size, progress).run(repeats)
+    climb = _Climb(evidence, augmentation, inputs, targets, seed, batch_size, progress)
+    climb.known = {} if known is None else known
+    return climb.run(repeats)
 
 
 @dataclass(frozen=True)
@@ -185,7 +194,7 @@ class _Climb:
             for number, action in enumerate(augmentation.finite):
                 self.elements |= {name: (number, i) for i, name in enumerate(action.names)}
         self.taken: list[_Found] = []
-        self.evaluations = 0
+        self.known: MutableMapping[str, float] = {}
 
     def run(self, repeats: int) -> Screening:
         saved = {name: value.clone() for name, value in self.augmentation.state_dict().items()}
@@ -207,7 +216,7 @@ class _Climb:
             start=start,
             factor=columns,
             log_evidence=plain * len(self.inputs),
-            evaluations=self.evaluations,
+            evaluations=len(self.known),
         )
 
     def _climb(self, candidates: list[Direction], plain: float, repeats: int) -> list[ScreenRow]:
@@ -324,7 +333,12 @@ class _Climb:
 
         null: the last of them is a finite element and moves each example to its neighbour.
         """
-        self.evaluations += 1
+        key = _key(taken, draw, null)
+        if key not in self.known:
+            self.known[key] = self._computed(taken, draw, null)
+        return self.known[key]
+
+    def _computed(self, taken: list[_Found], draw: int, null: bool) -> float:
         self._set(taken)
         element = self.elements[taken[-1].direction.names[0]] if null else None
         with torch.no_grad():
@@ -358,6 +372,16 @@ class _Climb:
         reached = {each.name: each.high for each in self.augmentation.symmetries()}
         amounts = {name: reached[name] for name in direction.loadings}
         return ScreenRow(direction.text, direction.names, found.gain, error, wanted, amounts)
+
+
+def _key(taken: list[_Found], draw: int, null: bool) -> str:
+    """What an evidence is of, in words: `rotation × 0.2, draw 0`."""
+    steps = [f"{_loadings(step.direction)} × {step.amount!r}" for step in taken]
+    return f"{', '.join(steps) or 'nothing'}, draw {draw}{', another example' if null else ''}"
+
+
+def _loadings(direction: Direction) -> str:
+    return " ".join(f"{share:+.6g} {name}" for name, share in direction.loadings.items())
 
 
 def _new_names_only(rest: list[ScreenRow], before: list[ScreenRow]) -> list[ScreenRow]:

@@ -33,28 +33,24 @@ over `test_samples` copies. Two have a rule of their own besides: augerino-origi
 log-probabilities over 4 copies, trivial-augment predicts images as they are. (Averaged
 log-probabilities, once they are normalised again, are those of averaged logits; only the number of
 copies makes a difference.)
-
-`precision` says how exactly a GPU multiplies: float32 has 24 bits of each factor, tf32 11 bits,
-with products and sums in float32, several times faster. Ranges that are learned do not tell the two
-apart (benchmarks/orbit_training.py); determinants are always in float64. On a CPU both are one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 
-from isotropy.checks import CallerError, check_at_least, check_choice
+from isotropy.checks import CallerError, check_choice, check_number, check_numbers
 from isotropy.curvature.kfac import FALLBACKS, Fallback
 from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
 from isotropy.evidence.laplace import STRUCTURES, PriorStructure
 from isotropy.kernels.compiled import pays
+from isotropy.kernels.precision import PRECISIONS, Precision
 from isotropy.likelihoods import LIKELIHOODS
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS
@@ -133,32 +129,6 @@ def objectives_with(ranges: str) -> str:
     return " and ".join(name for name, recipe in RECIPES.items() if recipe.ranges == ranges)
 
 
-Precision = Literal["float32", "tf32", "bfloat16"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
-
-_TORCH_NAMES = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
-
-
-@contextmanager
-def multiplying_in(precision: str, device: torch.device) -> Iterator[None]:
-    """Matrix products and convolutions in this precision inside, in the caller's choice after."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(_TORCH_NAMES[precision])
-    try:
-        with torch.backends.cudnn.flags(
-            enabled=torch.backends.cudnn.enabled,
-            benchmark=torch.backends.cudnn.benchmark,
-            deterministic=torch.backends.cudnn.deterministic,
-            allow_tf32=precision != "float32",
-        ):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 TRAVEL = 2 * (math.pi + 0.5)
 """How far a range must be able to travel in a run, in coordinates: learning rate × updates."""
 
@@ -179,6 +149,13 @@ EVIDENCES: tuple[Evidence, ...] = ("laplace", "elbo")
 ElboSolver = Literal["newton", "sampled"]
 ELBO_SOLVERS: tuple[ElboSolver, ...] = ("newton", "sampled")
 
+Optimiser = Literal["adam", "sgd"]
+OPTIMISERS: tuple[Optimiser, ...] = ("adam", "sgd")
+RATES: dict[str, float] = {"adam": 5e-3, "sgd": 0.1}
+"""Of the weights, the paper's for each."""
+SCALAR_RATES: dict[str, float] = {"adam": 1.0, "sgd": 0.1}
+"""Of single numbers, in multiples of the weights' rate."""
+
 ELBO_EPOCHS = 30
 """Each has a solve and a step of the ranges."""
 
@@ -187,32 +164,39 @@ ELBO_EPOCHS = 30
 class Settings:
     """The base of settings that are frozen dataclasses: checked field by field, kept as JSON.
 
-    counts:    fields that are whole numbers from 1
-    from_zero: the same from 0
-    positive:  fields that are finite numbers above 0
-    choices:   the words that a field may be
+    counts:   fields that are whole numbers from 1; all others are from 0
+    positive: fields that are numbers above 0; all others are from 0, and finite
+    shares:   fields that are numbers from 0 and below 1
+    choices:  the words that a field may be
     A field that is None is not checked.
     """
 
     counts: ClassVar[tuple[str, ...]] = ()
-    from_zero: ClassVar[tuple[str, ...]] = ()
     positive: ClassVar[tuple[str, ...]] = ()
+    shares: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __post_init__(self) -> None:
         """What follows from the fields; nothing here."""
 
     def check(self) -> None:
-        """Raise CallerError for values that make no sense."""
-        given = {name: value for name, value in self._values().items() if value is not None}
-        for name, value in given.items():
-            what = name.replace("_", " ")
+        """Raise CallerError for values that make no sense, or are not of their field's type."""
+        kinds = {each.name: str(each.type).partition(" ")[0] for each in fields(self)}
+        for name, value in self._values().items():
+            what, kind = name.replace("_", " "), kinds[name]
+            if value is None:
+                continue
             if name in self.choices:
                 check_choice(value, self.choices[name], what=what)
-            if name in (*self.counts, *self.from_zero):
-                check_at_least(value, 1 if name in self.counts else 0, what=what)
-            if name in self.positive and not (value > 0 and math.isfinite(value)):
-                raise CallerError(f"{what}: expected above 0, got {value}")
+            if name in self.shares and isinstance(value, int | float) and not 0 <= value < 1:
+                raise CallerError(f"{what}: expected at least 0 and below 1, got {value}")
+            if kind in ("int", "float"):
+                least, above = int(name in self.counts), name in self.positive
+                check_number(value, least, what=what, whole=kind == "int", above=above)
+            if kind == "bool" and not isinstance(value, bool):
+                raise CallerError(f"{what}: expected true or false, got {value!r}")
+            if kind.startswith("Mapping"):
+                check_numbers(value, what=what)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -298,7 +282,12 @@ class LearnConfig(Settings):
     captured         weight steps as CUDA graphs on a GPU, where the network allows it
     compiled         convolutional networks compiled for weight steps on a GPU, where that works; by
                      default in runs long enough to gain from it (`kernels.compiled`)
+    optimiser        of the weights: adam, or sgd with `momentum` and perhaps `nesterov`
     weight_rate      learning rate of the weights at the start; cosine to `weight_rate_end`
+    scalar_rate      that of single numbers, as Fixup's biases and scales, in multiples of it
+    warm_up          epochs, or parts of one, over which rates of weights grow from zero
+    ema_decay        of an exponential moving average of the weights, at which evidence, scores and
+                     checkpoints are (`weight_steps`); 0: of the weights themselves
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
     gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
@@ -309,8 +298,11 @@ class LearnConfig(Settings):
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
     curvature        structure and Fisher, such as kfac-ggn, kfac-ef, diagonal-ggn (`kinds`)
     fallback         what becomes of a layer without a curvature rule: refuse, diagonal, fixed
+    freeze           parameters that are constants of the run: none, backbone (all but the last
+                     layer), or patterns of their names (`networks.frozen`)
     distribution     independent ranges, or correlated ones with a full covariance
-    prior_structure  one precision: scalar, or one per layer, or one per tensor
+    prior_structure  one precision: scalar, or one per layer, or one per tensor. None: scalar; with
+                     sgd on a network of convolutions tensor, as in the paper's recipe
     ranges, caps     half-widths by generator name in reported units: given, largest allowed
     start            half-widths by name that learning starts from (others start at zero)
     search           find amounts by predictions of the linearised network before the run
@@ -343,8 +335,14 @@ class LearnConfig(Settings):
     precision: Precision | None = None
     captured: bool = True
     compiled: bool | None = None
-    weight_rate: float = 5e-3
+    optimiser: Optimiser = "adam"
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_rate: float | None = None
     weight_rate_end: float = 1e-6
+    scalar_rate: float | None = None
+    warm_up: float = 0.0
+    ema_decay: float = 0.0
     burn_in: int | None = None
     update_every: int = 1
     gradient_batches: int | None = None
@@ -355,8 +353,9 @@ class LearnConfig(Settings):
     prior_steps: int | None = None
     curvature: str = DEFAULT_KIND
     fallback: Fallback = "diagonal"
+    freeze: str = "none"
     distribution: str = "independent"
-    prior_structure: PriorStructure = "scalar"
+    prior_structure: PriorStructure | None = None
     prior_precision: float = 1.0
     evaluate_every: int | None = None
     ranges: Mapping[str, float] | None = None
@@ -378,12 +377,13 @@ class LearnConfig(Settings):
         "update_every", "prior_steps", "evaluate_every", "bound_batch", "bound_every",
         "search_examples",
     )  # fmt: skip
-    from_zero: ClassVar[tuple[str, ...]] = ("burn_in", "gradient_batches", "bound_fits")
     positive: ClassVar[tuple[str, ...]] = (
-        "weight_rate", "range_rate", "prior_rate", "prior_precision"
+        "weight_rate", "scalar_rate", "range_rate", "prior_rate", "prior_precision"
     )  # fmt: skip
+    shares: ClassVar[tuple[str, ...]] = ("momentum", "ema_decay", "range_memory")
     choices: ClassVar[Mapping[str, Sequence[str]]] = {
         "objective": (*OBJECTIVES, *OLDER_NAMES),
+        "optimiser": OPTIMISERS,
         "evidence": EVIDENCES,
         "elbo_solver": ELBO_SOLVERS,
         "fallback": FALLBACKS,
@@ -408,9 +408,10 @@ class LearnConfig(Settings):
         """Raise CallerError for settings that cannot be meant."""
         super().check()
         kind_named(self.curvature)
-        if self.range_memory is not None and not 0 <= self.range_memory < 1:
+        if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
             raise CallerError(
-                f"range memory: expected at least 0 and below 1, got {self.range_memory}"
+                "nesterov: expected the optimiser sgd with a momentum above 0, such as 0.9, got "
+                f"{self.optimiser} with {self.momentum:g}"
             )
         needs = [f"bound {self.bound}"] if self.bound != "none" else []
         needs += ["evidence elbo"] if self.evidence == "elbo" else []
@@ -421,6 +422,11 @@ class LearnConfig(Settings):
             )
         if len(needs) > 1:
             raise CallerError(f"{needs[0]}: expected the evidence laplace, got elbo")
+        if needs and self.ema_decay:
+            raise CallerError(
+                f"ema decay: expected 0 with {needs[0]}, whose hyper steps are at the weights "
+                f"themselves, got {self.ema_decay:g}"
+            )
         given = RECIPES[self.objective].ranges == "given"
         if given and not self.ranges:
             raise CallerError(
@@ -438,8 +444,13 @@ class LearnConfig(Settings):
                 f"{self.distribution!r}; use evidence or augerino"
             )
 
-    def resolved(self, *, examples: int, on_gpu: bool) -> LearnSchedule:
-        """The schedule of a run on so many examples; what was given stays."""
+    def resolved(
+        self, *, examples: int, on_gpu: bool, convolutional: bool = False
+    ) -> LearnSchedule:
+        """The schedule of a run on so many examples; what was given stays.
+
+        convolutional: whether the network is one of convolutions
+        """
         self.check()
         recipe = RECIPES[self.objective]
         by_elbo = self.evidence == "elbo"
@@ -472,6 +483,8 @@ class LearnConfig(Settings):
             curvature_batch=8000 if on_gpu else 125,
             precision="tf32" if on_gpu else "float32",
             compiled=on_gpu and pays(examples * samples * epochs),
+            weight_rate=RATES[self.optimiser],
+            scalar_rate=SCALAR_RATES[self.optimiser],
             burn_in=burn_in,
             gradient_batches=0 if on_gpu or by_elbo else 5,
             range_rate=range_rate,
@@ -482,6 +495,7 @@ class LearnConfig(Settings):
             # An eighth of a weight step's examples costs about as much as the step.
             bound_batch=max(4, min(16, batch_size // 12)),
             bound_fits=bound_fits,
+            prior_structure="tensor" if convolutional and self.optimiser == "sgd" else "scalar",
             evaluate_every=max(1, epochs // 10),
             search_examples=SEARCH_EXAMPLES,
             refine=True,
@@ -511,6 +525,8 @@ class LearnSchedule(LearnConfig, Schedule):
     curvature_batch: int
     precision: Precision
     compiled: bool
+    weight_rate: float
+    scalar_rate: float
     burn_in: int
     gradient_batches: int
     range_rate: float
@@ -518,6 +534,7 @@ class LearnSchedule(LearnConfig, Schedule):
     range_memory: float
     prior_rate: float
     prior_steps: int
+    prior_structure: PriorStructure
     evaluate_every: int
     search_examples: int
     refine: bool

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import make_curvature
-from isotropy.curvature.kinds import kind_named
+from isotropy.curvature.kinds import Copies, kind_named
 from isotropy.curvature.recording import checked_outputs, evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
 from isotropy.evidence.bound import BoundSteps
@@ -51,11 +51,15 @@ from isotropy.evidence.layers.training import (
     pathway_prior,
 )
 from isotropy.evidence.predictive import Scores, score
-from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, multiplying_in, stream
-from isotropy.evidence.weight_steps import OrbitSteps, WeightSteps, adam
+from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, stream
+from isotropy.evidence.weight_steps import FeatureSteps, OrbitSteps, WeightSteps
+from isotropy.kernels.captured import adam
+from isotropy.kernels.precision import multiplying_in
 from isotropy.likelihoods import Likelihood
+from isotropy.networks.averaging.averaged_features import AveragedFeatures
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.batch_statistics import find_first_statistics, use_batch_statistics
+from isotropy.networks.frozen import trained_head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +119,8 @@ class Trainer(Generic[AnySchedule]):
     inputs (examples, …) and targets lie on the model's device
     remark: told how far an evidence pass is that takes long; may be set at any time
     target_deviation: by which outputs were divided; scores on test data are in the unit before
+    features: averaged over copies, where the last layer alone is trained; weight steps and evidence
+              see these in place of the inputs
     """
 
     remark: Callable[[str], None] | None = None
@@ -136,7 +142,9 @@ class Trainer(Generic[AnySchedule]):
         self.device = inputs.device
         self._check_outputs()
         find_first_statistics(self.network, inputs)
+        self.features = _features(self)
         parts = ELBO if config.evidence == "elbo" else PARTS[type(config)]
+        parts = parts if self.features is None else FEATURES
         self.evidence = parts.evidence(self)
         self.prior = self.evidence.prior
         self.ranges = model.augmentation.learnable()
@@ -180,9 +188,10 @@ class Trainer(Generic[AnySchedule]):
         } | ({"posterior": self.evidence.posterior} if self.evidence.kind == "elbo" else {})
 
     def own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {}, self.hyper.state()
+        return self.weight_steps.state(), self.hyper.state()
 
     def load_own_state(self, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        self.weight_steps.load_state(tensors)
         self.hyper.load_state(record)
 
     # -- one epoch -------------------------------------------------------------------------
@@ -200,6 +209,7 @@ class Trainer(Generic[AnySchedule]):
         self.epoch += 1
         loss, accuracy = self.weight_steps.epoch(self.epoch, self.hyper.after_step)
         self.check_finite(loss, "training loss")
+        self.check_finite(float(sum(each.detach().sum() for each in self.ranges)), "ranges")
         found = self.hyper.after_epoch(self, loss)
         due = self.epoch == self.config.epochs or self.epoch % self.config.evaluate_every == 0
         scores = self.score(*test) if test is not None and due else None
@@ -219,7 +229,7 @@ class Trainer(Generic[AnySchedule]):
         if not torch.isfinite(torch.tensor(value)):
             raise NotFiniteError(
                 f"the {what} became {value} in epoch {self.epoch}; the last good state is kept; "
-                "try a lower weight rate, or rescale inputs that are far from unit size"
+                "try a lower weight rate or prior rate, or rescale inputs far from unit size"
             )
 
     # -- the evidence ----------------------------------------------------------------------
@@ -251,10 +261,17 @@ class Trainer(Generic[AnySchedule]):
         told = PassProgress(self.remark, f"evidence pass ({purpose})", len(chosen))
         for batch in chosen.to(self.device).split(self.config.curvature_batch):
             told.add(len(batch))
+            if self.features is not None and not graph:
+                rows = self.features.now()[batch]
+                yield Batch(rows, self.targets[batch], Copies(1), label_stream, is_checked=True)
+                continue
             noise = self.model.noise(len(batch), generator=noise_stream)
             with torch.set_grad_enabled(graph):
-                rows = self.model.orbit(self.inputs[batch], noise)
-                copies = self.model.augmentation.copies(noise.shape[1])
+                if self.features is not None:
+                    rows, copies = self.features.of(self.inputs[batch], noise), Copies(1)
+                else:
+                    rows = self.model.orbit(self.inputs[batch], noise)
+                    copies = self.model.augmentation.copies(noise.shape[1])
             yield Batch(rows, self.targets[batch], copies, label_stream, is_checked=True)
 
     def final_evidence(self) -> EvidenceValue | None:
@@ -267,6 +284,7 @@ class Trainer(Generic[AnySchedule]):
         with multiplying_in(self.config.precision, self.device):
             fit = self.evidence.fit(self.orbit_batches(purpose))
             value = self.evidence.value(fit)
+            self.check_finite(float(value), "log evidence")
             error = self.evidence.largest_error(fit) if self.evidence.kind == "laplace" else 0.0
         return EvidenceValue(
             nats=float(value),
@@ -274,7 +292,9 @@ class Trainer(Generic[AnySchedule]):
             curvature=self.evidence.curvature_name,
             samples=self.model.samples,
             prior_structure=self.prior.structure,
-            noise_seed=f"{self.config.seed}/{purpose}/{self.epoch}",
+            noise_seed=f"{self.config.seed}/{FEATURES_STREAM}/0"
+            if self.features is not None
+            else f"{self.config.seed}/{purpose}/{self.epoch}",
             kind=self.evidence.kind,
             error=error,
         )
@@ -326,6 +346,8 @@ def _laplace(prior: Callable[..., GaussianPrior]) -> Callable[[Any], LaplaceEvid
 
     def evidence(trainer: Trainer[Any]) -> LaplaceEvidence:
         config, network, inputs = trainer.config, trainer.network, trainer.inputs
+        if trainer.features is not None:
+            network, inputs = trainer.features.head, trainer.features.some()
         kind = kind_named(config.curvature)
         curvature = make_curvature(network, kind, config.fallback, inputs[:2])
         own = prior(config, network, curvature.parameter_names, inputs).to(trainer.device)
@@ -354,10 +376,37 @@ def _learn_steps(trainer: Trainer[LearnSchedule]) -> HyperSteps:
     return EvidenceSteps(trainer) if trainer.config.bound == "none" else BoundSteps(trainer)
 
 
+FEATURES_STREAM = "features"
+"""Where the copies behind features are drawn from."""
+
+
+def _features(trainer: Trainer[Any]) -> AveragedFeatures | None:
+    """Where a part of the network was frozen on request, and the last layer alone is left.
+
+    Not with a bound, nor where copies have a loss each or ranges follow the loss: these need the
+    outputs of every copy.
+    """
+    config = trainer.config
+    if not isinstance(config, LearnSchedule) or config.freeze == "none":
+        return None
+    outputs = config.recipe.averaged == "outputs" and config.recipe.ranges != "loss"
+    if config.evidence != "laplace" or config.bound != "none" or not outputs:
+        return None
+    head = trained_head(trainer.network, trainer.inputs[:1])
+    if head is None:
+        return None
+    seed, place = config.seed, trainer.device
+    return AveragedFeatures(
+        trainer.model, head, trainer.inputs, lambda: stream(seed, FEATURES_STREAM, 0, place)
+    )
+
+
 PARTS: dict[type[Schedule], Parts] = {
     LearnSchedule: Parts(_laplace(_learn_prior), OrbitSteps, _learn_steps, EpochRecord.of),
     RelaxSchedule: Parts(_laplace(pathway_prior), ProximalSteps, PathwaySteps, LayerEpoch.of),
 }
 """By the type of a run's schedule."""
+FEATURES = Parts(_laplace(_learn_prior), FeatureSteps, _learn_steps, EpochRecord.of)
+"""Of a `LearnSchedule` whose last layer alone is trained."""
 ELBO = Parts(head_evidence, head_steps, ElboSteps, EpochRecord.of)
 """Of a `LearnSchedule` with the evidence elbo."""

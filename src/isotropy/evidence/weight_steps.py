@@ -14,35 +14,29 @@ unless the ranges follow the training loss (`settings`), when both step together
 
 Rows are (batch·copies, outputs), copies fastest; losses are means over the batch, in nats.
 
-On a GPU a step is one CUDA graph where the network allows it (`CapturedFunction`): a weight step of
-a small network is a few dozen kernels of some microseconds each, and Python needs longer to launch
-one than the GPU to run it. A graph is recorded once and replayed:
+On a GPU a step is one CUDA graph where the network allows it (`kernels.captured`).
 
-    the first calls   as they are, on a stream of their own; what is made on first use is made
-    then              recorded: nothing runs, every kernel and address is noted
-    afterwards        arguments are copied to the addresses noted, and all is launched at once
-
-What a function reads beside its arguments must stay where it is in memory. `state` lists such
-tensors; when one has moved, the graph is recorded anew. Arguments of another shape, such as a last,
-smaller batch, and functions that cannot be recorded (those that wait for a number from the GPU) are
-called as they are. Python runs only while recording: `can_capture` says for which networks that is
-safe to assume.
+Weights may be averaged over steps (`AveragedWeights`): the network then has the average whenever no
+epoch runs, so that hyper steps, scores and checkpoints are at the average.
 """
 
 from __future__ import annotations
 
-import gc
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import Copies
 from isotropy.evidence.machine import fitting_micro_batch
 from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, Schedule, cosine, stream
+from isotropy.kernels.captured import CapturedFunction, adam, can_capture, held_by, set_rate, sgd
 from isotropy.kernels.compiled import NetworkPass
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.augmentations import START, Augmentation
@@ -59,105 +53,8 @@ from isotropy.symmetry.actions.finite import FiniteAction
 if TYPE_CHECKING:
     from isotropy.evidence.training import Trainer
 
-WARM_UP = 3
-"""Calls before a function is recorded: libraries choose kernels and optimisers make moments."""
-
-
-class CapturedFunction:
-    """`function(*tensors) -> None` on a CUDA device, replayed as a graph after a few calls.
-
-    state:   tensors that the function reads or writes in place
-    failure: why it could not be recorded, if so
-    """
-
-    def __init__(
-        self, function: Callable[..., None], state: Callable[[], Iterable[Tensor]]
-    ) -> None:
-        self.function = function
-        self.state = state
-        self.failure: str | None = None
-        self._shapes: list[torch.Size] | None = None
-        self._calls = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._stream: torch.cuda.Stream | None = None
-        self._arguments: list[Tensor] = []
-        self._addresses: list[int] = []
-
-    def __call__(self, *tensors: Tensor) -> None:
-        """The function on these tensors."""
-        shapes = [tensor.shape for tensor in tensors]
-        self._shapes = self._shapes or shapes
-        if self.failure is not None or shapes != self._shapes:
-            self.function(*tensors)
-            return
-        if self._graph is None and self._calls < WARM_UP:
-            self._calls += 1
-            self._aside(*tensors)
-            return
-        if self._graph is None:
-            self._record(*tensors)
-        if self._graph is None:
-            self.function(*tensors)
-            return
-        for place, tensor in zip(self._arguments, tensors, strict=True):
-            place.copy_(tensor)
-        self._graph.replay()
-
-    def refresh(self) -> None:
-        """Forget the graph if anything it reads has moved in memory since it was recorded."""
-        if self._graph is not None and self._addresses != self._places():
-            self._graph, self._calls = None, 0
-
-    def _places(self) -> list[int]:
-        return [tensor.data_ptr() for tensor in self.state()]
-
-    def _aside(self, *tensors: Tensor) -> None:
-        """Call on the stream that will record: autograd remembers where a parameter was used."""
-        here, aside = torch.cuda.current_stream(), self._own_stream()
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            self.function(*tensors)
-        here.wait_stream(aside)
-
-    def _own_stream(self) -> torch.cuda.Stream:
-        if self._stream is None:
-            # A graph of autograd's that garbage still holds would remember another stream.
-            gc.collect()
-            self._stream = torch.cuda.Stream()
-        return self._stream
-
-    def _record(self, *tensors: Tensor) -> None:
-        self._arguments = [tensor.clone() for tensor in tensors]
-        stream, graph = self._own_stream(), torch.cuda.CUDAGraph()
-        gc.collect()
-        torch.cuda.synchronize()
-        try:
-            with torch.cuda.graph(graph, stream=stream):
-                self.function(*self._arguments)
-        except RuntimeError as error:
-            torch.cuda.synchronize()
-            self.failure = str(error)
-            return
-        self._graph = graph
-        self._addresses = self._places()
-
-
-def can_capture(network: nn.Module, device: torch.device) -> bool:
-    """Whether every forward pass of `network` is sure to launch the same kernels.
-
-    So it is for modules of torch's and of this library; another's may decide in Python, at random
-    or by a counter, and a graph would repeat what was decided while it was recorded. Hooks
-    would not be called at all.
-    """
-    if device.type != "cuda":
-        return False
-    return all(
-        type(module).__module__.split(".")[0] in ("torch", "isotropy")
-        and not module._forward_hooks
-        and not module._forward_pre_hooks
-        and not module._backward_hooks
-        for module in network.modules()
-    )
+TRAINED = "trained/"
+"""Before the names of weights in a checkpoint whose network has their average."""
 
 
 def augmentation_for(
@@ -219,11 +116,78 @@ def reward_for_width(augmentation: Augmentation) -> Tensor:
     return torch.where(squared > 0, squared, 1.0).sqrt() * (squared > 0)
 
 
+def scalars_of(network: nn.Module) -> list[nn.Parameter]:
+    """Parameters of modules that have nothing but single numbers, as Fixup's biases and scales."""
+    found: list[nn.Parameter] = []
+    for module in network.modules():
+        own = list(module.parameters(recurse=False))
+        if all(parameter.ndim <= 1 and parameter.numel() == 1 for parameter in own):
+            found += own
+    return found
+
+
+class AveragedWeights:
+    """The exponential moving average of a network's weights and running statistics.
+
+        average ← d · average + (1 − d) · weights        d = min(decay, (1 + t) / (10 + t))
+
+    after weight step t. Early steps count for less than `decay` would have it, so that the average
+    forgets where the weights began. The network holds one of the two and this object the other.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.decay = decay
+        named = network.state_dict(keep_vars=True)
+        self._held = {name: each for name, each in named.items() if _changes(each)}
+        self._kept = {name: each.detach().clone() for name, each in self._held.items()}
+
+    @contextmanager
+    def trained(self) -> Iterator[None]:
+        """The network has the trained weights inside, and the average before and after."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after the run's step of this number, from 1; inside `trained`."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        held = [each.detach() for each in self._held.values()]
+        get_ema_multi_avg_fn(decay)(list(self._kept.values()), held, step)
+
+    def state(self) -> dict[str, Tensor]:
+        """The trained weights by name, while the network has the average."""
+        return dict(self._kept)
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `state` gave."""
+        for name, kept in self._kept.items():
+            kept.copy_(tensors[name])
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        """In place: graphs and optimisers know where weights are in memory."""
+        for name, held in self._held.items():
+            before = held.detach().clone()
+            held.copy_(self._kept[name])
+            self._kept[name].copy_(before)
+
+
+def _changes(tensor: Any) -> bool:
+    """Whether weight steps can change a part of a network's state."""
+    if isinstance(tensor, nn.Parameter):
+        return tensor.requires_grad
+    return isinstance(tensor, Tensor) and tensor.is_floating_point()
+
+
 class WeightSteps:
     """The loop of weight steps of a run.
 
     optimiser:   of the weights: one of torch's, or one that is used like it
     micro_batch: examples that go through the network together
+    average:     of the weights over steps, which the network has between epochs
     """
 
     purpose = "noise"
@@ -232,6 +196,7 @@ class WeightSteps:
     """Weight steps over which the rate grows to its start."""
     trains = True
     """Whether an epoch has weight steps."""
+    average: AveragedWeights | None = None
 
     def __init__(self, trainer: Trainer[Any], optimiser: Any) -> None:
         config: Schedule = trainer.config
@@ -280,15 +245,29 @@ class WeightSteps:
         draws = stream(config.seed, self.purpose, number, self.device)
         self.begin()
         self._sums.zero_()
-        for index, batch in enumerate(batches):
-            progress = (number - 1 + index / len(batches)) / config.epochs
-            done = (number - 1) * len(batches) + index + 1
-            self.set_rates(progress, done)
-            self.take(batch, self.draw(len(batch), draws))
-            if after_step is not None:
-                after_step(done)
+        with nullcontext() if self.average is None else self.average.trained():
+            for index, batch in enumerate(batches):
+                progress = (number - 1 + index / len(batches)) / config.epochs
+                done = (number - 1) * len(batches) + index + 1
+                self.set_rates(progress, done)
+                self.take(batch, self.draw(len(batch), draws))
+                if self.average is not None:
+                    self.average.update(done)
+                if after_step is not None:
+                    after_step(done)
         loss, hits = (self._sums / count).tolist()
         return loss, hits if self.targets.ndim == 1 else None
+
+    def state(self) -> dict[str, Tensor]:
+        """What the next epoch depends on beside the network and the optimiser, between epochs."""
+        own = {} if self.average is None else self.average.state()
+        return {TRAINED + name: tensor for name, tensor in own.items()}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `state` gave, which may be among others."""
+        if self.average is not None:
+            own = {k.removeprefix(TRAINED): v for k, v in tensors.items() if k.startswith(TRAINED)}
+            self.average.load_state(own)
 
     def begin(self) -> None:
         """Put the network into its mode, and choose how steps are taken."""
@@ -365,12 +344,11 @@ class OrbitSteps(WeightSteps):
     def __init__(self, trainer: Trainer[LearnSchedule]) -> None:
         config = trainer.config
         self.model, self.prior, self.recipe = trainer.model, trainer.prior, trainer.recipe
-        optimiser = adam(
-            self.trained(trainer),
-            rate=config.weight_rate,
-            decay=0.0 if self.recipe.evidence else config.augerino_decay,
-        )
-        super().__init__(trainer, optimiser)
+        super().__init__(trainer, self._optimiser(trainer))
+        steps_per_epoch = math.ceil(len(trainer.inputs) / config.batch_size)
+        self.warm_up = max(1, math.ceil(config.warm_up * steps_per_epoch))
+        if config.ema_decay:
+            self.average = AveragedWeights(trainer.network, config.ema_decay)
         if trainer.ranges:
             betas = (min(0.9, config.range_memory), config.range_memory)
             own = adam(trainer.ranges, rate=config.range_rate, betas=betas)
@@ -379,6 +357,20 @@ class OrbitSteps(WeightSteps):
         self.ranges = trainer.optimisers.get("ranges") if follows_loss else None
         if self.ranges is not None:
             self._captured = None
+
+    def _optimiser(self, trainer: Trainer[LearnSchedule]) -> torch.optim.Optimizer:
+        """The optimiser of the weights that the settings name."""
+        config = trainer.config
+        choice: dict[str, Any] = {
+            "rate": config.weight_rate,
+            "decay": 0.0 if self.recipe.evidence else config.augerino_decay,
+            "scalars": scalars_of(trainer.network),
+            "scalar_factor": config.scalar_rate,
+        }
+        if config.optimiser == "adam":
+            return adam(self.trained(trainer), **choice)
+        choice |= {"momentum": config.momentum, "nesterov": config.nesterov}
+        return sgd(self.trained(trainer), **choice)
 
     def trained(self, trainer: Trainer[LearnSchedule]) -> list[nn.Parameter]:
         """What the steps change, the ranges apart."""
@@ -435,49 +427,32 @@ class OrbitSteps(WeightSteps):
         yield from tensors_of(self.model.augmentation, self.prior)
 
 
+class FeatureSteps(OrbitSteps):
+    """Weight steps on the last layer alone, on features that are averaged over copies already."""
+
+    def __init__(self, trainer: Trainer[LearnSchedule]) -> None:
+        assert trainer.features is not None
+        self.features = trainer.features
+        super().__init__(trainer)
+        self._captured = None
+
+    def draw(self, examples: int, generator: torch.Generator) -> Tensor:
+        """Nothing: the copies are those of the features."""
+        return torch.zeros(examples, 0, device=self.device)
+
+    def set_mode(self) -> None:
+        """The frozen layers are in evaluation mode where they are called."""
+
+    def loss_of(self, examples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.features.head(self.features.now()[examples])
+        return self.likelihood.training_loss(outputs, self.targets[examples]), outputs
+
+
 def tensors_of(*modules: nn.Module) -> Iterator[Tensor]:
     """Parameters and buffers."""
     for module in modules:
         yield from module.parameters()
         yield from module.buffers()
-
-
-def held_by(optimiser: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """The rates and moments that an optimiser keeps on a GPU."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            yield group["lr"]
-    for moments in optimiser.state.values():
-        yield from moments.values()
-
-
-def adam(
-    parameters: list[nn.Parameter],
-    *,
-    rate: float,
-    decay: float = 0.0,
-    betas: tuple[float, float] = (0.9, 0.999),
-) -> torch.optim.Adam:
-    """Adam; on a GPU in one kernel, with its rate there too, so that a graph can hold it."""
-    device = parameters[0].device
-    on_gpu = all(parameter.is_cuda for parameter in parameters)
-    return torch.optim.Adam(
-        parameters,
-        lr=torch.tensor(rate, device=device) if on_gpu else rate,
-        betas=betas,
-        weight_decay=decay,
-        fused=on_gpu or None,
-        capturable=on_gpu,
-    )
-
-
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """The learning rate of the next steps."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
 
 
 def range_rate(config: LearnSchedule, progress: float) -> float:

@@ -47,6 +47,7 @@ from isotropy.data.readers import digits, read
 from isotropy.data.variants import vary
 from isotropy.evidence.settings import LearnConfig
 from isotropy.experiments.runner import Job, Series
+from isotropy.networks.zoo.image_networks import Standardised
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.workflows.certifying import CertifyConfig, CertifyResult, certify
@@ -145,15 +146,6 @@ def _changed(data: LabelledData, own: Mapping[str, Any], seed: int) -> LabelledD
     return data
 
 
-class Standardised(nn.Module):
-    """(x − mean) / deviation of each example by itself: no constants come from the data."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        flat = inputs.flatten(1)
-        deviation = flat.std(1, keepdim=True) + 1e-3
-        return ((flat - flat.mean(1, keepdim=True)) / deviation).view_as(inputs)
-
-
 def group_normalised(shape: Sequence[int], outputs: int, width: int) -> nn.Module:
     """The thesis's ConvNet (Table A.20) with group normalisation in place of batch statistics.
 
@@ -236,6 +228,7 @@ def _settings(own: Mapping[str, Any], seed: int, examples: int) -> CertifyConfig
         prior=Prior(own.get("prior", "gaussian")),
         epochs=own.get("epochs"),
         batch_size=examples if batch == "all" else batch,
+        real_share=own.get("real_share", CertifyConfig.real_share),
         left_out=own.get("left_out", 0.0),
         augment=own.get("augment", False),
         samples=own.get("samples", 8),

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.data.pairs import demo_data
-from isotropy.evidence.weight_steps import adam, set_rate
 from isotropy.experiments.runner import Job, Series, geometric_means
+from isotropy.kernels.captured import adam, set_rate
 from isotropy.networks.invariant_autoencoder import INVARIANCE_WEIGHT
 from isotropy.networks.rich_layer import RICH, network_for
 from isotropy.workflows.representing import RepresentConfig, represent

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from isotropy.checks import CallerError
-from isotropy.evidence.weight_steps import CapturedFunction
+from isotropy.kernels.captured import CapturedFunction
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.networks.equivariant.linear import EquivariantLinear
 from isotropy.symmetry.groups.catalogue import group_named

@@ -39,7 +39,6 @@ from isotropy.data.table_images import table_images
 from isotropy.evidence.layers.settings import RelaxConfig, precision_of
 from isotropy.evidence.layers.structure import free_parameters, pathway_prefix, relaxed_layers
 from isotropy.evidence.settings import cosine
-from isotropy.evidence.weight_steps import set_rate
 from isotropy.experiments.data_efficiency import RegressionSettings, fit_regression, on_device
 from isotropy.experiments.dynamics import DynamicsSettings, fit_dynamics
 from isotropy.experiments.runner import Job, Series, goal_lines
@@ -53,6 +52,7 @@ from isotropy.experiments.thesis_problems import (
     pendulum_energies,
     regression_problem,
 )
+from isotropy.kernels.captured import set_rate
 from isotropy.networks.pathways.relax import relax
 from isotropy.networks.pathways.relaxed_layer import FREE
 from isotropy.networks.zoo.backbones import HamiltonianNetwork

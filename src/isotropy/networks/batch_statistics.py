@@ -82,9 +82,7 @@ def find_first_statistics(network: nn.Module, inputs: Tensor) -> list[str]:
     new = {
         name: layer
         for name, layer in batch_norms(network).items()
-        if layer.num_batches_tracked is not None
-        and not int(layer.num_batches_tracked)
-        and not is_held(layer)
+        if _is_new(layer) and not is_held(layer)
     }
     if not new or len(inputs) < 2:
         return []
@@ -109,15 +107,27 @@ def find_first_statistics(network: nn.Module, inputs: Tensor) -> list[str]:
     return list(new)
 
 
+def _is_new(layer: _BatchNorm) -> bool:
+    """Whether a layer has seen no batch: none is counted, and its statistics are 0 and 1.
+
+    Weights that come from another library may have statistics and no count.
+    """
+    if layer.num_batches_tracked is None or int(layer.num_batches_tracked):
+        return False
+    assert layer.running_mean is not None and layer.running_var is not None
+    return not bool(layer.running_mean.any()) and bool((layer.running_var == 1).all())
+
+
 def described(network: nn.Module) -> dict[str, Any] | None:
     """For a run's record: how many layers there are, and what they normalise by."""
     layers = batch_norms(network)
     if not layers:
         return None
+    held = [name for name, layer in layers.items() if is_held(layer)]
     return {
         "layers": len(layers),
-        "held": [name for name, layer in layers.items() if is_held(layer)],
-        "training": "batch statistics",
+        "held": held,
+        "training": ("running" if len(held) == len(layers) else "batch") + " statistics",
         "evaluation": "running statistics",
     }
 

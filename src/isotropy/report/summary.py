@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from isotropy.report.page import KeyNumber, render, time_number
-from isotropy.report.pages import certify, learn, measure, profile, relax, represent, screen
+from isotropy.report.pages import (
+    certify,
+    control,
+    learn,
+    measure,
+    profile,
+    relax,
+    represent,
+    screen,
+)
 from isotropy.report.pages.findings import finding_sentences
 from isotropy.report.pages.measure import with_code
 from isotropy.report.record import (
@@ -88,6 +97,7 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Sequence[str]], Callable[[Any], li
         represent.represent_sentences,
         represent.key_numbers,
     ),
+    "control": (control.Controlled, control.control_sentences, control.key_numbers),
     "basis": (Solved, _basis_sentences, _basis_numbers),
 }
 """The dataclass, sentences and key numbers of each kind of record."""

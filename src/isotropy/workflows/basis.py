@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ class BasisResult(Result):
 
     @property
     def has_vectors(self) -> bool:
-        """Whether there is a basis to draw, not only a rank."""
-        return all(part.basis.columns is not None for part in self.parts)
+        """Whether there is a basis to draw: entries, and not only a rank."""
+        return self.size > 0 and all(part.basis.columns is not None for part in self.parts)
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -129,6 +130,8 @@ class BasisResult(Result):
         kind = path.suffix.lower().removeprefix(".")
         if kind not in ("svg", "png"):
             raise CallerError(f"picture: expected a name in .svg or .png, got {str(path)!r}")
+        if not self.size:
+            raise CallerError(f"picture: {self.representation} has no entries to draw")
         if not self.has_vectors:
             raise CallerError(
                 "picture: only the rank was asked for; solve without rank_only to draw the basis"
@@ -147,9 +150,9 @@ class BasisResult(Result):
         tiles: list[Tile] = []
         if isinstance(self.representation, Maps):
             top = 0
-            for target in self.representation.target.products:
+            for target in _each_product(self.representation.target):
                 left = height = 0
-                for source in self.representation.source.products:
+                for source in _each_product(self.representation.source):
                     basis = by_products[target, source]
                     height, width = _split(basis, len(target))
                     tiles.append(Tile(top, left, height, width, basis))
@@ -161,12 +164,15 @@ class BasisResult(Result):
                     break
             return (self.representation.target.size, self.representation.source.size), tiles
         top = across = 0
-        for product in self.representation.products:
-            basis = by_products[product, None]
-            height, width = _split(basis, (len(product) + 1) // 2)
-            tiles.append(Tile(top, 0, height, width, basis))
-            top, across = top + height, max(across, width)
-        return (top, across), tiles
+        rows = 0
+        for term in self.representation.terms:
+            basis = by_products[term.atoms, None]
+            height, width = _split(basis, (len(term.atoms) + 1) // 2)
+            rows, across = rows + term.amount * height, max(across, width)
+            for _ in range(min(term.amount, -(-(LARGEST - top) // height))):
+                tiles.append(Tile(top, 0, height, width, basis))
+                top += height
+        return (rows, across), tiles
 
 
 def equivariant_basis(
@@ -221,6 +227,12 @@ def _pairs(wanted: Representation | Maps) -> Iterator[tuple[Product, Product | N
             counts[term.atoms, None] = counts.get((term.atoms, None), 0) + term.amount
     for (target_atoms, source_atoms), copies in counts.items():
         yield target_atoms, source_atoms, copies
+
+
+def _each_product(representation: Representation) -> Iterator[Product]:
+    """Every product of a sum, as often as it comes; only some of a long one are drawn."""
+    for term in representation.terms:
+        yield from repeat(term.atoms, term.amount)
 
 
 def _split(basis: Basis, rows: int) -> tuple[int, int]:

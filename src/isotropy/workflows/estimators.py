@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_finite, shape_text
 from isotropy.data.labelled import LabelledData, standard_inputs, tensor_from
+from isotropy.evidence.predictive import rows_at_once
 from isotropy.evidence.settings import LearnConfig, Objective, stream
 from isotropy.networks.averaging.augmentations import Symmetry
 from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
@@ -171,7 +172,7 @@ class InvariantEstimator(BaseEstimator):
         fitted = self.result_.model  # which draws in its own precision, as it always did
         generator = stream(seed, "predict", 0, like.device)
         noise = fitted.noise(1, samples=samples, generator=generator).double()
-        parts = inputs.split(max(1, ROWS_AT_ONCE // samples))
+        parts = inputs.split(max(1, rows_at_once(inputs, ROWS_AT_ONCE) // samples))
         outputs = [model(part.to(like), noise.expand(len(part), -1, -1)) for part in parts]
         return torch.cat(outputs).double().cpu()
 

@@ -5,7 +5,8 @@
     found.start                    half-widths to start `isotropy.learn` from
 
 `isotropy.screen` trains a copy of the network without any symmetry, a fraction of a full run, and
-asks its evidence which symmetries are worth one (`evidence.screening`).
+asks its evidence which symmetries are worth one (`evidence.screening`). With `folder=` its epochs
+and evidences are kept as it goes, and an interrupted one continues with `resume=True`.
 
     found = isotropy.profile(network, (images, labels), test, generator="rotation")
     found.record["profiles"]       the log evidence over amounts, by curvature kind
@@ -38,14 +39,30 @@ from isotropy.networks.averaging.augmentations import START
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.one_output import Select
 from isotropy.networks.zoo.specification import NetworkSpecification
-from isotropy.records import make_folder, record_head
+from isotropy.records import alone_in_folder, record_head
 from isotropy.report.pages.profile import profile_page
 from isotropy.report.pages.screen import screen_page
-from isotropy.workflows.runs.prepared import Actions, Beginning, begin, check_actions, make_trainer
+from isotropy.workflows.runs.kept_rows import KeptRows, KeptValues, made_with
+from isotropy.workflows.runs.prepared import (
+    Actions,
+    Beginning,
+    PreparedRun,
+    begin,
+    check_actions,
+    kept_in,
+    make_trainer,
+    prepare_run,
+)
 from isotropy.workflows.runs.result import Result
 
 EPOCHS = 30
 """Epochs of the plain network: enough to fit the training data."""
+KIND = "screen"
+"""What the config of a screening's folder says that it is."""
+EVIDENCES = "evidences.jsonl"
+"""The file of a screening's folder that keeps the evidences computed so far."""
+SCREENED = "screening"
+"""The folder of a run folder that holds the screening before the run, until that has ended."""
 FAINT = 0.02
 """Probability from which a finite element that was not wanted starts all the same."""
 
@@ -63,6 +80,7 @@ class ScreenResult(Result):
         return screen_page(self.record, self.config)
 
 
+@alone_in_folder
 def screen(
     model: nn.Module,
     train: Any,
@@ -73,6 +91,7 @@ def screen(
     select: Select = None,
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
+    resume: bool = False,
     progress: Callable[[str], None] | None = None,
     describe: Mapping[str, Any] | None = None,
     network: NetworkSpecification | None = None,
@@ -80,46 +99,55 @@ def screen(
     """Rank what may be a symmetry by what a plain network's evidence gains from a little of it.
 
     Arguments as for `learn`; progress is told sentences. `epochs` of the config are those of the
-    plain network (30 by default).
+    plain network (30 by default). With `resume` what the folder holds is not computed again.
     """
     settings = config or LearnConfig()
     epochs = settings.epochs or EPOCHS
     settings = replace(settings, objective="none", evidence="laplace", epochs=epochs, start=None)
     begun, actions = begin(
-        model, train, test, seed=settings.seed, device=device, folder=folder, network=network
+        model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
+        network=network,
     ).selecting(select).acting(actions)  # fmt: skip
-    split, place, resolved = begun.split, begun.place, begun.resolved(settings)
-    trainer = make_trainer(begun.model, split.train, actions, resolved, place)
+    begun = begun.freezing(settings.freeze)
+    # The climb passes through the whole network.
+    settings = replace(settings, freeze="none")
+    described = {**(describe or {}), "kind": KIND}
+    run = prepare_run(begun, settings, actions=actions, describe=described)
+    run = replace(run, split=replace(begun.split, test=None))  # nothing is scored
+    trainer, split = run.trainer, run.split
     augmentation = augmentation_over(
         actions,
         distribution=_distribution(actions),
         caps=settings.caps,
         dtype=trainer.inputs.dtype,
-    ).to(place)
+    ).to(begun.place)
     check_actions(augmentation, split.train)
-    if folder is not None:
-        make_folder(Path(folder))
     tell = progress or (lambda _: None)
-    for epoch in range(resolved.epochs):
-        last = trainer.run_epoch()
-        if (epoch + 1) % 10 == 0:
-            tell(f"plain network: epoch {epoch + 1} of {resolved.epochs}")
+    if folder is not None:
+        run = kept_in(run, Path(folder), resume=resume)
+    seconds_before = trainer.seconds
+    for row in run.epochs():
+        if row.epoch % 10 == 0:
+            tell(f"plain network: epoch {row.epoch} of {trainer.config.epochs}")
+    run.save()
     screening = climb(
         trainer.evidence,
         augmentation,
         trainer.inputs,
         trainer.targets,
         seed=settings.seed,
-        batch_size=resolved.curvature_batch,
+        batch_size=trainer.config.curvature_batch,
         progress=tell,
+        known=_known(run, tell, resume=resume),
     )
+    last = run.history[-1]
     record = {
         **_record_head("screen", begun, settings),
         "curvature": trainer.evidence.curvature_name,
         "training": {
-            "epochs": resolved.epochs,
-            "train_loss": last.train_loss,
-            "train_accuracy": last.train_accuracy,
+            "epochs": trainer.config.epochs,
+            "train_loss": last["train_loss"],
+            "train_accuracy": last["train_accuracy"],
             "log_evidence_per_example": screening.log_evidence / len(split.train),
         },
         "units": {symmetry.name: symmetry.unit for symmetry in augmentation.symmetries()},
@@ -132,8 +160,19 @@ def screen(
         for symmetry in augmentation.symmetries()
     }
     start = {name: max(amount, screening.start.get(name, 0.0)) for name, amount in faint.items()}
-    kept = begun.config(resolved, describe)
-    return ScreenResult(screening, start, record=record, config=kept).kept_in(folder)
+    record["seconds"] += seconds_before
+    return ScreenResult(screening, start, record=record, config=run.config).kept_in(folder)
+
+
+def _known(run: PreparedRun, tell: Callable[[str], None], *, resume: bool) -> KeptValues | None:
+    """The evidences that the run's folder keeps; None without a folder."""
+    if run.folder is None:
+        return None
+    of = made_with(run.config, run.trainer.network)
+    known = KeptValues(KeptRows(run.folder / EVIDENCES, of, resume=resume))
+    if known:
+        tell(f"continuing after {len(known)} evidences")
+    return known
 
 
 def _distribution(actions: Actions) -> str:
@@ -191,6 +230,7 @@ def profile(
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, network=network
     ).selecting(select).acting(actions)  # fmt: skip
+    begun = begun.freezing(settings.freeze)
     split = begun.split
     unit, chosen = _amounts(actions, generator, amounts)
     profiles = []

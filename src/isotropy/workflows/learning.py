@@ -11,6 +11,7 @@ interrupted one continues with `resume=True`, ending with the numbers of an unbr
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 import time
@@ -41,6 +42,7 @@ from isotropy.networks.averaging.augmentations import (
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.networks.folding import filter_bank
+from isotropy.networks.frozen import NOTHING, frozen_names
 from isotropy.networks.one_output import Select
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
@@ -159,6 +161,9 @@ class LearnResult(Result):
             )
         evidence = self.trainer.evidence
         fit = evidence.fit(self.trainer.orbit_batches("final"))
+        if self.trainer.features is not None:  # of which it has seen the last layer alone
+            evidence = copy.copy(evidence)
+            evidence.network = self.model.network
         kind = HeadPredictive if isinstance(evidence, ElboEvidence) else Predictive
         return kind(evidence, fit, self.model)
 
@@ -172,6 +177,7 @@ def learn(
     actions: Actions | None = None,
     objective: Objective | None = None,
     config: LearnConfig | None = None,
+    freeze: str | None = None,
     select: Select = None,
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
@@ -193,6 +199,8 @@ def learn(
                path's data), tensors given alone are all used for training
     actions    what may be a symmetry; the affine group's six generators of the paper by default
     objective  evidence (the default) or a baseline (`OBJECTIVES`); overrides the config's
+    freeze     what is not trained: backbone (all but the last layer), a pattern of parameters'
+               names, none; overrides the config's
     select     which of several outputs of the model counts: a key, an attribute, a position or a
                function; by default a tensor as it is, or what is called logits
     device     where to run; by default where the model is
@@ -213,10 +221,16 @@ def learn(
     settings = config or LearnConfig()
     if objective is not None:
         settings = replace(settings, objective=objective)
+    if freeze is not None:
+        settings = replace(settings, freeze=freeze)
+    settings.check()
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
     ).selecting(select).acting(actions)  # fmt: skip
+    begun = begun.freezing(settings.freeze)
+    if settings.recipe.evidence:
+        begun.check_function()
     run = prepare_run(begun, settings, actions=actions, describe=describe)
     augmentation = run.trainer.model.augmentation
     if isinstance(augmentation, Mixture) and augmentation.wrapped_parameters:
@@ -368,7 +382,7 @@ def _result(
         "weight_steps": trainer.weight_steps.network_pass.described(),
         "batch_norm": batch_statistics.described(trainer.network),
         "fallback": getattr(trainer.evidence.curvature, "fallen_back", {}),
-        "constants": getattr(trainer.evidence.curvature, "constants", {}),
+        "constants": constants_of(trainer),
         "evidence": None if evidence is None else evidence.as_dict(),
         "elbo": trainer.evidence.parts() if settings.evidence == "elbo" else None,
         "log_evidence": log_evidence,
@@ -397,6 +411,13 @@ def _result(
         ),
         trainer=trainer,
     )
+
+
+def constants_of(trainer: Trainer) -> dict[str, str]:
+    """Layers and parameters that are constants of the evidence, with the reason."""
+    asked = trainer.config.freeze != NOTHING
+    frozen = dict.fromkeys(frozen_names(trainer.network) if asked else (), "frozen")
+    return {**frozen, **getattr(trainer.evidence.curvature, "constants", {})}
 
 
 def class_counts(split: Split) -> dict[str, list[int]] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from isotropy.evidence.settings import LearnConfig
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES, InvariantModel
 from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.building import rebuilt
+from isotropy.networks.frozen import with_new_head
 from isotropy.networks.invariant_autoencoder import InvariantAutoencoder
 from isotropy.networks.one_output import SelectedOutput
 from isotropy.networks.pathways.harden import harden
@@ -36,6 +38,20 @@ from isotropy.workflows.relaxing import KIND
 from isotropy.workflows.runs.prepared import Actions
 
 
+@contextmanager
+def _as_described(path: Path) -> Iterator[None]:
+    """What cannot be built as the settings of a run folder say is told with their file."""
+    try:
+        yield
+    except CallerError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        raise CallerError(
+            f"{str(path / CONFIG)!r}: nothing can be built as it says ({type(error).__name__}: "
+            f"{error}); restore the file"
+        ) from error
+
+
 def load(
     folder: str | Path, *, network: nn.Module | None = None, actions: Actions | None = None
 ) -> nn.Module:
@@ -51,18 +67,23 @@ def load(
              the same pathways, where layers were)
     actions  needed when a run of `learn` had actions of the user's own
     """
-    kind = read_json(Path(folder) / CONFIG).get("kind")
+    with _as_described(Path(folder)):
+        return _loaded(Path(folder), network, actions)
+
+
+def _loaded(folder: Path, network: nn.Module | None, actions: Actions | None) -> nn.Module:
+    kind = read_json(folder / CONFIG).get("kind")
     if kind == KIND:
-        return _relaxed(Path(folder), network)
+        return _relaxed(folder, network)
     if kind == building.KIND:
-        return _built(Path(folder), network)
+        return _built(folder, network)
     if kind == representing.KIND:
-        return _autoencoder(Path(folder))
+        return _autoencoder(folder)
     if kind == "certify":
         from isotropy.workflows.certifying import certified_network
 
-        return certified_network(Path(folder), network)
-    return _averaged(Path(folder), network, actions)
+        return certified_network(folder, network)
+    return _averaged(folder, network, actions)
 
 
 def _averaged(path: Path, network: nn.Module | None, actions: Actions | None) -> InvariantModel:
@@ -74,6 +95,9 @@ def _averaged(path: Path, network: nn.Module | None, actions: Actions | None) ->
         _, network = load_network(path, tuple(data["shape"]), data["outputs"])
     elif config["network"].get("select") is not None and not isinstance(network, SelectedOutput):
         network = SelectedOutput(network, config["network"]["select"])
+    head, shape = config["network"].get("head"), config["data"]["shape"]
+    if head is not None:
+        network = with_new_head(copy.deepcopy(network), head, torch.zeros(1, *shape))
     if actions is None:
         named = config.get("actions") or config["generators"]
         try:
@@ -111,7 +135,13 @@ def load_network(
     That of `isotropy build` is the whole model, with the symmetry that was built in. Raises
     CallerError for a run of relaxed layers: their data are prepared in other ways.
     """
-    path = Path(folder)
+    with _as_described(Path(folder)):
+        return _loaded_network(Path(folder), shape, outputs)
+
+
+def _loaded_network(
+    path: Path, shape: Sequence[int], outputs: int
+) -> tuple[NetworkSpecification, nn.Module]:
     config = read_json(path / CONFIG)
     if config.get("kind") == building.KIND:
         words = f"built {config['how']}"
@@ -119,7 +149,8 @@ def load_network(
     config = _config_of_learning(path)
     where = str(path / CONFIG)
     specification = NetworkSpecification.from_dict(config.get("network"), where=where)
-    network = specification.build(shape, outputs)
+    own = config.get("data", {}).get("outputs", outputs)
+    network = specification.untrained.build(shape, own)
     tensors = _checkpoint(path, config)
     load_module(path, network, tensors, "network")
     return specification, network

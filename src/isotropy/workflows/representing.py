@@ -29,7 +29,7 @@ from isotropy.data.labelled import LabelledData, Split, hold_out
 from isotropy.data.pairs import EntityIndex, hold_out_entities, read_pairs, samples_of, triples_of
 from isotropy.evidence.laplace import NotFiniteError
 from isotropy.evidence.settings import Settings, stream
-from isotropy.evidence.weight_steps import adam, set_rate
+from isotropy.kernels.captured import adam, set_rate
 from isotropy.networks.invariant_autoencoder import (
     INVARIANCE_WEIGHT,
     InvariantAutoencoder,
@@ -90,7 +90,6 @@ class RepresentConfig(Settings):
     seed: int = 0
 
     counts: ClassVar[tuple[str, ...]] = ("steps", "invariant", "layers")
-    from_zero: ClassVar[tuple[str, ...]] = ("varying",)
     positive: ClassVar[tuple[str, ...]] = ("rate",)
     choices: ClassVar[Mapping[str, Sequence[str]]] = {"network": NETWORKS}
 

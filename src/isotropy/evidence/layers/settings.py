@@ -19,8 +19,9 @@ from typing import ClassVar, Literal
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import kind_named
 from isotropy.data.variants import FlipsAndShifts
-from isotropy.evidence.settings import PRECISIONS, Precision, Recipe, Schedule, Settings
+from isotropy.evidence.settings import Recipe, Schedule, Settings
 from isotropy.kernels.compiled import pays
+from isotropy.kernels.precision import PRECISIONS, Precision
 
 Objective = Literal["laplace", "map"]
 OBJECTIVES: tuple[Objective, ...] = ("laplace", "map")
@@ -121,7 +122,6 @@ class RelaxConfig(Settings):
         "epochs", "batch_size", "curvature_batch", "micro_batch", "update_every", "prior_steps",
         "evaluate_every",
     )  # fmt: skip
-    from_zero: ClassVar[tuple[str, ...]] = ("burn_in", "curvature_examples")
     positive: ClassVar[tuple[str, ...]] = (
         "weight_rate", "prior_rate", "prior_precision", "free_precision"
     )  # fmt: skip

@@ -33,8 +33,10 @@ from isotropy.evidence.layers.structure import (
     relaxed_layers,
 )
 from isotropy.evidence.predictive import Scores
-from isotropy.evidence.settings import cosine, multiplying_in, stream
-from isotropy.evidence.weight_steps import WeightSteps, set_rate
+from isotropy.evidence.settings import cosine, stream
+from isotropy.evidence.weight_steps import WeightSteps
+from isotropy.kernels.captured import set_rate
+from isotropy.kernels.precision import multiplying_in
 from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
 
 if TYPE_CHECKING:

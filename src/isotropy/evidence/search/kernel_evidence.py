@@ -40,6 +40,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from isotropy.curvature.eigen import eigenpairs
 from isotropy.evidence.laplace import NotFiniteError
 
 CONSTANT = 1e-20
@@ -106,7 +107,7 @@ def fit_kernel(kernel: Tensor, targets: Tensor, least_noise: float = 0.0) -> Ker
         )
     if math.isinf(constant_log_predictive(targets)):
         raise NotFiniteError("the targets are all the same: there is nothing to learn")
-    values, vectors = torch.linalg.eigh((kernel + kernel.mT) / (2 * size))
+    values, vectors = eigenpairs((kernel + kernel.mT) / (2 * size), what="the kernel")
     spectrum = _Spectrum(values.clamp_min(0), vectors, vectors.mT @ targets, least_noise)
     ratio = _best_ratio(lambda ratios: spectrum.left_out(ratios)[1].sum(1), values)
     noise, densities = (each[0] for each in spectrum.left_out(values.new_tensor([ratio])))

@@ -22,6 +22,11 @@ More copies than a run has are needed, and affordable: with S of them two pictur
 in different poses have copies that are spaced as 1/S, and too few of them look alike. Nothing
 depends on how many copies the run has.
 
+Where a part of the network is frozen and the last layer alone is trained, the gradients are its
+averaged features with a 1 for the bias, and a trial is one pass through the frozen layers. These
+may be large, so copies are few and spread evenly over the ranges, from a place that is drawn for
+every example.
+
 The same examples in `BLOCKS` parts give the share of each part in L, from which differences get an
 error over data (`Trial.blocks`).
 """
@@ -41,11 +46,14 @@ from isotropy.checks import CallerError
 from isotropy.curvature.kinds import Copies
 from isotropy.curvature.recording import evaluation_mode, record
 from isotropy.evidence.laplace import NotFiniteError
+from isotropy.evidence.machine import FEWEST_COPIES, affordable_rows
 from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
 from isotropy.evidence.settings import LearnSchedule, stream
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.augmentations import Augmentation
+from isotropy.networks.averaging.averaged_features import features_of, spread_evenly
 from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.networks.frozen import trained_head
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.finite import FiniteAction
 
@@ -59,6 +67,8 @@ other networks."""
 LEAST_NOISE = 0.3
 """Share of the variance of labels' codes below which noise cannot be. Labels are no numbers:
 without it L would reward how exactly codes are met, long after classes are told apart."""
+COPIES_OF_FROZEN = (FEWEST_COPIES, 64)
+"""`COPIES` where the last layer alone is trained, spread evenly."""
 BLOCKS = 20
 EXAMPLES_AT_ONCE = 32
 SCALED_ON = 256
@@ -126,7 +136,13 @@ class Trials:
         signs = torch.randint(2, (outputs,), generator=stream(config.seed, "direction")) * 2 - 1
         self.direction = (signs / math.sqrt(outputs)).to(self.inputs)
         self.chosen = some_of(sum(p.numel() for p in _trainable(network)), config.seed)
-        self.gradients = gradients_for(self.network, self.inputs[:2], self.direction)
+        frozen = config.freeze != "none"
+        self.head = trained_head(self.network, self.inputs[:1]) if frozen else None
+        self.gradients = (
+            gradients_for(self.network, self.inputs[:2], self.direction)
+            if self.head is None
+            else HeadGradients(self.head)
+        )
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
 
     @property
@@ -197,6 +213,8 @@ class Trials:
         found = []
         for some in inputs.split(EXAMPLES_AT_ONCE):
             noise = augmentation.noise(len(some), samples, generator=generator)
+            if self.head is not None:
+                noise = spread_evenly(augmentation, noise)
             with torch.no_grad():
                 rows = augmentation(some, noise).flatten(0, 1)
                 copies = augmentation.copies(noise.shape[1])
@@ -231,8 +249,11 @@ class Trials:
         """Copies of an example where they are drawn, in a power of two."""
         linear = "small" if self.chosen is None else "linear"
         kind = linear if self.gradients is linear_gradients else "other"
-        few, most = COPIES
-        affordable = max(1, MOST_ROWS[kind] // self.examples)
+        few, most = COPIES if self.head is None else COPIES_OF_FROZEN
+        rows = MOST_ROWS[kind]
+        if self.head is not None:
+            rows = affordable_rows(self.network, self.inputs[:1])
+        affordable = max(1, rows // self.examples)
         return min(most, max(few, 2 ** int(math.log2(affordable))))
 
 
@@ -271,7 +292,7 @@ def scaled_copy(network: nn.Module, inputs: Tensor) -> nn.Module:
     averages over a symmetry leave of a linear kernel is next to nothing. Trained layers have
     outputs of the order of one. Layers are divided by the standard deviation of their outputs, in
     the order in which they are called, each weight once; one whose outputs do not vary, or whose
-    weight is computed from other parameters, is left as it is.
+    weight is frozen or computed from other parameters, is left as it is.
     Mishkin, Matas (2016), "All you need is a good init".
     """
     network = copy.deepcopy(network)
@@ -281,6 +302,8 @@ def scaled_copy(network: nn.Module, inputs: Tensor) -> nn.Module:
         own = dict(layer.named_parameters(recurse=False))
         spread = float(output.std(correction=0))
         if "weight" not in own or id(own["weight"]) in done or not 0 < spread < math.inf:
+            return None
+        if not own["weight"].requires_grad:
             return None
         done.add(id(own["weight"]))
         for parameter in own.values():
@@ -380,6 +403,29 @@ def linear_gradients(
     return torch.cat(
         [found.get(key, nothing.expand(-1, len(place))) for key, place in places.items()], 1
     )
+
+
+@dataclass(frozen=True)
+class HeadGradients:
+    """Gradients by the last layer, where that alone is trained: ∂ r·f̂/∂(W, b) = r (h̄, 1)ᵀ.
+
+    r has length one, and inner products are those of (h̄, 1): the outputs' axis is left out.
+    """
+
+    head: str
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        network: nn.Module,
+        rows: Tensor,
+        copies: Copies,
+        direction: Tensor,
+        chosen: Tensor | None = None,
+    ) -> Tensor:
+        features = copies.mean(features_of(network, self.head, rows))
+        has_bias = network.get_submodule(self.head).bias is not None
+        return functional.pad(features, (0, 1), value=1.0) if has_bias else features
 
 
 def _places(parameters: Sequence[Tensor], chosen: Tensor | None) -> dict[int, Tensor]:

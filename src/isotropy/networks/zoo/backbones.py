@@ -3,16 +3,17 @@
     mlp      784–1000–10, tanh                                   795,010 parameters
     cnn      a LeNet: three convolutions, two linear layers, tanh   60,170 parameters
     resnet   Fixup ResNet of depth 8, widths 16, 32, 64             74,827 parameters on 32×32×3
+    wrn      Fixup wide ResNet of depth 16, 4 times as wide      2,745,306 parameters on 32×32×3
     circular convolutions that go round the borders, so that translations are built in
     rff      1024 fixed random features √(2/D) cos(Wx + b), then one linear layer
     relu     one hidden ReLU layer of 1024, Xavier
     clouds   counts points in places, then one hidden layer
 
-The first three are those of Immer et al. 2022, without normalisation layers; `rff` and `relu` are
-those of van der Ouderaa & van der Wilk 2021 (Learning invariant weights). `image_networks` has
-`compact`, `oriented`, `convnet`, `convnet-blur`, `vit` and `mixer`. Each factory takes the shape of
-one input and the number of outputs, so that a run folder can rebuild its network from a name and
-arguments.
+The first four are those of Immer et al. 2022, without normalisation layers; `rff` and `relu` are
+those of van der Ouderaa & van der Wilk 2021 (Learning invariant weights). `residual_networks` has
+`resnet` and `wrn`, `image_networks` `compact`, `oriented`, `pooled`, `convnet`, `convnet-blur`,
+`vit` and `mixer`. Each factory takes the shape of one input and the number of outputs, so that a
+run folder can rebuild its network from a name and arguments.
 
 Clouds (batch, points, dimensions) are counted softly about a regular grid of places c,
 
@@ -44,9 +45,6 @@ from torch.func import grad
 from torch.nn import functional
 
 from isotropy.checks import CallerError, check_at_least, check_axes, check_choice, shape_text
-from isotropy.curvature.blocks import DenseRoots, Roots
-from isotropy.curvature.kinds import Copies
-from isotropy.curvature.layer_rules import LayerRule, Use, register_rule
 from isotropy.networks.zoo.image_networks import (
     blurred_convnet,
     compact,
@@ -54,8 +52,10 @@ from isotropy.networks.zoo.image_networks import (
     image_shape,
     mixer,
     oriented,
+    pooled,
     vit,
 )
+from isotropy.networks.zoo.residual_networks import resnet, wrn
 
 CELLS = 14
 REACH = 2.2
@@ -188,126 +188,6 @@ def circular(shape: Sequence[int], outputs: int, *, width: int = 16) -> nn.Modul
     )
 
 
-class Bias(nn.Module):
-    """x + b with one scalar b for the whole tensor (Fixup)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(1))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + self.bias
-
-
-class Scale(nn.Module):
-    """s·x with one scalar s for the whole tensor (Fixup)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs * self.scale
-
-
-class _ScalarRule(LayerRule):
-    """The exact 1×1 block of a scalar: its gradient, summed over samples and positions.
-
-    derivative: of the loss by the scalar, from inputs and gradients, before it is summed
-    """
-
-    def __init__(self, name: str, derivative: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.parameters = (name,)
-        self.derivative = derivative
-
-    def reduce_inputs(self, module: nn.Module, inputs: Tensor, copies: Copies) -> Tensor:
-        return inputs.new_zeros(())  # the gradient alone says everything
-
-    def reduce_gradient(
-        self, module: nn.Module, inputs: Tensor, gradient: Tensor, copies: Copies
-    ) -> Tensor:
-        per_row = self.derivative(inputs, gradient).flatten(2).sum(2)
-        return per_row.unflatten(1, (-1, copies.count)).sum(2)
-
-    def roots(self, module: nn.Module, uses: Sequence[Use]) -> dict[str, Roots]:
-        total = sum((use.gradient for use in uses[1:]), start=uses[0].gradient)
-        return {self.parameters[0]: DenseRoots(total.reshape(-1, 1))}
-
-
-register_rule(Bias, _ScalarRule("bias", lambda _, gradient: gradient))
-register_rule(Scale, _ScalarRule("scale", lambda inputs, gradient: gradient * inputs))
-
-
-class _FixupBlock(nn.Module):
-    """bias, conv, bias, ReLU, bias, conv, scale, bias, + shortcut, ReLU.
-
-    A block that halves the image adds the sub-sampled *biased* input, with zero channels.
-    """
-
-    def __init__(self, inputs: int, outputs: int, stride: int, blocks: int) -> None:
-        super().__init__()
-        self.bias_before = Bias()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.bias_middle = Bias()
-        self.bias_between = Bias()
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.scale = Scale()
-        self.bias_after = Bias()
-        # One of stride² pixels: a module, so that `isotropy.build` can choose it by symmetry.
-        self.subsampling = nn.AvgPool2d(1, stride) if stride > 1 else None
-        deviation = math.sqrt(2 / (outputs * 9) / blocks)
-        nn.init.normal_(self.conv1.weight, std=deviation)
-        nn.init.zeros_(self.conv2.weight)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        biased = self.bias_before(inputs)
-        shortcut = inputs
-        if self.subsampling is not None:
-            shortcut = self.subsampling(biased)
-            shortcut = torch.cat([shortcut, torch.zeros_like(shortcut)], 1)
-        middle = self.bias_between(functional.relu(self.bias_middle(self.conv1(biased))))
-        return functional.relu(self.bias_after(self.scale(self.conv2(middle))) + shortcut)
-
-
-class FixupResNet(nn.Module):
-    """Residual network without normalisation, Fixup initialisation (Zhang et al. 2019).
-
-    depth = 6·(blocks per stage) + 2; three stages of width w, 2w, 4w; global average; linear head.
-    """
-
-    def __init__(self, channels: int, outputs: int, width: int = 16, depth: int = 8) -> None:
-        super().__init__()
-        if depth < 8 or (depth - 2) % 6:
-            raise CallerError(f"depth: expected 6·n + 2 with n of 1 or more, got {depth}")
-        per_stage = (depth - 2) // 6
-        blocks = 3 * per_stage
-        self.stem = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-        self.stem_bias = Bias()
-        layers: list[nn.Module] = []
-        previous = width
-        for stage in range(3):
-            for index in range(per_stage):
-                stride = 2 if stage and index == 0 else 1
-                layers.append(_FixupBlock(previous, width << stage, stride, blocks))
-                previous = width << stage
-        self.blocks = nn.Sequential(*layers)
-        self.head_bias = Bias()
-        self.head = nn.Linear(previous, outputs)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        hidden = functional.relu(self.stem_bias(self.stem(images)))
-        pooled = self.blocks(hidden).mean((2, 3))
-        logits: Tensor = self.head(self.head_bias(pooled))
-        return logits
-
-
-def resnet(shape: Sequence[int], outputs: int, *, width: int = 16, depth: int = 8) -> nn.Module:
-    """Fixup ResNet on images."""
-    return FixupResNet(image_shape(shape)[0], outputs, width=width, depth=depth)
-
-
 class SoftCounts(nn.Module):
     """Clouds (batch, points, dimensions) → how many points lie about each cell (batch, cells).
 
@@ -383,9 +263,11 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
     "circular": circular,
     "resnet": resnet,
+    "wrn": wrn,
     "clouds": cloud_network,
     "compact": compact,
     "oriented": oriented,
+    "pooled": pooled,
     "convnet": convnet,
     "convnet-blur": blurred_convnet,
     "vit": vit,

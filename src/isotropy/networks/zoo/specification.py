@@ -1,12 +1,14 @@
 """Networks named in words, so that a run folder can rebuild its own without pickle.
 
     mlp, cnn, …          a backbone; `mlp:200` sets its first argument (hidden width), and
-                         `rff:512:5` the deviation of random features too
+                         `rff:512:5` the deviation of random features too; `wrn:16-4` has depth
+                         and width
     FILE.py:factory      a function in a Python file, called as factory(shape, outputs) or
                          factory(); the file's hash is kept and must not change. What a run folder
                          or a certificate names is run only if the caller has named it too
     timm:NAME            a model of the timm library (an optional extra), random weights
-    timm:NAME:pretrained the same with the weights and the classes it was trained with
+    timm:NAME:pretrained the same with the weights and the classes it was trained with; `learn`
+                         gives it a new last layer where the data have another number of classes
 
 Where nobody named one, `default_network` follows from the shape of the data:
 
@@ -31,17 +33,19 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_choice
+from isotropy.networks.frozen import with_new_head
 from isotropy.networks.one_output import SelectedOutput
 from isotropy.networks.zoo.backbones import BACKBONES, backbone
 from isotropy.networks.zoo.image_networks import data_statistics
 from isotropy.symmetry.actions.catalogue import are_clouds
 
 _WIDTH_ARGUMENT = {"mlp": "hidden"} | dict.fromkeys(
-    ("relu", "rff", "circular", "compact", "oriented", "resnet", "convnet", "convnet-blur", "vit",
-     "mixer"),
+    ("relu", "rff", "circular", "compact", "oriented", "pooled", "resnet", "convnet",
+     "convnet-blur", "vit", "mixer"),
     "width",
 )  # fmt: skip
 
@@ -52,8 +56,8 @@ class NetworkSpecification:
 
     `built` has a symmetry built in; its arguments are the settings of that. `given` is a module
     handed over in Python: it has a name but cannot be rebuilt from it. select: which of several
-    outputs counts (`one_output`). where: the file that the words were read from, None for those of
-    the caller.
+    outputs counts (`one_output`). head: outputs of a new last layer (`frozen`), if it has one.
+    where: the file that the words were read from, None for those of the caller.
     """
 
     kind: str
@@ -61,13 +65,15 @@ class NetworkSpecification:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     sha256: str | None = None
     select: str | int | None = None
+    head: int | None = None
     where: str | None = field(default=None, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         found = asdict(self)
         del found["where"]
-        if self.select is None:
-            del found["select"]
+        for name in ("select", "head"):
+            if found[name] is None:
+                del found[name]
         return found
 
     @classmethod
@@ -82,14 +88,31 @@ class NetworkSpecification:
     def text(self) -> str:
         """How the user wrote it."""
         if self.kind == "backbone" and self.arguments:
-            said = 2 if self.name == "rff" else 1
-            return ":".join([self.name, *map(str, [*self.arguments.values()][:said])])
+            said = 2 if self.name in ("rff", "wrn") else 1
+            words = [str(value) for value in self.arguments.values()][:said]
+            return ":".join([self.name, *words] if self.name != "wrn" else ["wrn", "-".join(words)])
         return f"timm:{self.name}" if self.kind == "timm" else self.name
 
     def build(self, shape: Sequence[int], outputs: int) -> nn.Module:
         """A freshly initialised network for inputs of `shape` (no batch axis)."""
         network = self._network(shape, outputs)
-        return network if self.select is None else SelectedOutput(network, self.select)
+        if self.select is not None:
+            network = SelectedOutput(network, self.select)
+        if self.head is not None:
+            network = with_new_head(network, self.head, torch.zeros(1, *shape))
+        return network
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it is built with weights that were trained elsewhere."""
+        return self.kind == "timm" and self.name.endswith(TRAINED)
+
+    @property
+    def untrained(self) -> NetworkSpecification:
+        """The same network to be filled with weights of a run, which need not be fetched before."""
+        if not self.is_trained or self.head is None:
+            return self
+        return replace(self, name=self.name.removesuffix(TRAINED))
 
     def _network(self, shape: Sequence[int], outputs: int) -> nn.Module:
         if self.kind == "backbone":
@@ -114,6 +137,9 @@ _named_by_caller: dict[tuple[str | None, str], Path] = {}
 TRAINED = ":pretrained"
 """What a timm model's name ends with if its trained weights are wanted."""
 
+COLOURS = 3
+"""Channels that trained weights are for."""
+
 
 def parse_network(text: str) -> NetworkSpecification:
     """The specification a user wrote: `mlp`, `mlp:200`, `nets.py:make`, `timm:resnet18`."""
@@ -131,6 +157,8 @@ def parse_network(text: str) -> NetworkSpecification:
     check_choice(name, BACKBONES, what="model")
     if not rest:
         return NetworkSpecification("backbone", name)
+    if name == "wrn":
+        return NetworkSpecification("backbone", name, _depth_and_width(text, rest))
     argument = _WIDTH_ARGUMENT.get(name)
     width, colon, deviation = rest.partition(":") if name == "rff" else (rest, "", "")
     if argument is None or not width.isdecimal() or int(width) < 1:
@@ -145,6 +173,14 @@ def parse_network(text: str) -> NetworkSpecification:
         except ValueError as error:
             raise CallerError(f"model {text!r}: expected rff:WIDTH:SIGMA, two numbers") from error
     return NetworkSpecification("backbone", name, arguments)
+
+
+def _depth_and_width(text: str, rest: str) -> dict[str, int]:
+    """Of `wrn:16-4`, whose depth and width stand behind the colon."""
+    depth, _, width = rest.partition("-")
+    if not (depth.isdecimal() and width.isdecimal()):
+        raise CallerError(f"model {text!r}: expected wrn:DEPTH-WIDTH, such as wrn:16-4")
+    return {"depth": int(depth), "width": int(width)}
 
 
 def specification_of(network: nn.Module) -> NetworkSpecification:
@@ -234,14 +270,19 @@ def _build_from_timm(written: str, shape: Sequence[int], outputs: int) -> nn.Mod
     trained = written.endswith(TRAINED)
     try:
         import timm
-    except ImportError as error:
+    except Exception as error:  # an installation that does not fit torch raises others, too
         raise CallerError(
-            "models of the form timm:NAME need the timm library; install isotropy[vision]"
+            "models of the form timm:NAME need the timm library; install isotropy[vision] "
+            f"({type(error).__name__}: {error})"
         ) from error
     if name not in timm.list_models():
         raise CallerError(f"unknown timm model {name!r}")
     # Trained, it has the head it was trained with, whatever the data's classes are.
-    settings = {"pretrained": True} if trained else {"num_classes": outputs, "in_chans": shape[0]}
+    settings: dict[str, Any] = {"num_classes": outputs, "in_chans": shape[0]}
+    if trained:
+        settings = {"pretrained": True}
+    if trained and len(shape) == 3 and shape[0] != COLOURS:
+        settings["in_chans"] = shape[0]  # timm sums or repeats its first filters
     try:
         network: nn.Module = timm.create_model(name, **settings)
     except Exception as error:

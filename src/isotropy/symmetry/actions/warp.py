@@ -79,6 +79,9 @@ MOST_NUMBERS = 2**24
 # at four times this memory traffic begins to count.
 _CHUNK = 1 << 20
 
+_FAR = 1e6
+"""Half extents: maps whose coefficients are larger, or not finite, read from beyond the border."""
+
 Sampler = tuple[int, int, bool]
 
 
@@ -249,6 +252,8 @@ def _affine(
     # Isotropic y becomes the sampler's y, whose unit is half the image's height.
     aspect = unit / half_extent(height, align_corners)
     coefficients = torch.cat([linear, shift[..., None]], dim=-1)
+    # torch's sampler reads outside its memory at places that are not finite.
+    coefficients = coefficients.clamp(-_FAR, _FAR).nan_to_num(_FAR)
     if aspect != 1:
         scale = torch.tensor([[1.0], [aspect]], device=linear.device, dtype=linear.dtype)
         coefficients = coefficients * scale

@@ -33,9 +33,10 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+import scipy.sparse as sparse
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups.group import Classical, Group
+from isotropy.symmetry.groups.group import Classical, Group, check_extent
 from isotropy.symmetry.groups.language import NamedGroup, read_group
 from isotropy.symmetry.groups.products import embed, semidirect_product, wreath_product
 
@@ -115,17 +116,20 @@ def _integers(vector: np.ndarray) -> tuple[int, ...]:
 
 def Trivial(n: int) -> Group:
     """Nothing but the identity, on R^n."""
-    return Group(f"Trivial({n})", dimension=_whole(n, 1, "Trivial(n)"))
+    check_extent(f"Trivial({n})", _whole(n, 1, "Trivial(n)"))
+    return Group(f"Trivial({n})", dimension=n)
 
 
 def Z(n: int) -> Group:
     """Cyclic shifts of n coordinates."""
-    return Group(f"Z({n})", discrete=[np.roll(np.arange(_whole(n, 1, "Z(n)")), -1)])
+    check_extent(f"Z({n})", _whole(n, 1, "Z(n)"), discrete=1)
+    return Group(f"Z({n})", discrete=[np.roll(np.arange(n), -1)])
 
 
 def S(n: int) -> Group:
     """All permutations of n coordinates, by the n − 1 transpositions (0 j)."""
-    places = np.tile(np.arange(_whole(n, 1, "S(n)")), (n - 1, 1))
+    check_extent(f"S({n})", _whole(n, 1, "S(n)"), discrete=n - 1)
+    places = np.tile(np.arange(n), (n - 1, 1))
     places[:, 0] = np.arange(1, n)
     places[np.arange(n - 1), np.arange(1, n)] = 0
     return Group(f"S({n})", discrete=list(places), dimension=n)
@@ -176,6 +180,7 @@ def GridGroup(k: int, n: int) -> Group:
     name, n = f"Grid({k},{n})", _whole(n, 1, "Grid(k,n)")
     if k not in (1, 2, 4):
         raise CallerError(f"{name}: expected 1, 2 or 4 turns, got {k}")
+    check_extent(name, k * n * n, discrete=3)
     numbers = np.arange(k * n * n).reshape(k, n, n)
     # Where (orientation, row, column) goes.
     moved = [np.roll(numbers, -1, 1), np.roll(numbers, -1, 2)]
@@ -190,13 +195,13 @@ def GridGroup(k: int, n: int) -> Group:
 
 def SO(n: int) -> Group:
     """Rotations of R^n."""
-    _whole(n, 2, "SO(n)")
+    check_extent(f"SO({n})", _whole(n, 2, "SO(n)"), algebra=n * (n - 1) // 2)
     return Group(f"SO({n})", algebra=_skew(n), classical=Classical("SO", np.eye(n)))
 
 
 def O(n: int) -> Group:  # noqa: E743
     """Rotations and reflections of R^n."""
-    _whole(n, 1, "O(n)")
+    check_extent(f"O({n})", _whole(n, 1, "O(n)"), algebra=n * (n - 1) // 2)
     reflection = np.diag([-1.0] + [1.0] * (n - 1))
     classical = Classical("O", np.eye(n))
     return Group(f"O({n})", algebra=_skew(n), discrete=[reflection], classical=classical)
@@ -229,7 +234,7 @@ def O11() -> Group:
 
 def Sp(m: int) -> Group:
     """Maps of R^2m (positions, then momenta) that keep Ω: xᵀΩy, Ω = [[0, 1], [−1, 0]]."""
-    _whole(m, 1, "Sp(m)")
+    check_extent(f"Sp({m})", 2 * _whole(m, 1, "Sp(m)"), algebra=m * (2 * m + 1))
     unit = partial(_unit, 2 * m)
     algebra = [unit(i, j) - unit(m + j, m + i) for i in range(m) for j in range(m)]
     for i in range(m):
@@ -242,35 +247,36 @@ def Sp(m: int) -> Group:
 
 def SL(n: int) -> Group:
     """Maps of R^n that keep volume and orientation."""
-    _whole(n, 2, "SL(n)")
+    check_extent(f"SL({n})", _whole(n, 2, "SL(n)"), algebra=n * n - 1)
     algebra = _between(n) + [_unit(n, i, i) - _unit(n, n - 1, n - 1) for i in range(n - 1)]
     return Group(f"SL({n})", algebra=algebra, classical=Classical("SL"))
 
 
 def GL(n: int) -> Group:
     """All invertible maps of R^n, by their connected half: −1 adds no condition on tensors."""
-    _whole(n, 1, "GL(n)")
+    check_extent(f"GL({n})", _whole(n, 1, "GL(n)"), algebra=n * n)
     algebra = [_unit(n, i, j) for i in range(n) for j in range(n)]
     return Group(f"GL({n})", algebra=algebra, classical=Classical("GL"))
 
 
 def U(n: int) -> Group:
     """Unitary maps of C^n."""
-    _whole(n, 1, "U(n)")
+    check_extent(f"U({n})", _whole(n, 1, "U(n)"), algebra=n * n)
     algebra = _skew_hermitian(n) + [1j * _unit(n, i, i) for i in range(n)]
     return Group(f"U({n})", algebra=algebra, classical=Classical("U"))
 
 
 def SU(n: int) -> Group:
     """Unitary maps of C^n with determinant 1."""
-    _whole(n, 2, "SU(n)")
+    check_extent(f"SU({n})", _whole(n, 2, "SU(n)"), algebra=n * n - 1)
     diagonal = [1j * (_unit(n, i, i) - _unit(n, n - 1, n - 1)) for i in range(n - 1)]
     return Group(f"SU({n})", algebra=_skew_hermitian(n) + diagonal, classical=Classical("SU"))
 
 
 def Scaling(n: int) -> Group:
     """Multiplication of R^n by positive numbers."""
-    return Group(f"Scaling({n})", algebra=[np.eye(_whole(n, 1, "Scaling(n)"))])
+    check_extent(f"Scaling({n})", _whole(n, 1, "Scaling(n)"), algebra=1)
+    return Group(f"Scaling({n})", algebra=[sparse.eye_array(n)])
 
 
 # -- embedded in space -------------------------------------------------------------------------

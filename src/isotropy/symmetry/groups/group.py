@@ -40,6 +40,10 @@ ROUNDING = 1e-9
 """Relative size below which a number that should be zero is."""
 LARGEST_PART = 10_000_000
 """Entries of brackets that are looked at together."""
+LARGEST_ALGEBRA = 500
+"""Matrices of a Lie algebra by name, whose brackets are all checked."""
+LARGEST_EXTENT = 4_000_000
+"""Dimension, and dimension × discrete generators, of a group by name."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,24 @@ class Classical:
 
     kind: Literal["O", "SO", "Sp", "SU", "SL", "GL", "U"]
     form: np.ndarray | None = None
+
+
+def check_extent(name: str, dimension: int, *, algebra: int = 0, discrete: int = 0) -> None:
+    """Raise, before anything is allocated, for a group of too many numbers.
+
+    algebra, discrete: how many generators of each kind there would be
+    """
+    if algebra > LARGEST_ALGEBRA:
+        raise CallerError(
+            f"group {name}: expected a Lie algebra of at most {LARGEST_ALGEBRA:,} matrices, got "
+            f"{algebra:,}; take fewer dimensions"
+        )
+    numbers = dimension * max(1, discrete)
+    if numbers > LARGEST_EXTENT:
+        raise CallerError(
+            f"group {name}: expected at most {LARGEST_EXTENT:,} numbers in its permutations, got "
+            f"{dimension:,} dimensions and {discrete:,} generators; take fewer dimensions"
+        )
 
 
 class Group:
@@ -249,7 +271,8 @@ class Group:
                 (len(block) * number, d * d),
             )
             scale = np.outer(sizes[start : start + at_once], sizes).ravel()
-            outside = np.flatnonzero(span.distances(brackets) > 1e-7 * scale)
+            some = np.flatnonzero(np.diff(brackets.indptr))  # most matrices commute
+            outside = some[span.distances(brackets[some]) > 1e-7 * scale[some]]
             if len(outside):
                 first, second = divmod(int(outside[0]), number)
                 raise CallerError(

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import operator
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 import scipy.sparse as sparse
 from scipy.sparse.csgraph import connected_components
 
 from isotropy.checks import CallerError
-from isotropy.symmetry.groups.group import Group, Span, signed_permutation
+from isotropy.symmetry.groups.group import Group, Span, check_extent, signed_permutation
 
 LARGEST_ENUMERATED = 2000
 """Elements of a finite normal subgroup up to which all are listed, to see whether it is normal."""
@@ -49,6 +50,7 @@ def embed(group: Group, dimension: int, first: int = 0, *, name: str | None = No
             f"{whole}: expected {group.dimension} coordinates of {group} within {dimension}, "
             f"starting from 0 to {max(dimension - group.dimension, 0)}, got first={first}"
         )
+    check_extent(whole, dimension, discrete=len(group.discrete))
 
     def placed(block: sparse.csr_array, elsewhere: float) -> sparse.csr_array:
         parts = [elsewhere * sparse.eye_array(first), block, elsewhere * sparse.eye_array(after)]
@@ -68,18 +70,24 @@ def direct_product(first: Group, *others: Group) -> Group:
     if len(factors) == 1:
         return first
     sizes = [each.dimension for each in factors]
+    name, dimension = " x ".join(each.name for each in factors), prod(sizes)
+    counts = {
+        "algebra": sum(len(each.algebra) for each in factors),
+        "discrete": sum(len(each.discrete) for each in factors),
+    }
+    check_extent(name, dimension, **counts)
     algebra: list[sparse.csr_array] = []
     discrete: list[sparse.csr_array] = []
     for index, factor in enumerate(factors):
-        before = sparse.eye_array(int(np.prod(sizes[:index], dtype=np.int64)))
-        after = sparse.eye_array(int(np.prod(sizes[index + 1 :], dtype=np.int64)))
+        before = sparse.eye_array(prod(sizes[:index]))
+        after = sparse.eye_array(prod(sizes[index + 1 :]))
         for given, found in ((factor.algebra, algebra), (factor.discrete, discrete)):
             found += [sparse.kron(sparse.kron(before, each), after, "csr") for each in given]
     return Group(
-        " x ".join(each.name for each in factors),
+        name,
         algebra=algebra,
         discrete=discrete,
-        dimension=int(np.prod(sizes, dtype=np.int64)),
+        dimension=dimension,
         factors=factors,
     )
 
@@ -128,6 +136,8 @@ def wreath_product(group: Group, permuting: Group) -> Group:
             f"got {permuting}"
         )
     copies, size = permuting.dimension, group.dimension
+    discrete = len(group.discrete) + len(permuting.discrete)
+    check_extent(name, copies * size, algebra=copies * len(group.algebra), discrete=discrete)
     total = sparse.eye_array(copies * size)
 
     def on_copy(index: int, block: sparse.csr_array) -> sparse.csr_array:

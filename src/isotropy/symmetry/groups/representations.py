@@ -72,6 +72,10 @@ LARGEST = 1.0
 """The Frobenius norm of the largest Σ z_i A_i: boosts and scalings grow exponentially with it."""
 LARGEST_TERMS = 20_000
 """Terms in one sum: beyond it a multiplicity or a power was a slip."""
+LARGEST_FACTORS = 128
+"""Factors of one tensor product, two powers of 64."""
+LARGEST_PRODUCTS = 10_000_000
+"""Products that are listed one by one."""
 
 
 class Custom(Atom):
@@ -187,7 +191,15 @@ class Representation:
 
     @property
     def products(self) -> list[Product]:
-        """Every product of the sum, each as often as it comes."""
+        """Every product of the sum, each as often as it comes.
+
+        Raises CallerError where these are too many to list.
+        """
+        count = sum(term.amount for term in self.terms)
+        if count > LARGEST_PRODUCTS:
+            raise CallerError(
+                f"{self}: expected at most {LARGEST_PRODUCTS:,} products, got {count:,}"
+            )
         return [term.atoms for term in self.terms for _ in range(term.amount)]
 
     @property
@@ -258,6 +270,7 @@ class Representation:
         terms: list[Term] = []
         for left in self.terms:
             row = tuple(Term(term.amount, left.atoms + term.atoms) for term in other.terms)
+            _check_factors(max((len(term.atoms) for term in row), default=0))
             terms += _repeated(row, left.amount)
         return Representation(tuple(terms), _common_group(self, other))
 
@@ -432,6 +445,14 @@ def _repeated(terms: tuple[Term, ...], times: int) -> tuple[Term, ...]:
         return (Term(times * terms[0].amount, terms[0].atoms),)
     _check_terms(len(terms) * times)
     return terms * times
+
+
+def _check_factors(count: int) -> None:
+    if count > LARGEST_FACTORS:
+        raise CallerError(
+            f"a tensor product of {count:,} factors: expected at most {LARGEST_FACTORS}; its "
+            "entries could not be counted"
+        )
 
 
 def _check_terms(count: int) -> None:

@@ -27,16 +27,20 @@ from isotropy.data.labelled import CHANNEL_ADDED, LabelledData, Split
 from isotropy.data.readers import read
 from isotropy.evidence.elbo import head_of
 from isotropy.evidence.estimate import estimate_run
-from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch
+from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch, fit_frozen
 from isotropy.evidence.settings import LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import augmentation_for
+from isotropy.kernels.compiled import is_convolutional
 from isotropy.likelihoods import likelihood_named
-from isotropy.networks import batch_statistics
+from isotropy.networks import batch_statistics, frozen
 from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.baselines import RandomCopies
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.averaging.mixtures import Mixture
+from isotropy.networks.batch_statistics import FIRST_EXAMPLES
+from isotropy.networks.frozen import NOTHING, freeze, trained_head, with_new_head
+from isotropy.networks.one_function import TRIED, check_one_function
 from isotropy.networks.one_output import Select, SelectedOutput, one_output
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import (
@@ -168,12 +172,47 @@ class Beginning:
         words = model.select if isinstance(model.select, str | int) else None
         return replace(self, model=model, network=replace(self.network, select=words))
 
+    def freezing(self, words: str) -> Beginning:
+        """With a copy of the network in which is frozen what the words say (`networks.frozen`).
+
+        Where it has another number of outputs than the data, it has a new last layer; a network
+        with trained weights of a library has that also where nothing is frozen.
+        """
+        if words == NOTHING and not self.network.is_trained:
+            return self
+        model, data, own = copy.deepcopy(self.model), self.split.train, device_of(self.model)
+        inputs, _ = tensors_for(model, data.subset(min(FIRST_EXAMPLES, len(data)), 0), own)
+        network, example = self.network, inputs[:1]
+        with torch.no_grad(), evaluation_mode(model):
+            outputs = model(example).shape[-1]
+        if outputs != data.num_outputs:
+            model = with_new_head(model, data.num_outputs, example)
+            network = replace(network, head=data.num_outputs)
+        batch_statistics.find_first_statistics(model, inputs)  # while nothing is frozen
+        freeze(model, words, example)
+        return replace(self, model=model, network=network)
+
+    def check_function(self) -> None:
+        """Raise CallerError for a network whose outputs are not a function of each example."""
+        data, own = self.split.train, device_of(self.model)
+        inputs, _ = tensors_for(self.model, data.subset(min(TRIED, len(data)), 0), own)
+        check_one_function(self.model, inputs)
+
     def resolved(self, settings: LearnConfig) -> LearnSchedule:
         """The settings with nothing left open: sizes fit the data and the memory of the place."""
         train, place = self.split.train, self.place
         if settings.evidence == "elbo" and settings.epochs is None:
             settings = self._solved_at_once(settings)
-        found = settings.resolved(examples=len(train), on_gpu=place.type == "cuda")
+        found = settings.resolved(
+            examples=len(train),
+            on_gpu=place.type == "cuda",
+            convolutional=is_convolutional(self.model),
+        )
+        if settings.freeze != NOTHING and settings.evidence == "laplace":
+            few = train.subset(1, 0)
+            example, _ = tensors_for(self.model, few, device_of(self.model))
+            if trained_head(self.model, example) is not None:
+                return fit_frozen(found, settings, self.model, example)
         if settings.curvature_batch is None:
             found = fit_curvature_batch(found, self.model, train.inputs[:1], place)
         return found
@@ -478,6 +517,8 @@ def prepare_run(
 def network_notes(trainer: Trainer[Any]) -> list[str]:
     """Sentences on what a run does with layers of its network that are not like the others."""
     notes = [batch_statistics.sentence(trainer.network)]
+    if getattr(trainer.config, "freeze", NOTHING) != NOTHING:
+        notes.append(frozen.sentence(trainer.network))
     curvature = trainer.evidence.curvature if trainer.evidence.kind == "laplace" else None
     if isinstance(curvature, KFAC) and trainer.recipe.evidence:
         if curvature.fallen_back and curvature.fallback == "diagonal":
@@ -539,7 +580,8 @@ def kept_in(
         check_same_run(path, config, run.config)
         history = load_trainer(path, run.trainer, config)
         return replace(run, config=config, history=history, folder=path)
-    for name, record in {CONFIG: run.config, **(records or {})}.items():
+    # The settings last: before that, a run that is stopped here is still in its search.
+    for name, record in {**(records or {}), CONFIG: run.config}.items():
         if record is not None:
             write_json(path / name, record)
     save_trainer(path, run.trainer, run.history, run.config)

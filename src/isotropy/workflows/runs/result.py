@@ -10,20 +10,26 @@ Notebooks show a short summary of the record.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from isotropy.evidence.laplace import NotFiniteError
 from isotropy.records import (
     CONFIG,
     REPORT,
     RESULT,
+    as_bytes,
     check_unused,
     make_folder,
     unwritable,
     write_bytes,
     write_json,
 )
+
+SCORES = ("log_evidence", "test_log_likelihood", "test_nll", "test_rmse", "train_loss", "noise")
+"""Entries of records that are finite, or there is no result."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -64,14 +70,27 @@ class Result:
         write_json(path / RESULT, saved.record)
         page = saved.page()
         if page is not None:
-            write_bytes(path / REPORT, page.encode())
+            write_bytes(path / REPORT, as_bytes(page))
         return path
 
     def kept_in(self, folder: str | Path | None) -> Self:
-        """The result as it was written into a run folder, where one is given."""
+        """The result as it was written into a run folder, where one is given.
+
+        Raises NotFiniteError where a score is not finite: that is no result.
+        """
+        self._check_finite()
         if folder is not None:
             self.write(folder)
         return self if folder is None else self._of(Path(folder))
+
+    def _check_finite(self) -> None:
+        for name in SCORES:
+            value = self.record.get(name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise NotFiniteError(
+                    f"the {name.replace('_', ' ')} of the trained network is {value}; try a lower "
+                    "weight rate or prior rate, or rescale inputs far from unit size"
+                )
 
     def _of(self, path: Path) -> Self:
         return replace(self, record={**self.record, "run_folder": str(path)})
@@ -83,7 +102,7 @@ class Result:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unwritable(path, error) from error
-        write_bytes(path, (self.page() or _bare_page(self)).encode())
+        write_bytes(path, as_bytes(self.page() or _bare_page(self)))
         return path
 
     def __repr__(self) -> str:

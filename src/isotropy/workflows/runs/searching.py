@@ -26,7 +26,6 @@ record of the search.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 import time
@@ -49,11 +48,10 @@ from isotropy.records import (
     make_folder,
     plain,
     read_json,
-    read_lines,
     write_json,
-    write_lines,
 )
 from isotropy.report.wording import spoken_name
+from isotropy.workflows.runs.kept_rows import KeptRows, made_with
 from isotropy.workflows.runs.prepared import (
     SCREENING,
     Actions,
@@ -96,7 +94,8 @@ def find_amounts(
     count = config.search_examples or len(trainer.inputs)
     data = _part(trainer.inputs, trainer.targets, count, config.seed)
     scored = run.scored()
-    test = None if scored is None else _part(*scored, TEST_EXAMPLES, 0)
+    most = TEST_EXAMPLES if trainer.features is None else min(count, TEST_EXAMPLES)
+    test = None if scored is None else _part(*scored, most, 0)
     if remark is not None:
         remark(f"searching for symmetries with trials on {count} examples")
     candidates = candidates_of(trainer.model.augmentation)
@@ -219,27 +218,15 @@ def _part(inputs: Tensor, targets: Tensor, count: int, seed: int) -> tuple[Tenso
 
 
 class KeptTrials:
-    """The trials of a search in a file, one line each; the first line says what they are of.
-
-    of: what trials depend on besides their amounts; those of anything else are not taken over
-    resume: whether to take over what the file holds
-    """
+    """The trials of a search in a file; arguments as of `KeptRows`."""
 
     def __init__(self, path: Path, of: Mapping[str, Any], *, resume: bool) -> None:
-        self.path = path
-        self.rows: list[dict[str, Any]] = [{"of": plain(of)}]
-        self.before: list[Trial] = []
-        found = read_lines(path) if resume and path.exists() else []
-        if found[:1] == self.rows:
-            self.rows = found
-            self.before = [_trial_from(row) for row in found[1:]]
-        else:
-            write_lines(path, self.rows)
+        self._rows = KeptRows(path, of, resume=resume)
+        self.before = [_trial_from(row) for row in self._rows.before]
 
     def add(self, trial: Trial) -> None:
         """Keep one more."""
-        self.rows.append({**vars(trial), "blocks": trial.blocks.tolist()})
-        write_lines(self.path, self.rows)
+        self._rows.add({**vars(trial), "blocks": trial.blocks.tolist()})
 
 
 def _trial_from(row: Mapping[str, Any]) -> Trial:
@@ -267,20 +254,7 @@ def begin_search(
         write_json(folder / CONFIG, run.config)
         if screening is not None:
             write_json(folder / SCREENING, screening)
-    return KeptTrials(path, trials_of(run), resume=resume)
-
-
-def trials_of(run: PreparedRun) -> dict[str, Any]:
-    """What the trials of a run depend on: its settings, data, symmetries, and initial weights."""
-    digest = hashlib.sha256()
-    for tensor in run.trainer.network.state_dict().values():
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return {
-        "schedule": run.config["schedule"],
-        "data": run.config["data"]["fingerprint"],
-        "generators": run.config["generators"],
-        "weights": digest.hexdigest(),
-    }
+    return KeptTrials(path, made_with(run.config, run.trainer.network), resume=resume)
 
 
 class _Teller:

@@ -1,27 +1,21 @@
 """What several commands take: options for data, network, Actions and device, and what they ask for.
 
 Options are declared once (`problem_options`, `data_options`, `run_options`); `problem_from` makes
-data, network and Actions of them, with defaults that follow from the data. A run folder keeps the
-options that its run was started with (`kept_options`), and a run that is continued has them again
-(`resumed_run`).
+data, network and Actions of them, with defaults that follow from the data.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any
 
 import click
 import torch
-from click.core import ParameterSource
 
 from isotropy.checks import CallerError, check_at_least, check_choice
 from isotropy.curvature.kfac import FALLBACKS
@@ -32,7 +26,7 @@ from isotropy.data.readers import digits, read
 from isotropy.data.tables import TASKS
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.laplace import STRUCTURES
-from isotropy.evidence.machine import check_factor_memory, factor_memory
+from isotropy.evidence.machine import LONG_SECONDS, check_factor_memory, factor_memory
 from isotropy.evidence.settings import EVIDENCES, LearnConfig
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.specification import (
@@ -42,14 +36,12 @@ from isotropy.networks.zoo.specification import (
     fitted,
     parse_network,
 )
-from isotropy.records import CHECKPOINT, CONFIG, plain, read_json
 from isotropy.symmetry.actions.action import Action
 from isotropy.symmetry.actions.catalogue import actions_named, default_names
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import GENERATORS
 from isotropy.workflows.loading import load_network
 from isotropy.workflows.runs.prepared import border_of
-from isotropy.workflows.runs.searching import TRIALS
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,8 @@ class Problem:
 
     image_size: side of the images if it was asked for or may have been chosen; whoever reads the
                 data again from the run's record gets them in this size
-    notes:      sentences on everything that was decided
+    notes:      sentences on everything that was decided, and on what the curvature takes
+    is_slow:    whether the curvature takes long, so that the notes are said before all else
     """
 
     split: Split
@@ -67,6 +60,7 @@ class Problem:
     actions: list[Action | FiniteAction]
     image_size: int | None
     notes: tuple[str, ...]
+    is_slow: bool = False
 
     @property
     def description(self) -> dict[str, Any]:
@@ -86,12 +80,12 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that every command has: seed, device, output, and code that may run."""
-    return with_options((*_RUN, CODE), command)
+    return with_options((*RUN, CODE), command)
 
 
 def output_options(command: Callable[..., None]) -> Callable[..., None]:
     """Those of `run_options` that have nothing to do with data."""
-    return with_options(_RUN[1:], command)
+    return with_options(RUN[1:], command)
 
 
 def with_options(
@@ -185,9 +179,10 @@ _LEARNING = (
         default=AUTO,
         show_default=True,
         help="auto (from the data, and says which) | mlp | mlp:WIDTH | relu | rff | compact | "
-        "oriented | cnn | convnet | convnet-blur | circular | resnet | vit | mixer | clouds | "
-        "FILE.py:factory | timm:NAME | RUN_FOLDER. mlp alone has the paper's 1000, relu and rff "
-        "1024; rff:WIDTH:SIGMA also says the deviation of its random features (0.3).",
+        "oriented | pooled | cnn | convnet | convnet-blur | circular | resnet | wrn:16-4 | vit | "
+        "mixer | clouds | FILE.py:factory | timm:NAME | RUN_FOLDER. mlp alone has the paper's "
+        "1000, relu and rff 1024; rff:WIDTH:SIGMA also says the deviation of its random features "
+        "(0.3).",
     ),
     SELECT,
     click.option(
@@ -219,12 +214,11 @@ _LEARNING = (
         "--prior",
         "prior_structure",
         type=click.Choice(STRUCTURES),
-        default="scalar",
-        show_default=True,
-        help="One prior precision, or one per layer or tensor.",
+        help="One prior precision, or one per layer or tensor. Default: scalar; tensor for "
+        "convolutions with sgd.",
     ),
 )
-_RUN = (
+RUN = (
     click.option("--subset", type=int, help="Take so many training examples, drawn by the seed."),
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
     click.option("--device", default="auto", show_default=True, help="auto | cpu | cuda | cuda:N"),
@@ -334,7 +328,7 @@ def network_from(
 ) -> tuple[NetworkSpecification, torch.nn.Module]:
     """The network a user named: a specification, or a run folder with its trained weights."""
     torch.manual_seed(seed)
-    if _is_run_folder(text):
+    if is_run_folder(text):
         return load_network(Path(text), shape, outputs)
     specification = replace(parse_network(text), select=select)
     return specification, specification.build(shape, outputs)
@@ -344,7 +338,7 @@ def fitted_network(
     text: str, data: LabelledData, seed: int, select: str | int | None = None
 ) -> tuple[NetworkSpecification, torch.nn.Module]:
     """The same for these data, with their statistics where the network takes them."""
-    if _is_run_folder(text):
+    if is_run_folder(text):
         return network_from(text, tuple(data.inputs.shape[1:]), data.num_outputs, seed)
     specification = replace(fitted(parse_network(text), data.inputs), select=select)
     return specification, built_network(specification, data, seed)
@@ -370,7 +364,7 @@ def problem_from(
     if specification is None and options["model_text"] == AUTO:
         choice = default_network(data.inputs, names)
         specification, notes = choice.specification, (*notes, choice.reason)
-    elif specification is None and not _is_run_folder(options["model_text"]):
+    elif specification is None and not is_run_folder(options["model_text"]):
         specification = fitted(parse_network(options["model_text"]), data.inputs)
         specification = replace(specification, select=options["select"])
     notes += more
@@ -384,9 +378,11 @@ def problem_from(
                 shapes = specification.build(shape, outputs)
             check_factor_memory(shapes, curvature, device_from(options["device"]))
         network = built_network(specification, data, options["seed"])
+    is_slow = False
     if curvature:
-        notes += (factor_memory(network, curvature).text,)
-    return Problem(split, specification, network, actions, image_size, notes)
+        memory = factor_memory(network, curvature)
+        notes, is_slow = (*notes, memory.text), memory.seconds >= LONG_SECONDS
+    return Problem(split, specification, network, actions, image_size, notes, is_slow)
 
 
 def built_network(
@@ -397,7 +393,8 @@ def built_network(
     return specification.build(tuple(data.inputs.shape[1:]), data.num_outputs)
 
 
-def _is_run_folder(text: str) -> bool:
+def is_run_folder(text: str) -> bool:
+    """Whether a model is given by the folder of a run."""
     return bool(text) and text not in BACKBONES and Path(text).is_dir()
 
 
@@ -481,117 +478,3 @@ def _read(written: str) -> Any:
         return json.loads(written)
     except ValueError:
         return written
-
-
-# -- options that a run folder keeps -----------------------------------------------------------
-
-MAY_DIFFER = ("resume", "out", "device", "as_json", "quiet", "verdicts", "calibration", "log")
-
-
-class Settings(Protocol):
-    """A run's settings, which its folder holds."""
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Self: ...
-
-
-AnySettings = TypeVar("AnySettings", bound=Settings)
-
-
-@dataclass(frozen=True)
-class ResumedRun(Generic[AnySettings]):
-    """A run folder's options, resolved settings and network."""
-
-    options: dict[str, Any]
-    config: AnySettings
-    network: NetworkSpecification
-
-
-@contextmanager
-def continuable(command: str, folder: Path) -> Iterator[None]:
-    """An interruption says how `isotropy command` goes on from what `folder` holds by then."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        advice = "nothing was saved yet"
-        if _is_continuable(folder):
-            advice = f"continue with: isotropy {command} --resume {shlex.quote(str(folder))}"
-        click.echo(f"isotropy: interrupted; {advice}", err=True)
-        raise
-
-
-def _is_continuable(folder: Path) -> bool:
-    """Whether a folder holds epochs, or trials of the search before them."""
-    return (folder / CHECKPOINT).exists() or (folder / TRIALS).exists()
-
-
-def kept_options(options: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-    """Options as a run folder keeps them; data is found again from any folder.
-
-    names: data that are called so, and are no path
-    """
-    kept: dict[str, Any] = plain(options)
-    for name in ("data", "test_data", "digits_data"):
-        if kept.get(name) and kept[name] not in names:
-            kept[name] = os.path.abspath(Path(kept[name]).expanduser())
-    return {**kept, "as_json": False, "quiet": False}
-
-
-def resumed_run(
-    context: click.Context,
-    folder: Path,
-    options: dict[str, Any],
-    settings: type[AnySettings],
-    names: Collection[str] = (),
-) -> ResumedRun[AnySettings]:
-    """The run that `folder` holds.
-
-    options: as the command line gave them. What was typed beside --resume must say what the run
-    was started with; only the device, what is shown and what comes after training may be another.
-    names: as in `kept_options`
-    Raises CallerError for a folder that this command did not write, and for a contradiction.
-    """
-    record = read_json(folder / CONFIG)
-    kept, schedule = record.get("request"), record.get("schedule")
-    if not isinstance(kept, dict) or not isinstance(schedule, dict) or set(kept) != set(options):
-        raise CallerError(
-            f"{str(folder)!r} was not written by this version of `isotropy {context.command.name}`"
-        )
-    if not _is_continuable(folder):
-        raise CallerError(f"{str(folder)!r} holds no checkpoint ({CHECKPOINT}); start the run anew")
-    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    typed = {
-        name: value
-        for name, value in kept_options(options, names).items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    if ".py:" in str(typed.get("model_text")):
-        parse_network(typed["model_text"])  # so that its code may run
-    for name, value in typed.items():
-        if name not in MAY_DIFFER and value != kept[name]:
-            what, flag = "model" if name == "model_text" else "run", flags[name]
-            raise CallerError(
-                f"run folder {str(folder)!r} is of another {what}: it was started with {flag} "
-                f"{_words(kept[name])}, not {_words(value)}; leave {flag} out to resume"
-            )
-    if "out" in typed and Path(typed["out"]).resolve() != folder.resolve():
-        raise CallerError(
-            f"--out {typed['out']}: a resumed run stays in its folder {str(folder)!r}; leave --out "
-            "out to resume"
-        )
-    shown = {name: options[name] for name in ("as_json", "quiet")}
-    asked = {name: typed[name] for name in MAY_DIFFER if name in typed and name != "resume"}
-    return ResumedRun(
-        {**kept, **asked, **shown, "out": folder},
-        settings.from_dict(schedule),
-        NetworkSpecification.from_dict(record.get("network"), where=str(folder / CONFIG)),
-    )
-
-
-def _words(value: Any) -> str:
-    """An option's value as it is typed."""
-    if isinstance(value, dict):
-        return " ".join(f"{name}={amount:g}" for name, amount in value.items()) or "nothing"
-    if isinstance(value, list):
-        return ",".join(map(str, value)) or "nothing"
-    return "nothing" if value is None else str(value)

@@ -26,6 +26,7 @@ from isotropy.networks.averaging.augmentations import Augmentation, Symmetry
 from isotropy.records import REPORT, plain
 from isotropy.report.loggers import log_to
 from isotropy.report.wording import finite, number_text, part_text, percent_text
+from isotropy.workflows.controlling import ControlConfig, Evaluation
 from isotropy.workflows.learning import LearnProgress
 from isotropy.workflows.relaxing import RelaxProgress
 from isotropy.workflows.representing import RepresentConfig, RepresentEpoch
@@ -309,6 +310,36 @@ class RepresentDisplay(EpochDisplay):
 
     def _scores(self, loss: float, gap: str) -> str:
         return f"loss {loss:.4f}{gap}held-out entities found {percent_text(self.retrieval)}"
+
+
+class ControlDisplay(LiveDisplay):
+    """Returns of every evaluation: a curve so far on a terminal, lines elsewhere."""
+
+    LEVELS = "▁▂▃▄▅▆▇█"
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.returns: dict[int, list[float]] = {}
+
+    def __call__(self, config: ControlConfig, row: Evaluation) -> None:
+        self.returns.setdefault(row.seed, []).append(row.mean_return)
+        if self.is_interactive:
+            told = f"return {row.mean_return:.0f}, {row.seconds:.0f} s"
+            words = Text(f"seed {row.seed}  {row.steps}/{config.steps}", style="bold")
+            lines = [Text(f"seed {seed}  {self.curve(seed)}") for seed in self.returns]
+            self.live.update(Group(_bar_line(words, row.steps, config.steps, told), *lines))
+        else:
+            self.say(
+                f"seed {row.seed}  step {row.steps}/{config.steps}  return {row.mean_return:.1f}  "
+                f"{row.seconds:.0f} s"
+            )
+
+    def curve(self, seed: int) -> str:
+        """A letter for each evaluation of a seed, as high as its return among those of all."""
+        known = [each for own in self.returns.values() for each in own]
+        low, width = min(known), max(max(known) - min(known), 1e-12)
+        top = len(self.LEVELS) - 1
+        return "".join(self.LEVELS[round(top * (x - low) / width)] for x in self.returns[seed])
 
 
 def reading(symmetry: Symmetry, amount: float) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ import isotropy
 from isotropy.data.readers import read
 from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import Trainer
-from isotropy.evidence.weight_steps import WARM_UP, CapturedFunction, can_capture
+from isotropy.kernels.captured import WARM_UP, CapturedFunction, can_capture
 from isotropy.networks.zoo.backbones import backbone
+from isotropy.networks.zoo.residual_networks import Bias, Scale
 from isotropy.symmetry.actions.images import affine
 from isotropy.workflows.runs.prepared import make_trainer
 
@@ -69,9 +72,9 @@ def network(*extra: nn.Module) -> nn.Module:
         return nn.Sequential(*layers, *extra).to(CUDA)
 
 
-def trained(model: nn.Module, captured: bool) -> Trainer:
+def trained(model: nn.Module, captured: bool, **settings: Any) -> Trainer:
     split = read(bars(), hold_out_fraction=0.0)
-    config = dataclasses.replace(CONFIG, captured=captured, precision="float32")
+    config = dataclasses.replace(CONFIG, captured=captured, precision="float32", **settings)
     resolved = config.resolved(examples=40, on_gpu=True)
     trainer = make_trainer(model, split.train, affine(), resolved, CUDA)
     for _ in range(CONFIG.epochs or 0):
@@ -79,9 +82,24 @@ def trained(model: nn.Module, captured: bool) -> Trainer:
     return trainer
 
 
+STEPS: dict[str, dict[str, Any]] = {
+    "adam": {},
+    "sgd": {"optimiser": "sgd", "weight_rate": 0.02},
+    "no momentum": {"optimiser": "sgd", "weight_rate": 0.02, "momentum": 0.0},
+    "nesterov and warm-up": {"optimiser": "sgd", "weight_rate": 0.02, "nesterov": True,
+                             "warm_up": 2.0},
+    "scalars and averages": {"optimiser": "sgd", "weight_rate": 0.02, "ema_decay": 0.9},
+    "scalars of adam": {"scalar_rate": 0.1, "ema_decay": 0.9},
+}  # fmt: skip
+
+
 @needs_gpu
-def test_a_captured_run_is_the_run() -> None:
-    plain, captured = trained(network(), False), trained(network(), True)
+@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS)
+def test_a_captured_run_is_the_run(settings: dict[str, Any]) -> None:
+    extra = (Bias(), Scale()) if "ema_decay" in settings else ()
+    plain, captured = (
+        trained(network(*copy.deepcopy(extra)), each, **settings) for each in (False, True)
+    )
     function = captured.weight_steps._captured
     assert plain.weight_steps._captured is None and function is not None
     assert function._graph is not None and function.failure is None

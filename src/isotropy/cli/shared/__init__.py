@@ -1,0 +1,1 @@
+"""What the commands share: options, progress, continued runs, and how a command ends."""
