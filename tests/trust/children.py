@@ -8,6 +8,7 @@ do not survive a fork.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -16,11 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from isotropy.cli.main import SHORT_VARIABLE, main
+from isotropy.records import provenance
 from isotropy.workflows.runs import prepared
 
 LONGEST = 60.0
@@ -126,6 +129,13 @@ def _wait(child: int, started: float, sent: Signal | None) -> tuple[int, resourc
         if passed > LONGEST:
             os.kill(child, signal.SIGKILL)
         time.sleep(0.002)
+
+
+def keep_report(path: Path | None, name: str, numbers: dict[str, Any]) -> None:
+    """Write what a long run found, with where and when it ran; None: nowhere."""
+    if path is not None:
+        told = {"name": name, **provenance(torch.device("cpu")), **numbers}
+        path.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def bars(count: int = 30, size: int = 8) -> tuple[np.ndarray, np.ndarray]:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from children import STATUSES, Ended, Signal, bars, run
+from children import STATUSES, Ended, Signal, bars, keep_report, run
 from PIL import Image
 
 from isotropy.cli.main import cli
@@ -86,7 +86,10 @@ RUNS: dict[str, list[str]] = {
     "relaxed": ["relax", "--data", "bars.npz", "--out", "relaxed", "--json", "--quiet"],
     "represented": ["represent", "--data", "pairs.npz", "--out", "represented", "--json"],
     "certified": ["certify", "--model", "mlp:2", "--out", "certified", "--quiet"],
-}
+    "controlled": ["control", "--steps", "40", "--start", "20", "--width", "8", "--batch-size", "8",
+                   "--episodes", "1", "--evaluate-every", "20", "--device", "cpu", "--quiet",
+                   "--out", "controlled"],
+}  # fmt: skip
 """Run folders that are made once, and damaged."""
 
 
@@ -173,8 +176,12 @@ COMMANDS = {
     "certify": ["--model", "mlp:2", "--out", "run", "--quiet"],
     "basis": ["--group", "SO(3)", "--rep", "V", "--json", "--out", "run"],
     "reproduce": ["transitions", "--quick", "--limit", "0", "--json"],
-}
-LONG = {"epochs", "steps", "verdicts", "curvature_batch", "batch_size"}
+    "control": ["--env", "Walker2d-v5", "--steps", "40", "--start", "20", "--width", "8",
+                "--batch-size", "8", "--episodes", "1", "--evaluate-every", "20", "--device", "cpu",
+                "--json", "--quiet", "--out", "run"],
+    "verify": ["certified/certificate.json"],
+}  # fmt: skip
+LONG = {"epochs", "steps", "verdicts", "curvature_batch", "batch_size", "episodes"}
 """Options whose large values only ask for a long run."""
 
 
@@ -237,7 +244,8 @@ def word_case(draw: Random, folder: Path) -> Case:
 
 def folder_case(draw: Random, folder: Path) -> Case:
     name = draw.choice([each for each in RUNS if (folder / each).is_dir()])
-    path = draw.choice(sorted(each for each in (folder / name).iterdir() if each.is_file()))
+    files = sorted(each for each in (folder / name).iterdir() if each.is_file())
+    path = draw.choice([each for each in files if each.suffix != ".zip"])  # pickles are not opened
     if path.suffix == ".json" and draw.random() < 0.7:
         path.write_text(damaged_json(path.read_text(), draw))
     elif draw.random() < 0.1:
@@ -254,6 +262,8 @@ def folder_case(draw: Random, folder: Path) -> Case:
         read += [["represent", "--resume", name, "--json"]] * 2
     elif name == "certified":
         read = [["verify", f"{name}/certificate.json"]]
+    elif name == "controlled":
+        read = [["control", "--resume", name, "--json"]]
     return draw.choice(read), None
 
 
@@ -325,7 +335,9 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=10**9)
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
     parser.add_argument("--case", type=int, help="one case, and how it ended")
+    parser.add_argument("--json", type=Path, help="a file for the counts")
     given = parser.parse_args()
+    started = time.monotonic()
     counts: Counter[tuple[str, int]] = Counter()
     failed: list[int] = []
     slowest, largest = 0.0, 0
@@ -350,6 +362,16 @@ def main() -> None:
         f"{sum(counts.values())} cases from seed {given.seed}, {len(failed)} failed, the slowest "
         f"{slowest:.1f} s, the largest {largest} MB"
     )
+    numbers = {
+        "cases": sum(counts.values()),
+        "first_seed": given.seed,
+        "failed": failed,
+        "endings": {f"{kind}, status {status}": n for (kind, status), n in sorted(counts.items())},
+        "slowest_seconds": slowest,
+        "largest_megabytes": largest,
+        "seconds": time.monotonic() - started,
+    }
+    keep_report(given.json, "fuzz", numbers)
     if failed:
         print(f"failed: {' '.join(map(str, failed))}; run one again with --case SEED")
         sys.exit(1)

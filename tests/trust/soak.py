@@ -3,7 +3,8 @@
 Every command that trains or writes is run once unbroken, and then again and again killed at random
 moments of its time and called anew, as a user would: a run that has a checkpoint or trials is
 resumed, another is started again. The results must be equal bit for bit, but for times and places.
-Checkpoints are written after every epoch, so that many kills fall into a write.
+Checkpoints are written after every epoch, so that many kills fall into a write. Agents of robots
+go on in a new episode, so that their numbers differ; that all evaluations are there must hold.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from children import Signal, run
+from children import Signal, keep_report, run
 from fuzz import data_files
 from safetensors.torch import load_file
 
@@ -33,11 +35,15 @@ DIFFER = ("seconds", "run_folder", "commit", "command", "command_line")
 
 @dataclass(frozen=True)
 class Work:
-    """What is run, and how it goes on; `resumed` is empty where it is called as it was."""
+    """What is run, and how it goes on; `resumed` is empty where it is called as it was.
+
+    exact: whether a broken run ends with the bits of a whole one
+    """
 
     words: list[str]
     resumed: list[str]
     place: str = "run"
+    exact: bool = True
 
 
 WORKS = {
@@ -60,6 +66,14 @@ WORKS = {
     ),
     "build": Work(["build", *BARS, "--model", "compact", "--group", "C(4)", "--out", "run"], []),
     "reproduce": Work(REPRODUCE, REPRODUCE),
+    "certify": Work(["certify", "--model", "mlp:2", "--out", "run", *SMALL], []),
+    "control": Work(
+        ["control", "--model", "rpp", "--steps", "300", "--start", "50", "--width", "16",
+         "--batch-size", "16", "--episodes", "1", "--evaluate-every", "60", "--seeds", "0-1",
+         "--out", "run", *SMALL],
+        ["control", "--resume", "run", "--json"],
+        exact=False,
+    ),
 }  # fmt: skip
 
 
@@ -87,6 +101,19 @@ def outcome(folder: Path) -> dict[str, Any]:
         elif path.suffix != ".html":
             found[name] = path.read_bytes()
     return found
+
+
+def evaluations(folder: Path) -> dict[str, Any]:
+    """Which files a run left, and what was evaluated after how many steps."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = [(row["seed"], row["steps"]) for row in map(json.loads, lines)]
+    names = sorted(path.name for path in folder.iterdir() if path.suffix != ".part")
+    return {"rows": rows, "files": [name for name in names if name != ".lock"]}
+
+
+def left_by(work: Work, folder: Path) -> dict[str, Any]:
+    """What must be the same of two runs."""
+    return outcome(folder / work.place) if work.exact else evaluations(folder / work.place)
 
 
 def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
@@ -137,7 +164,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=list(WORKS), action="append")
+    parser.add_argument("--json", type=Path, help="a file for the counts")
     given = parser.parse_args()
+    started = time.monotonic()
     works = {name: WORKS[name] for name in given.only or WORKS}
     failures = []
     hit = dict.fromkeys(works, 0)
@@ -148,7 +177,7 @@ def main() -> None:
             ended = run(work.words, folder)
             if ended.status != 0:
                 sys.exit(f"{name} does not run: {ended.last_line}")
-            whole[name], seconds[name] = outcome(folder / work.place), ended.seconds
+            whole[name], seconds[name] = left_by(work, folder), ended.seconds
             print(f"{name}: {ended.seconds:.1f} s unbroken", flush=True)
             shutil.rmtree(folder)
         number = 0
@@ -158,7 +187,7 @@ def main() -> None:
             folder = fresh(Path(scratch) / "work")  # the same: run folders name their data
             try:
                 hit[name] += broken_run(works[name], folder, seconds[name], random.Random(seed))
-                found = outcome(folder / works[name].place)
+                found = left_by(works[name], folder)
                 differing = sorted(differences(whole[name], found))
                 assert not differing, f"{', '.join(differing[:5])} differ"
             except AssertionError as problem:
@@ -167,6 +196,15 @@ def main() -> None:
             shutil.rmtree(folder)
     told = ", ".join(f"{name} {count}" for name, count in hit.items())
     print(f"{sum(hit.values())} kills ({told}) in {number} runs, {len(failures)} differ or failed")
+    numbers = {
+        "kills": hit,
+        "runs": number,
+        "first_seed": given.seed,
+        "failures": failures,
+        "not_bit_for_bit": [name for name, work in works.items() if not work.exact],
+        "seconds": time.monotonic() - started,
+    }
+    keep_report(given.json, "soak", numbers)
     sys.exit(1 if failures else 0)
 
 

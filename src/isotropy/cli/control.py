@@ -20,6 +20,9 @@ from isotropy.workflows.controlling import ControlConfig, ControlResult, train_p
 
 NAMES = ("observation", "action")
 """Entries of a file of maps."""
+MOST_SEEDS = 1000
+LARGEST_SEED, DIGITS = 2**31 - 1, 11
+"""numpy's generator, which stable-baselines3 seeds, takes 32 bits."""
 
 
 def seeds_from(text: str) -> tuple[int, ...]:
@@ -29,7 +32,12 @@ def seeds_from(text: str) -> tuple[int, ...]:
         first, dash, last = (each.strip() for each in part.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise CallerError(f"--seeds: expected numbers such as 0-4 or 0,2,3, got {text!r}")
-        found += range(int(first), int(last or first) + 1)
+        ends = [int(each) if len(each) < DIGITS else 10**DIGITS for each in (first, last or first)]
+        if len(found) + ends[1] - ends[0] >= MOST_SEEDS or max(ends) > LARGEST_SEED:
+            raise CallerError(
+                f"--seeds: expected at most {MOST_SEEDS:,} numbers below 2^31, got {text!r}"
+            )
+        found += range(ends[0], ends[1] + 1)
     return tuple(found)
 
 
