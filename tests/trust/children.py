@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import resource
+import shlex
 import signal
 import sys
 import time
@@ -134,7 +135,8 @@ def _wait(child: int, started: float, sent: Signal | None) -> tuple[int, resourc
 def keep_report(path: Path | None, name: str, numbers: dict[str, Any]) -> None:
     """Write what a long run found, with where and when it ran; None: nowhere."""
     if path is not None:
-        told = {"name": name, **provenance(torch.device("cpu")), **numbers}
+        command = shlex.join(["python", f"tests/trust/{name}.py", *sys.argv[1:]])
+        told = {"name": name, "command": command, **provenance(torch.device("cpu")), **numbers}
         path.write_text(json.dumps(told, indent=1) + "\n")
 
 
