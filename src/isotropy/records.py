@@ -105,12 +105,15 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def check_unused(path: Path) -> None:
-    """Raise if `path` already holds a run, which a new one would overwrite."""
+def check_unused(path: Path, *, can_go_on: bool = True) -> None:
+    """Raise if `path` already holds a run, which a new one would overwrite.
+
+    can_go_on: whether runs of this kind can be continued
+    """
     if (path / CHECKPOINT).exists() or (path / RESULT).exists():
+        way = "continue it with --resume (resume=True in Python) or " if can_go_on else ""
         raise CallerError(
-            f"run folder {str(path)!r} already holds a run; continue it with --resume "
-            "(resume=True in Python) or choose another folder"
+            f"run folder {str(path)!r} already holds a run; {way}choose another folder"
         )
 
 

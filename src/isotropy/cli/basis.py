@@ -159,7 +159,7 @@ _FIELDS = {"group": "group", "rep": "representation"}
 def _folder(options: dict[str, Any], first: str, second: str) -> Path:
     named = {"data": first, "variant": second, "seed": options["seed"]}
     folder = options["out"] or fresh_folder("basis", named)
-    check_unused(folder)
+    check_unused(folder, can_go_on=False)
     return Path(folder)
 
 

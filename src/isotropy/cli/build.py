@@ -60,7 +60,7 @@ def build_command(**options: Any) -> None:
         raise CallerError("expected one of --symmetries RUN and --group GROUP")
     word = "".join(filter(str.isalnum, options["group"] or "learned"))
     folder = options["out"] or fresh_folder("build", options, word)
-    check_unused(Path(folder))
+    check_unused(Path(folder), can_go_on=False)
     place = device_from(options["device"])
     shape, outputs = _sizes(options)
     specification, network = network_from(

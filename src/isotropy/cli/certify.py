@@ -115,7 +115,7 @@ def certify_command(**options: Any) -> None:
     certificate.json, which `isotropy verify` checks.
     """
     folder = options["out"] or fresh_folder("certify", options)
-    check_unused(Path(folder))
+    check_unused(Path(folder), can_go_on=False)
     split = _data(options)
     settings = _settings(options, len(split.train))
     model = None if options["start"] is not None else _model(options, split)

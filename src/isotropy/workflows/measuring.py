@@ -155,7 +155,7 @@ def measure(
     if not models:
         raise CallerError("model: expected one or more networks, got none")
     if folder is not None:
-        check_unused(Path(folder))
+        check_unused(Path(folder), can_go_on=False)
     sets = _data_sets(data, moves, examples, seed)
     first = next(iter(models.values()))
     place = torch.device(device) if device is not None else device_of(first)

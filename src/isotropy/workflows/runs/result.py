@@ -58,7 +58,7 @@ class Result:
 
         Raises CallerError for a folder that holds a run already, or that cannot be written.
         """
-        check_unused(Path(folder))
+        check_unused(Path(folder), can_go_on=False)
         return self.write(folder)
 
     def write(self, folder: str | Path) -> Path:
