@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from report_pages import Page
 
 from isotropy.report.pages.control import control_page, control_sentences
@@ -55,3 +56,9 @@ def test_a_record_with_holes_is_a_page() -> None:
 
 def test_summary_of_a_record() -> None:
     assert "412" in summary_html(RECORD)
+
+
+def test_an_episode_is_shown_where_it_was_drawn() -> None:
+    pictures = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3)).astype(np.uint8)
+    assert control_page(RECORD, {}, pictures).count("data:image/png;base64,") == 3
+    assert "An episode" not in control_page(RECORD, {})

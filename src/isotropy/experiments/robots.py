@@ -4,17 +4,22 @@ Rows are robots/ROBOT/MODEL; settings are in `robots.toml`, the models in `contr
 seed is a job of its own, so that `--workers` runs seeds side by side (Finzi 2023, 3.6.1). What is
 compared is the area under the curve of evaluation returns, which all evaluations of a seed enter:
 
-    difference   mean over seeds of area(model) − area(mlp), with a 95 % bootstrap interval over
+    difference   mean over seeds of area(model) − area(mlp), with Student's 95 % interval over
                  pairs of equal seeds; it is significant where the interval leaves zero out
+
+A bootstrap over three pairs would leave zero out whenever all three have one sign, which chance
+does one time in four.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
+import scipy.stats
 import torch
 
 from isotropy.data.replay import mujoco_version
@@ -98,6 +103,15 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def paired_interval(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Student's 95 % interval of a mean; None of fewer than two."""
+    if len(differences) < 2:
+        return None
+    reach = stdev(differences) / math.sqrt(len(differences))
+    reach *= float(scipy.stats.t.ppf(0.975, len(differences) - 1))
+    return mean(differences) - reach, mean(differences) + reach
+
+
 def _spread(values: Sequence[float]) -> str:
     interval = bootstrap_interval(values)
     told = "" if interval is None else f" [{interval[0]:.0f}, {interval[1]:.0f}]"
@@ -105,7 +119,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _difference_line(robot: str, model: str, found: Sequence[float]) -> str:
-    interval = bootstrap_interval(found)
+    interval = paired_interval(found)
     what = f"{robot}: the area of {model} less that of mlp is {mean(found):+.0f}"
     if interval is None:
         return f"{what}, of one seed, which says nothing"

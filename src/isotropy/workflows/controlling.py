@@ -42,6 +42,7 @@ from isotropy.control.groups import (
     known_robot,
 )
 from isotropy.control.networks import FREE_PENALTY, FREE_RATE, MODELS, softness
+from isotropy.data.frames import frames
 from isotropy.data.replay import made_environment
 from isotropy.data.robots import Robot
 from isotropy.evidence.settings import Settings
@@ -71,6 +72,8 @@ LARGEST_BUFFER = 1_000_000
 STATES = 256
 """Visited states over which the symmetry of a policy is measured."""
 RESAMPLES = 2000
+FRAMES = 6
+"""Pictures of an episode in a report."""
 EVALUATION_SEED = 1_000_000
 """Added to the seed for the starts of evaluations."""
 
@@ -149,6 +152,8 @@ class ControlResult(Result):
     SHOWN = ("environment", "model", "mean_return", "area")
 
     agents: dict[int, Any]
+    pictures: np.ndarray | None = None
+    """Of an episode of the first agent, uint8 (frames, height, width, 3), where they were drawn."""
 
     @property
     def sentences(self) -> list[str]:
@@ -156,7 +161,7 @@ class ControlResult(Result):
         return control_sentences(self.record)
 
     def page(self) -> str:
-        return control_page(self.record, self.config)
+        return control_page(self.record, self.config, self.pictures)
 
     def write_own(self, path: Path) -> None:
         for seed, agent in self.agents.items():
@@ -196,7 +201,8 @@ def train_policies(
     found = [_trained(task, seed, kept, progress or (lambda *_: None)) for seed in settings.seeds]
     record = _record(task, kept, found)
     agents = {seed: each.agent for seed, each in zip(settings.seeds, found, strict=True)}
-    result = ControlResult(agents, record=record, config=described)
+    pictures = None if folder is None else _pictures(task, found[0].agent, settings.seeds[0])
+    result = ControlResult(agents, pictures, record=record, config=described)
     return result.kept_in(folder)
 
 
@@ -222,9 +228,15 @@ class _Task:
         made = made_environment(self.robot.environment, self.robot.options)
         if not self.robot.strength:
             return made
-        strength = np.array([self.robot.strength.get(each, 1.0) for each in self.robot.motors])
         transform = import_module("gymnasium.wrappers").TransformAction
-        return transform(made, lambda action: action * strength, made.action_space)
+        return transform(made, lambda action: action * self.strength, made.action_space)
+
+    @property
+    def strength(self) -> np.ndarray:
+        """Of each motor, in that of the environment as it comes."""
+        if self.robot is None:
+            return np.ones(1)
+        return np.array([self.robot.strength.get(each, 1.0) for each in self.robot.motors])
 
     def described(self) -> dict[str, Any]:
         """The config of a run folder."""
@@ -470,6 +482,22 @@ def _visited(task: _Task, agent: Any, seed: int) -> Tensor:
         if ended or cut:
             observation, _ = environment.reset()
     return torch.from_numpy(np.stack(seen)).to(agent.device)
+
+
+def _pictures(task: _Task, agent: Any, seed: int) -> np.ndarray | None:
+    """Frames of one evaluation episode; None where nothing can be drawn."""
+    environment, actions, is_over = task.environment(), [], False
+    observation, _ = environment.reset(seed=EVALUATION_SEED + seed)
+    while not is_over:
+        action, _ = agent.predict(observation, deterministic=True)
+        actions.append(action * task.strength)
+        observation, _, ended, cut, _ = environment.step(action)
+        is_over = ended or cut
+    name, options = (
+        (task.name, {}) if task.robot is None else (task.robot.environment, task.robot.options)
+    )
+    seen = np.array(actions)
+    return frames(name, options, seen, seed=EVALUATION_SEED + seed, count=min(FRAMES, len(seen)))
 
 
 # -- what came out -----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The report of `isotropy control`: returns over training, and how much of the symmetry is left.
 
-The page says, in this order: what the policies gain, the curve with its interval, how well the
-simulation keeps the maps, how soft each layer stayed, what the numbers mean.
+The page says, in this order: what the policies gain, the curve with its interval, an episode in
+pictures, how well the simulation keeps the maps, how soft each layer stayed, what numbers mean.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from isotropy.report.canvas import ACCENT, BAND, MUTED, Drawing, canvas, set_value_axis
 from isotropy.report.page import (
     KeyNumber,
     Table,
     named,
     number,
+    picture_uri,
     render_page,
     settings_groups,
     time_number,
@@ -76,8 +79,13 @@ class Controlled(Head):
     notes: list[str]
 
 
-def control_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """The report as the text of an HTML page; result: as printed by `--json`, config: beside it."""
+def control_page(
+    result: Mapping[str, Any], config: Mapping[str, Any], pictures: np.ndarray | None = None
+) -> str:
+    """The report as the text of an HTML page; result: as printed by `--json`, config: beside it.
+
+    pictures: of an episode, uint8 (frames, height, width, 3)
+    """
     told = read(Controlled, result)
     maps = [
         [named(each.map), number(error_text(each.step)), number(error_text(each.reward))]
@@ -94,6 +102,10 @@ def control_page(result: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         environment=told.environment or "an environment",
         key_numbers=key_numbers(told),
         curve=_curve_drawing(told),
+        strip=[
+            picture_uri(np.moveaxis(each, -1, 0) / 255, largest_side=each.shape[0])
+            for each in ([] if pictures is None else pictures)
+        ],
         maps=Table(("Map", "Of a step's change", "Of rewards"), maps, style="short"),
         layers=Table(("Layer", "Breaks the symmetry"), layers, style="short"),
     )
