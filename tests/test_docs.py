@@ -31,7 +31,8 @@ from isotropy.curvature import layer_rules
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
 from isotropy.evidence import settings as schedule
-from isotropy.evidence.settings import OBJECTIVES, LearnConfig
+from isotropy.evidence.objectives import OBJECTIVES
+from isotropy.evidence.settings import LearnConfig
 from isotropy.likelihoods import Categorical
 from isotropy.report.wording import OTHER_READING, READINGS
 from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS

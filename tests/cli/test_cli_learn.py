@@ -20,7 +20,7 @@ from learn_runs import (
 from safetensors.torch import load_file
 
 import isotropy
-from isotropy.evidence.settings import OBJECTIVES
+from isotropy.evidence.objectives import OBJECTIVES
 from isotropy.networks.zoo import specification
 from isotropy.symmetry.actions.images import LILA_GENERATORS
 

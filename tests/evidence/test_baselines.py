@@ -17,14 +17,9 @@ from torch.nn import functional
 from isotropy.checks import CallerError
 from isotropy.cli.shared.inputs import settings_from
 from isotropy.curvature.kinds import Copies
+from isotropy.evidence.objectives import COMBINATIONS, OBJECTIVES, RECIPES
 from isotropy.evidence.predictive import combined
-from isotropy.evidence.settings import (
-    COMBINATIONS,
-    OBJECTIVES,
-    RECIPES,
-    LearnConfig,
-    stream,
-)
+from isotropy.evidence.settings import LearnConfig, stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.weight_steps import augmentation_for, average_of_losses, reward_for_width
 from isotropy.likelihoods import Categorical, Gaussian

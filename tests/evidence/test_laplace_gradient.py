@@ -68,6 +68,25 @@ def test_replayed_noise_gives_the_gradient_of_the_value(network: str, likelihood
         assert parameter.requires_grad and parameter.grad is None
 
 
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("network", IMAGE_NETWORKS)
+def test_examples_stand_for_others_like_them(network: str, likelihood: str):
+    """A fit of n that stands for 3 n is the fit of each example three times, and its gradient."""
+    given = image_problem(network, likelihood)
+    few = dataclasses.replace(given.evidence.fit(given.batches()), stands_for=3 * COUNT)
+    (found,) = given.evidence.gradient(few, given.batches(1, 3), [given.half_widths])
+    thrice = dataclasses.replace(
+        given,
+        inputs=given.inputs.repeat(3, 1, 1, 1),
+        targets=torch.cat([given.targets] * 3),
+        noise=torch.cat([given.noise] * 3),
+    )
+    value = dense_log_evidence(thrice)
+    expected = torch.autograd.grad(-value, given.half_widths)[0]
+    assert_equal(given.evidence.value(few).detach(), value.detach(), "log Z", TOLERANCE)
+    assert_equal(found, expected, "gradient by the half-widths", TOLERANCE)
+
+
 VECTOR_NETWORKS = ["linear", "mlp", "used twice", "head used twice", "tokens",
                    "residual", "random features",
                    "conv all together", "conv used twice", "scalars", "conv3d all together",

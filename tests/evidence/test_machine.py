@@ -21,6 +21,7 @@ from isotropy.evidence.machine import (
     fit_curvature_batch,
     fitting_micro_batch,
     free_bytes,
+    is_deep,
     kept_bytes,
     step_bytes,
 )
@@ -210,3 +211,12 @@ def test_gradients_of_every_example_must_fit(structure: str) -> None:
     assert found == int(JACOBIAN_BYTES / (40 * numbers * 4)) < 125
     small = mlp((4,), 3, hidden=5)
     assert fit_curvature_batch(config, small, torch.zeros(1, 4)).curvature_batch == 125
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "deep"),
+    [("mlp", 10, False), ("resnet", 10, False), ("wrn", 10, True), ("mlp", 100, True)],
+)
+def test_which_networks_are_deep(name: str, outputs: int, deep: bool):
+    shape = (3, 32, 32) if name != "mlp" else SHAPE
+    assert is_deep(backbone(name, shape, outputs), outputs) is deep

@@ -10,15 +10,8 @@ import torch
 
 from isotropy.checks import CallerError
 from isotropy.evidence.layers.settings import FREE_SHARE, RelaxConfig
-from isotropy.evidence.settings import (
-    OBJECTIVES,
-    RECIPES,
-    TRAVEL,
-    LearnConfig,
-    cosine,
-    stream,
-    too_short,
-)
+from isotropy.evidence.objectives import OBJECTIVES, RECIPES
+from isotropy.evidence.settings import TRAVEL, LearnConfig, cosine, stream, too_short
 
 MAY_STAY_EMPTY = {"ranges", "caps", "start", "micro_batch"}
 LARGEST_RATE = 0.25
@@ -58,7 +51,7 @@ def test_what_was_given_is_kept():
         gradient_batches=0, range_rate=0.01, range_rate_end=0.001, prior_rate=0.2, prior_steps=3,
         evaluate_every=2, precision="tf32", range_memory=0.5, bound_batch=4, bound_fits=3, seed=11,
         search_examples=60, refine=False, compiled=True, weight_rate=0.2, scalar_rate=0.3,
-        prior_structure="layer",
+        prior_structure="layer", curvature="kfac-ef", curvature_examples=30,
     )  # fmt: skip
     assert given.resolved(examples=100, on_gpu=False).as_dict() == given.as_dict()
 
@@ -92,6 +85,25 @@ def test_the_structure_of_the_prior(settings, convolutional: bool, expected: str
         examples=100, on_gpu=False, convolutional=convolutional
     )
     assert resolved.prior_structure == expected
+
+
+PASSES = {
+    "all of few": ({}, 10_000, False, 0, "kfac-ggn"),
+    "some of many": ({}, 10_001, False, 10_000, "kfac-ggn"),
+    "all of many": ({"curvature_examples": 0}, 60_000, False, 0, "kfac-ggn"),
+    "as many as asked": ({"curvature_examples": 300}, 1000, False, 300, "kfac-ggn"),
+    "no more than there are": ({"curvature_examples": 300}, 200, False, 0, "kfac-ggn"),
+    "one direction of deep networks": ({}, 200, True, 0, "kfac-mc"),
+    "all directions, as asked": ({"curvature": "kfac-ggn"}, 200, True, 0, "kfac-ggn"),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "examples", "deep", "some", "curvature"), PASSES.values(), ids=PASSES
+)
+def test_evidence_passes(settings, examples: int, deep: bool, some: int, curvature: str):
+    resolved = LearnConfig(**settings).resolved(examples=examples, on_gpu=False, deep=deep)
+    assert (resolved.curvature_examples, resolved.curvature) == (some, curvature)
 
 
 SEARCHES = {

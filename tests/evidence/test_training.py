@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import KINDS
 from isotropy.evidence.hyper_steps import HyperSteps
-from isotropy.evidence.laplace import NotFiniteError
-from isotropy.evidence.settings import OBJECTIVES, RECIPES, LearnConfig
+from isotropy.evidence.laplace import Batch, LaplaceEvidence, LaplaceFit, NotFiniteError
+from isotropy.evidence.objectives import OBJECTIVES, RECIPES
+from isotropy.evidence.settings import LearnConfig
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
@@ -379,6 +381,29 @@ def test_evidence_passes_see_every_example_once():
     assert [len(part) for part in some] == [15, 15]
     more = [len(batch.targets) for batch in made.orbit_batches("ranges", limit=900)]
     assert more == [15, 15, 10]
+
+
+def test_a_sample_stands_for_all_in_a_hyper_step(monkeypatch: pytest.MonkeyPatch):
+    """Fresh examples every time, and numbers of the size of those of all."""
+    seen: list[Tensor] = []
+    whole = LaplaceEvidence.fit
+
+    def watched(own: LaplaceEvidence, batches: Iterable[Batch], **options: bool) -> LaplaceFit:
+        kept = list(batches)
+        seen.append(torch.cat([batch.rows for batch in kept]))
+        return whole(own, kept, **options)
+
+    monkeypatch.setattr(LaplaceEvidence, "fit", watched)
+    some, all_data = (
+        run(trainer(epochs=3, burn_in=0, curvature_examples=examples)) for examples in (20, 0)
+    )
+    assert [len(rows) for rows in seen] == [20 * 4] * 3 + [40 * 4] * 3
+    assert not torch.equal(seen[0], seen[1])
+    for few, every in zip(some, all_data, strict=True):
+        assert few.log_evidence != every.log_evidence
+        assert few.log_evidence == pytest.approx(every.log_evidence, rel=0.3)
+        assert few.log_likelihood == pytest.approx(every.log_likelihood, rel=0.5)
+    assert some[-1].ranges["rotation"] != START  # and they move the ranges
 
 
 # --- hyper steps of another kind ------------------------------------------------------------------

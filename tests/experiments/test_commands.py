@@ -20,7 +20,8 @@ from isotropy.cli.main import cli, main
 from isotropy.cli.reproduce import SERIES
 from isotropy.cli.shared.inputs import settings_from
 from isotropy.data.variants import TRUE_RANGES
-from isotropy.evidence.settings import OBJECTIVES, LearnConfig
+from isotropy.evidence.objectives import OBJECTIVES
+from isotropy.evidence.settings import LearnConfig
 from isotropy.experiments.commands import (
     FIRST_RUN,
     CommandJob,

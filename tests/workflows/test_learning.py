@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, TensorDataset
 import isotropy
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.evidence.settings import OBJECTIVES
+from isotropy.evidence.objectives import OBJECTIVES
 from isotropy.workflows.learning import LearnProgress
 from isotropy.workflows.runs.prepared import fingerprint
 

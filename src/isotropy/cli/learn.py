@@ -30,14 +30,8 @@ from isotropy.cli.shared.progress import LOG, LearnDisplay, logging, tell
 from isotropy.cli.shared.resuming import continuable, kept_options, resumed_run
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
-from isotropy.evidence.settings import (
-    OBJECTIVES,
-    OLDER_NAMES,
-    OPTIMISERS,
-    LearnConfig,
-    LearnSchedule,
-    too_short,
-)
+from isotropy.evidence.objectives import OBJECTIVES, OLDER_NAMES
+from isotropy.evidence.settings import OPTIMISERS, LearnConfig, LearnSchedule, too_short
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS, augmentation_over
 from isotropy.networks.frozen import NOTHING
@@ -118,9 +112,8 @@ _WEIGHTS = (
 @click.option(
     "--curvature",
     type=click.Choice(tuple(KINDS)),
-    default=DEFAULT_KIND,
-    show_default=True,
-    help="Curvature behind the evidence: structure and Fisher.",
+    help="Curvature behind the evidence: structure and Fisher.  [default: kfac-ggn; kfac-mc of "
+    "networks with many layers or classes]",
 )
 @click.option(
     "--freeze",
@@ -240,7 +233,7 @@ def _learn(options: dict[str, Any], request: _Request) -> LearnResult:
     place = device_from(options["device"])
     by_curvature = config.recipe.evidence and config.evidence == "laplace"
     by_curvature &= config.freeze == NOTHING  # memory is that of layers that are trained
-    curvature = config.curvature if by_curvature else ""
+    curvature = (config.curvature or DEFAULT_KIND) if by_curvature else ""
     problem = problem_from(options, request.network, curvature=curvature)
     split, specification, actions = problem.split, problem.specification, problem.actions
     options["image_size"] = problem.image_size
@@ -310,7 +303,8 @@ def _screen(
 ) -> ScreenResult:
     """Rank the generators by one plain network; writes the run folder `folder`."""
     config, told = request.config, problem is not None
-    problem = problem or problem_from(options, request.network, curvature=config.curvature)
+    curvature = config.curvature or DEFAULT_KIND
+    problem = problem or problem_from(options, request.network, curvature=curvature)
     split, specification, actions = problem.split, problem.specification, problem.actions
     options["image_size"] = problem.image_size
     display = LearnDisplay(augmentation_over(actions), {}, quiet=options["quiet"])

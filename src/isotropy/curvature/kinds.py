@@ -81,7 +81,8 @@ class CurvatureKind:
 
 _ALL = [CurvatureKind(structure, fisher) for structure in STRUCTURES for fisher in FISHERS]
 KINDS: dict[str, CurvatureKind] = {kind.name: kind for kind in _ALL}
-DEFAULT_KIND = "kfac-ggn"
+DEFAULT_KIND, DEEP_KIND = "kfac-ggn", "kfac-mc"
+"""Where nothing is said; and for networks in which every direction is a long way."""
 
 
 def kind_named(name: str) -> CurvatureKind:

@@ -197,7 +197,7 @@ def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
     def factors(batches: int) -> None:
         taken = itertools.islice(trainer.orbit_batches("estimate"), batches)
         clocked = _clocked(taken, of_batches)
-        if trainer.hyper.few:
+        if trainer.hyper.keeps_roots:
             evidence.fit_of_few(clocked)
         else:
             fits[:] = [evidence.fit(clocked, values_only=not trainer.hyper.moves_ranges)]

@@ -5,16 +5,18 @@ one is due (`due`) and takes it (`take`), which gives numbers for the epoch's re
 state of its own hands it over for checkpoints (`state`), and one that steps between weight steps
 has `after_step`.
 
-`EvidenceSteps` follow the Laplace evidence of all data: after a burn-in, every `update_every`
-epochs, one evidence pass, a few steps on log precisions and noise, then one step on the ranges
-along the gradient of the evidence (`laplace`). The objectives `fixed` and `none` have the former
-alone. Others are in `bound` and `layers.training`.
+`EvidenceSteps` follow the Laplace evidence: after a burn-in, every `update_every` epochs, one
+evidence pass over all data or over a fresh sample that stands for them, a few steps on log
+precisions and noise, then one step on the ranges along the gradient of the evidence (`laplace`).
+The objectives `fixed` and `none` have the former alone. Others are in `bound` and
+`layers.training`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,11 +35,13 @@ class HyperSteps:
     """The hyper steps of one run.
 
     few:             examples of an evidence pass, if those stand for all; 0: all have one
+    keeps_roots:     whether spectra of few are found by their roots (`laplace.fit_of_few`)
     moves_ranges:    whether a hyper step moves ranges by a gradient of the evidence, and from how
     gradient_limit:  many examples at most; 0: all
     """
 
     few: int = 0
+    keeps_roots: bool = False
     moves_ranges: bool = False
     gradient_limit: int = 0
 
@@ -68,12 +72,14 @@ class HyperSteps:
 
 
 class EvidenceSteps(HyperSteps):
-    """Precisions and noise, then ranges, by the evidence of all data."""
+    """Precisions and noise, then ranges, by the evidence of all data or of a sample of them."""
 
     def __init__(self, trainer: Trainer[LearnSchedule]) -> None:
         self.config = trainer.config
         self.moves_ranges = trainer.follows_evidence and trainer.config.refine
-        self.gradient_limit = trainer.config.gradient_batches * trainer.config.batch_size
+        few = trainer.config.curvature_examples
+        self.few = few if few < len(trainer.inputs) else 0
+        self.gradient_limit = trainer.config.gradient_batches * trainer.config.batch_size or few
 
     def due(self, epoch: int) -> bool:
         after = epoch - self.config.burn_in
@@ -82,9 +88,12 @@ class EvidenceSteps(HyperSteps):
     def take(self, trainer: Trainer[Any]) -> dict[str, Any]:
         """Log likelihood and evidence are those before the step."""
         evidence, moves = trainer.evidence, self.moves_ranges
-        fit = evidence.fit(trainer.orbit_batches("factors"), values_only=not moves)
+        batches = trainer.orbit_batches("factors", limit=self.few)
+        fit = evidence.fit(batches, values_only=not moves)
+        fit = replace(fit, stands_for=len(trainer.inputs))
         with torch.no_grad():
-            log_likelihood = float(trainer.likelihood.log_likelihood(fit.statistic, fit.count))
+            found = trainer.likelihood.log_likelihood(fit.statistic, fit.count)
+            log_likelihood = fit.share * float(found)
         log_evidence = self._precision_steps(trainer, fit)
         if moves:
             batches = trainer.orbit_batches("ranges", limit=self.gradient_limit, graph=True)

@@ -323,7 +323,7 @@ class LaplaceEvidence:
         pullbacks, shares = self._pullbacks(fit), Shares(inputs)
         for batch in batches:
             found = self._curvature_of(batch, graph=True)
-            shares.add(self._share(found, batch, pullbacks, inputs), batch)
+            shares.add(self._share(found, batch, pullbacks, inputs, fit.share), batch)
         return shares.scaled_to(fit.count)
 
     @torch.no_grad()
@@ -344,11 +344,15 @@ class LaplaceEvidence:
         batch: Batch,
         pullbacks: dict[str, list[Pullback]],
         inputs: Sequence[Tensor],
+        stands_for: float,
     ) -> tuple[Tensor, ...]:
-        """One batch's share of the gradient of −log Z: ⟨V, ∂ factors⟩/2 and −∂ log p."""
+        """One batch's share of the gradient of −log Z: ⟨V, ∂ factors⟩/2 and −∂ log p.
+
+        stands_for: examples that one of the fit's stands for; V has that factor in it
+        """
         statistic = self.likelihood.statistic(found.outputs, batch.targets)
         outputs = [-self.likelihood.log_likelihood(statistic, len(batch.targets))]
-        cotangents = [torch.ones_like(outputs[0])]
+        cotangents = [torch.full_like(outputs[0], stands_for)]
         for name, parts in _joined(found.roots, pullbacks).items():
             for tensor, pullback in zip(found.roots[name].tensors(), parts, strict=True):
                 if tensor.requires_grad:

@@ -192,6 +192,19 @@ GPU_BYTES = 12e9
 JACOBIAN_BYTES = 1e9
 
 
+MANY_LAYERS, MANY_OUTPUTS = 16, 20
+
+
+def is_deep(network: nn.Module, outputs: int) -> bool:
+    """Whether back-propagating every direction of the output curvature takes long.
+
+    That is, once for each of many outputs, or through many layers: matrices and kernels that are
+    trained.
+    """
+    layers = sum(each.requires_grad and each.ndim >= 2 for each in network.parameters())
+    return layers >= MANY_LAYERS or outputs > MANY_OUTPUTS
+
+
 def fit_curvature_batch(
     config: LearnSchedule, network: nn.Module, example: Tensor, device: torch.device | None = None
 ) -> LearnSchedule:

@@ -80,7 +80,7 @@ from isotropy.curvature.kinds import Copies
 from isotropy.curvature.low_rank import turned, turned_values
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.evidence.laplace import LaplaceEvidence, LaplaceFit, block_precision
-from isotropy.evidence.settings import COMBINATIONS, Combination
+from isotropy.evidence.objectives import COMBINATIONS, Combination
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.averaging.invariant_model import InvariantModel
 

@@ -1,4 +1,4 @@
-"""Settings of a run: what a caller may leave open, what a run was given, and what objectives do.
+"""Settings of a run: what a caller may leave open, and what a run was given.
 
 `LearnConfig` holds what a caller may set. A field left at None follows from the number of examples
 and the device; `LearnConfig.resolved` gives the `LearnSchedule` in which nothing is open, which is
@@ -12,27 +12,6 @@ learning rate × updates ≥ 2 (π + ½), up to a rate of ¼; a run too short ev
 while a range is small, and a long memory of them would stall it half way. With a `bound` there are
 many hyper steps an epoch, each from a few examples: they may travel three times as far, because
 much of it is to and fro, and the optimiser averages over more of them.
-
-An objective says where ranges come from, what is averaged over copies, how a run is scored:
-
-    objective          ranges               averaged in training    evidence
-    evidence           by the evidence      outputs                 yes
-    augerino           by the loss          outputs                 no
-    fixed              given                outputs                 yes
-    none               absent               –                       yes
-    averaged-losses    given                losses                  no
-    augerino-original  by the loss          losses, of one copy     no
-    trivial-augment    torchvision's own    losses, of one copy     no
-
-`laplace` is an older name of `evidence`, from when there was one kind of it (`EVIDENCES`).
-
-The loss of averaged outputs is minus the log likelihood of one prediction, f̂; the average of
-losses is ordinary augmentation, the likelihood of no single prediction, and has no evidence. There
-the weights have a fixed decay in place of a learned prior. All are scored alike, outputs averaged
-over `test_samples` copies. Two have a rule of their own besides: augerino-original averages
-log-probabilities over 4 copies, trivial-augment predicts images as they are. (Averaged
-log-probabilities, once they are normalised again, are those of averaged logits; only the number of
-copies makes a difference.)
 """
 
 from __future__ import annotations
@@ -47,87 +26,21 @@ import torch
 
 from isotropy.checks import CallerError, check_choice, check_number, check_numbers
 from isotropy.curvature.kfac import FALLBACKS, Fallback
-from isotropy.curvature.kinds import DEFAULT_KIND, kind_named
+from isotropy.curvature.kinds import DEEP_KIND, DEFAULT_KIND, kind_named
 from isotropy.evidence.laplace import STRUCTURES, PriorStructure
+from isotropy.evidence.objectives import (
+    OBJECTIVES,
+    OLDER_NAMES,
+    RECIPES,
+    Objective,
+    Recipe,
+    objectives_with,
+)
 from isotropy.kernels.compiled import pays
 from isotropy.kernels.precision import PRECISIONS, Precision
 from isotropy.likelihoods import LIKELIHOODS
 from isotropy.networks.averaging.invariant_model import TEST_SAMPLES
 from isotropy.networks.averaging.mixtures import DISTRIBUTIONS
-
-Objective = Literal[
-    "evidence",
-    "laplace",
-    "augerino",
-    "fixed",
-    "none",
-    "averaged-losses",
-    "augerino-original",
-    "trivial-augment",
-]
-
-Combination = Literal["outputs", "log-probabilities"]
-COMBINATIONS: tuple[Combination, ...] = ("outputs", "log-probabilities")
-
-
-@dataclass(frozen=True)
-class OwnScore:
-    """A method's own way to predict: so many copies (0: the data as they are), combined how."""
-
-    copies: int
-    combination: Combination = "outputs"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What an objective does.
-
-    ranges:   what they follow or where they are from
-    averaged: over the copies, in the training loss
-    evidence: there is a prior whose precision is learned, and an evidence; else a fixed decay
-    samples:  copies in training where none are asked for; None: as many as the machine affords
-    own:      how the method itself predicts, where that is not how all are scored
-    """
-
-    ranges: Literal["evidence", "loss", "given", "absent", "transform"]
-    averaged: Literal["outputs", "losses"] = "outputs"
-    evidence: bool = True
-    samples: int | None = None
-    own: OwnScore | None = None
-
-    @property
-    def learns(self) -> bool:
-        """Whether ranges are learned at all."""
-        return self.ranges in ("evidence", "loss")
-
-
-RECIPES: dict[str, Recipe] = {
-    "evidence": Recipe("evidence"),
-    "augerino": Recipe("loss", evidence=False),
-    "fixed": Recipe("given"),
-    "none": Recipe("absent", samples=1),
-    "averaged-losses": Recipe("given", averaged="losses", evidence=False),
-    "augerino-original": Recipe(
-        "loss",
-        averaged="losses",
-        evidence=False,
-        samples=1,
-        own=OwnScore(4, "log-probabilities"),
-    ),
-    "trivial-augment": Recipe(
-        "transform", averaged="losses", evidence=False, samples=1, own=OwnScore(0)
-    ),
-}
-
-OBJECTIVES = tuple(RECIPES)
-OLDER_NAMES = {"laplace": "evidence"}
-"""Of objectives; settings have the name of today."""
-
-
-def objectives_with(ranges: str) -> str:
-    """The objectives whose ranges are of this kind, as words of a sentence."""
-    return " and ".join(name for name, recipe in RECIPES.items() if recipe.ranges == ranges)
-
 
 TRAVEL = 2 * (math.pi + 0.5)
 """How far a range must be able to travel in a run, in coordinates: learning rate × updates."""
@@ -137,6 +50,9 @@ NOISY_TRAVEL = 3 * TRAVEL
 
 BOUND_FITS = 10
 """Epochs between passes over all data for the precisions, with a bound."""
+
+CURVATURE_EXAMPLES = 10_000
+"""An evidence pass of a hyper step takes so many examples at most."""
 
 SEARCH_EXAMPLES = 1500
 """Trials take so many examples at most."""
@@ -290,13 +206,16 @@ class LearnConfig(Settings):
                      checkpoints are (`weight_steps`); 0: of the weights themselves
     burn_in          epochs before the first hyper step
     update_every     epochs between hyper steps
-    gradient_batches batches of `batch_size` examples in a ranges step; 0 means all data
+    curvature_examples  examples of an evidence pass in a hyper step, drawn anew each time, which
+                     stand for all; 0: all. None: up to 10,000. The last evidence is of all data
+    gradient_batches batches of `batch_size` examples in a ranges step; 0 means as many as the pass
     range_rate       learning rate of the ranges at the start; cosine to `range_rate_end`
     range_memory     decay of the squared gradients in the ranges' Adam (β₂); that of the gradients
                      is the same, or 0.9 if less. Where the bound is solved its gradient is exact,
                      and the memory short
     prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
-    curvature        structure and Fisher, such as kfac-ggn, kfac-ef, diagonal-ggn (`kinds`)
+    curvature        structure and Fisher, such as kfac-ggn, kfac-ef, diagonal-ggn (`kinds`). None:
+                     kfac-ggn, of networks with many layers or outputs kfac-mc (`machine.is_deep`)
     fallback         what becomes of a layer without a curvature rule: refuse, diagonal, fixed
     freeze           parameters that are constants of the run: none, backbone (all but the last
                      layer), or patterns of their names (`networks.frozen`)
@@ -345,13 +264,14 @@ class LearnConfig(Settings):
     ema_decay: float = 0.0
     burn_in: int | None = None
     update_every: int = 1
+    curvature_examples: int | None = None
     gradient_batches: int | None = None
     range_rate: float | None = None
     range_rate_end: float | None = None
     range_memory: float | None = None
     prior_rate: float | None = None
     prior_steps: int | None = None
-    curvature: str = DEFAULT_KIND
+    curvature: str | None = None
     fallback: Fallback = "diagonal"
     freeze: str = "none"
     distribution: str = "independent"
@@ -407,7 +327,7 @@ class LearnConfig(Settings):
     def check(self) -> None:
         """Raise CallerError for settings that cannot be meant."""
         super().check()
-        kind_named(self.curvature)
+        kind_named(self.curvature or DEFAULT_KIND)
         if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
             raise CallerError(
                 "nesterov: expected the optimiser sgd with a momentum above 0, such as 0.9, got "
@@ -445,11 +365,11 @@ class LearnConfig(Settings):
             )
 
     def resolved(
-        self, *, examples: int, on_gpu: bool, convolutional: bool = False
+        self, *, examples: int, on_gpu: bool, convolutional: bool = False, deep: bool = False
     ) -> LearnSchedule:
         """The schedule of a run on so many examples; what was given stays.
 
-        convolutional: whether the network is one of convolutions
+        convolutional: whether the network is one of convolutions; deep: of many layers or outputs
         """
         self.check()
         recipe = RECIPES[self.objective]
@@ -486,6 +406,8 @@ class LearnConfig(Settings):
             weight_rate=RATES[self.optimiser],
             scalar_rate=SCALAR_RATES[self.optimiser],
             burn_in=burn_in,
+            curvature=DEEP_KIND if deep else DEFAULT_KIND,
+            curvature_examples=CURVATURE_EXAMPLES,
             gradient_batches=0 if on_gpu or by_elbo else 5,
             range_rate=range_rate,
             range_rate_end=range_rate / 10,
@@ -505,6 +427,7 @@ class LearnConfig(Settings):
             samples=1 if recipe.ranges == "absent" else filled.samples,
             batch_size=batch_size,
             curvature_batch=min(filled.curvature_batch, examples),
+            curvature_examples=_fewer(filled.curvature_examples, examples),
             bound_batch=min(filled.bound_batch, examples),
             search=self.search
             and recipe.ranges == "evidence"
@@ -528,6 +451,8 @@ class LearnSchedule(LearnConfig, Schedule):
     weight_rate: float
     scalar_rate: float
     burn_in: int
+    curvature: str
+    curvature_examples: int
     gradient_batches: int
     range_rate: float
     range_rate_end: float
@@ -567,6 +492,11 @@ def default_epochs(on_gpu: bool) -> int:
 def cosine(start: float, end: float, progress: float) -> float:
     """From `start` to `end` along half a cosine as `progress` goes from 0 to 1."""
     return end + (start - end) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+def _fewer(count: int, examples: int) -> int:
+    """So many of the examples; 0 where that is all of them."""
+    return count if count < examples else 0
 
 
 def _given(value: Any, default: Any) -> Any:

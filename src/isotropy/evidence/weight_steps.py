@@ -35,7 +35,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import Copies
 from isotropy.evidence.machine import fitting_micro_batch
-from isotropy.evidence.settings import RECIPES, LearnConfig, LearnSchedule, Schedule, cosine, stream
+from isotropy.evidence.objectives import RECIPES
+from isotropy.evidence.settings import LearnConfig, LearnSchedule, Schedule, cosine, stream
 from isotropy.kernels.captured import CapturedFunction, adam, can_capture, held_by, set_rate, sgd
 from isotropy.kernels.compiled import NetworkPass
 from isotropy.likelihoods import Likelihood

@@ -37,8 +37,9 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, check_finite, shape_text
 from isotropy.data.labelled import LabelledData, standard_inputs, tensor_from
+from isotropy.evidence.objectives import Objective
 from isotropy.evidence.predictive import rows_at_once
-from isotropy.evidence.settings import LearnConfig, Objective, stream
+from isotropy.evidence.settings import LearnConfig, stream
 from isotropy.networks.averaging.augmentations import Symmetry
 from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
 from isotropy.workflows.learning import LearnResult, learn

@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.elbo import ElboEvidence, HeadPredictive
+from isotropy.evidence.objectives import Objective
 from isotropy.evidence.predictive import METHODS, Predictive, calibration
 from isotropy.evidence.search.selection import candidates_of
-from isotropy.evidence.settings import LearnConfig, LearnSchedule, Objective, stream
+from isotropy.evidence.settings import LearnConfig, LearnSchedule, stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
 from isotropy.networks import batch_statistics

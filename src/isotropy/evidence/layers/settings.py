@@ -19,7 +19,8 @@ from typing import ClassVar, Literal
 from isotropy.checks import CallerError
 from isotropy.curvature.kinds import kind_named
 from isotropy.data.variants import FlipsAndShifts
-from isotropy.evidence.settings import Recipe, Schedule, Settings
+from isotropy.evidence.objectives import Recipe
+from isotropy.evidence.settings import Schedule, Settings
 from isotropy.kernels.compiled import pays
 from isotropy.kernels.precision import PRECISIONS, Precision
 

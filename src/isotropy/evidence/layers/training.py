@@ -180,6 +180,7 @@ class PathwaySteps(HyperSteps):
         self.prior = trainer.prior
         limit = trainer.config.curvature_examples
         self.few = limit if limit < len(trainer.inputs) else 0
+        self.keeps_roots = self.few > 0
         self.off: dict[tuple[str, str], list[str]] = {}
         # A regression that explains nothing has its noise to say so.
         self.has_learned = trainer.targets.ndim > 1

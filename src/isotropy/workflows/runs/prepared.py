@@ -21,13 +21,19 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.kfac import KFAC
+from isotropy.curvature.kinds import DEFAULT_KIND
 from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import CHANNEL_ADDED, LabelledData, Split
 from isotropy.data.readers import read
 from isotropy.evidence.elbo import head_of
 from isotropy.evidence.estimate import estimate_run
-from isotropy.evidence.machine import check_factor_memory, fit_curvature_batch, fit_frozen
+from isotropy.evidence.machine import (
+    check_factor_memory,
+    fit_curvature_batch,
+    fit_frozen,
+    is_deep,
+)
 from isotropy.evidence.settings import LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import augmentation_for
@@ -207,6 +213,7 @@ class Beginning:
             examples=len(train),
             on_gpu=place.type == "cuda",
             convolutional=is_convolutional(self.model),
+            deep=is_deep(self.model, train.num_outputs),
         )
         if settings.freeze != NOTHING and settings.evidence == "laplace":
             few = train.subset(1, 0)
@@ -485,7 +492,7 @@ def prepare_run(
     model, split, place = begun.model, begun.split, begun.place
     settings.check()
     if settings.recipe.evidence and settings.evidence == "laplace":
-        check_factor_memory(model, settings.curvature, place)
+        check_factor_memory(model, settings.curvature or DEFAULT_KIND, place)
     resolved = begun.resolved(settings)
     trainer = make_trainer(model, split.train, actions, resolved, place)
     config: dict[str, Any] = {
