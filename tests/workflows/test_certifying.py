@@ -188,6 +188,18 @@ def test_what_was_altered_is_not_valid(file: Path, name: str, signed: bool) -> N
     assert any(each in str(found.reason) for each in expected), found.reason
 
 
+ODD: Mapping[str, Callable[[dict[str, Any]], None]] = {
+    "a number that is not finite": lambda c: c["bits"].update(total=math.inf),
+    "a seed that is no number": lambda c: c["entry"].update(seed="x"),
+}
+
+
+@pytest.mark.parametrize("change", ODD.values(), ids=ODD)
+def test_odd_entries_are_not_valid(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    found = verify(altered(file, change, signed=False), data())
+    assert not found.valid and "the file was altered" in str(found.reason)
+
+
 def test_a_bound_that_follows_from_an_altered_count_is_found_by_counting(file: Path) -> None:
     content = json.loads(file.read_text())
     errors = content["errors"] - 1

@@ -391,9 +391,10 @@ def verify(
     content = read_json(path)
     place = torch.device("cpu" if device is None else device)
     told: dict[str, Any] = {"bound": None, "train_error": None, "bits": None}
-    reason = None
+    reason, seed = None, 0
     try:
         claim = read_claim(content)
+        seed = claim.entry.seed
         start = _start_again(claim, path, model)
         recheck(claim, content, start)
         told |= {"bound": claim.bound, "bits": claim.account.total}
@@ -401,7 +402,6 @@ def verify(
     except Invalid as error:
         reason = str(error)
         told = dict.fromkeys(told)
-    seed = int((content.get("entry") or {}).get("seed") or 0)
     head = record_head("verify", seed=seed, device=place, seconds=time.monotonic() - began)
     record = {**head, "file": str(path), "valid": reason is None, **told, "reason": reason}
     return VerifyResult(record=record, config={})
