@@ -12,8 +12,8 @@ from typing import Any
 
 from equivariant_tables import NOT_RUN, made_with
 
-from isotropy.experiments import certificates
 from isotropy.experiments.runner import ROWS, read_rows, read_table
+from isotropy.experiments.thesis import certificates
 
 Record = Mapping[str, Any]
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from isotropy.experiments.runner import ROWS, read_rows, read_table
-from isotropy.experiments.thesis_problems import STEP
+from isotropy.experiments.thesis.problems import STEP
 from isotropy.report.canvas import UNITS_PER_INCH, style
 from isotropy.report.wording import power_text
 

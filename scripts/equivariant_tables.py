@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isotropy.experiments import data_efficiency, dynamics, thesis_bases
 from isotropy.experiments.runner import ROWS, read_rows, read_table
+from isotropy.experiments.thesis import bases, data_efficiency, dynamics
 
 NOT_RUN = "Not run yet."
 LEAST_EXAMPLES, MANY_EXAMPLES = 100, 1000
@@ -130,10 +130,10 @@ def convergence_table(results: Path) -> str:
         "| nothing but rounding left |",
         "|---|---|---|---|---|",
     ]
-    for record in sorted(records, key=lambda each: thesis_bases.decades(each["norms"])):
+    for record in sorted(records, key=lambda each: bases.decades(each["norms"])):
         norms = record["norms"]
         lines.append(
-            f"| {record['row']} | {record['size']:,} | {thesis_bases.decades(norms):.3f} | "
+            f"| {record['row']} | {record['size']:,} | {bases.decades(norms):.3f} | "
             f"{norms[-1] / norms[0]:.0e} | {_flat_from(norms)} |"
         )
     return "\n".join([*lines, "", made_with(records)])

@@ -13,8 +13,8 @@ from typing import Any
 
 from equivariant_tables import NOT_RUN, made_with
 
-from isotropy.experiments import soft_symmetry, transitions
 from isotropy.experiments.runner import ROWS, geometric_means, read_rows
+from isotropy.experiments.thesis import soft_symmetry, transitions
 
 Record = Mapping[str, Any]
 

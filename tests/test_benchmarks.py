@@ -42,7 +42,7 @@ from benchmarks.basis import CASES, compared, goals_of, peer  # noqa: E402
 from benchmarks.paths import PATHS, parts_of  # noqa: E402
 from isotropy.bases import solving  # noqa: E402
 from isotropy.evidence.settings import LearnConfig  # noqa: E402
-from isotropy.experiments.thesis_bases import PUBLISHED_RANKS  # noqa: E402
+from isotropy.experiments.thesis.bases import PUBLISHED_RANKS  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = "mlp:8"

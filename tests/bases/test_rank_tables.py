@@ -11,7 +11,7 @@ from oracles import invariant_oracle as oracle
 from isotropy.bases.invariants import invariant_rank
 from isotropy.bases.orbits import orbit_rank
 from isotropy.bases.problem import Problem
-from isotropy.experiments.thesis_bases import PUBLISHED_RANKS
+from isotropy.experiments.thesis.bases import PUBLISHED_RANKS
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.representations import T
 

@@ -11,8 +11,8 @@ from learn_runs import assert_one_sentence, run_here
 from isotropy.bases import solving
 from isotropy.cli import basis as command
 from isotropy.cli.main import cli
-from isotropy.experiments import thesis_bases
-from isotropy.experiments.thesis_bases import PUBLISHED_RANKS
+from isotropy.experiments.thesis import bases
+from isotropy.experiments.thesis.bases import PUBLISHED_RANKS
 from isotropy.symmetry.groups.catalogue import GROUPS
 
 Capture = pytest.CaptureFixture[str]
@@ -117,7 +117,7 @@ def test_blanks_are_marked_and_all_tables_are_meant(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"A.1": {"Z(2)": {"T(2)": 2, "T(3)": None}}, "A.4": {"SO(2)": {"T(2)": 2}}}
-    for module in (command, thesis_bases):
+    for module in (command, bases):
         monkeypatch.setattr(module, "PUBLISHED_RANKS", small)
     finished = run_here(capsys, "basis", "--table")
     assert finished.status == 0 and "Z(2) T(3)" in finished.stderr
@@ -129,7 +129,7 @@ def test_blanks_are_marked_and_all_tables_are_meant(
 
 def test_a_mismatch_fails(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"A.4": {"SO(3)": {"T(4)": 4}}}
-    for module in (command, thesis_bases):
+    for module in (command, bases):
         monkeypatch.setattr(module, "PUBLISHED_RANKS", wrong)
     for words in ((), ("--json",)):
         finished = run_here(capsys, "basis", "--table", "A.4", "--quiet", *words)

@@ -14,15 +14,15 @@ from learn_runs import SIZE, bar_tensors
 from isotropy.bounds.compressing import Grid
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.experiments import certificates
-from isotropy.experiments.certificates import (
+from isotropy.experiments.runner import Job, read_table
+from isotropy.experiments.thesis import certificates
+from isotropy.experiments.thesis.certificates import (
     SERIES,
     changed,
     goals,
     group_normalised,
     thesis_account,
 )
-from isotropy.experiments.runner import Job, read_table
 from isotropy.workflows.certifying import CertifyConfig, certify
 
 TABLE = read_table("certificates")

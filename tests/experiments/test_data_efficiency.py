@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from isotropy.experiments import data_efficiency
 from isotropy.experiments.commands import experiments
 from isotropy.experiments.runner import Job, read_table
+from isotropy.experiments.thesis import data_efficiency
 
 CPU = torch.device("cpu")
 

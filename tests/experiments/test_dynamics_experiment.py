@@ -12,16 +12,15 @@ from torch import nn
 
 from isotropy.checks import CallerError
 from isotropy.cli.main import cli
-from isotropy.experiments import dynamics, thesis_bases
-from isotropy.experiments.dynamics import (
+from isotropy.experiments.runner import Job, read_rows, read_table
+from isotropy.experiments.thesis import bases, dynamics
+from isotropy.experiments.thesis.dynamics import (
     DynamicsSettings,
     fit_dynamics,
     relative_error,
     rollout,
 )
-from isotropy.experiments.runner import Job, read_rows, read_table
-from isotropy.experiments.seed_stack import SeedStack
-from isotropy.experiments.thesis_problems import (
+from isotropy.experiments.thesis.problems import (
     ACCURATE,
     CHUNK,
     STEP,
@@ -29,6 +28,7 @@ from isotropy.experiments.thesis_problems import (
     motion,
     pendulum_data,
 )
+from isotropy.experiments.thesis.seed_stack import SeedStack
 from isotropy.networks.equivariant.emlp import plain_mlp
 from isotropy.networks.zoo.backbones import NeuralODE
 
@@ -144,5 +144,5 @@ def test_convergence_is_exponential_and_recorded(tmp_path: Path) -> None:
         assert record["command"] == "isotropy reproduce" and record["seconds"] > 0
         norms = record["norms"]
         assert len(norms) == 301 and norms[-1] < 1e-10 * norms[0]
-        assert thesis_bases.decades(norms) > 0.02
-    assert thesis_bases.decades([1.0, 0.1, 0.01, 1e-14, 1e-14]) == pytest.approx(1.0)
+        assert bases.decades(norms) > 0.02
+    assert bases.decades([1.0, 0.1, 0.01, 1e-14, 1e-14]) == pytest.approx(1.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.experiments.thesis_problems import (
+from isotropy.experiments.thesis.problems import (
     invariant_function,
     matrix_element,
     moment_of_inertia,

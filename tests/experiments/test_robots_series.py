@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from isotropy.checks import CallerError
-from isotropy.experiments import robots
 from isotropy.experiments.runner import Job, read_table
+from isotropy.experiments.thesis import robots
 
 TINY: dict[str, Any] = {
     "steps": 20, "evaluate_every": 10, "episodes": 1, "start": 5, "width": 8, "batch_size": 8,

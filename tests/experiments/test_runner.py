@@ -16,7 +16,7 @@ import torch
 
 from isotropy.checks import CallerError
 from isotropy.cli.reproduce import SERIES
-from isotropy.experiments import calibration, dynamics, layer_equivariance
+from isotropy.experiments import calibration, layer_equivariance
 from isotropy.experiments.runner import (
     Job,
     RunOptions,
@@ -26,6 +26,7 @@ from isotropy.experiments.runner import (
     read_rows,
     run_series,
 )
+from isotropy.experiments.thesis import dynamics
 
 CPU = torch.device("cpu")
 OPTIONS = RunOptions(CPU, command="isotropy reproduce it", commit="abc")

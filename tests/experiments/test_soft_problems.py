@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isotropy.experiments.runner import read_table
-from isotropy.experiments.thesis_problems import (
+from isotropy.experiments.thesis.problems import (
     ACCURATE,
     STATE,
     STEP,

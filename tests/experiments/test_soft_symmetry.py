@@ -12,7 +12,8 @@ import torch
 from isotropy.checks import CallerError
 from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.experiments.runner import read_table
-from isotropy.experiments.soft_symmetry import (
+from isotropy.experiments.thesis.problems import regression_problem
+from isotropy.experiments.thesis.soft_symmetry import (
     goals,
     jobs,
     medians,
@@ -24,7 +25,6 @@ from isotropy.experiments.soft_symmetry import (
     summary,
     table_network,
 )
-from isotropy.experiments.thesis_problems import regression_problem
 from isotropy.symmetry.groups.representations import Scalar, T, V
 
 TABLE = read_table("soft-symmetry")

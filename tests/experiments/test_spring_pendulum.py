@@ -8,7 +8,7 @@ import torch
 from scipy.integrate import solve_ivp
 
 from isotropy.checks import CallerError
-from isotropy.experiments.thesis_problems import (
+from isotropy.experiments.thesis.problems import (
     ACCURATE,
     CHUNK,
     STEP,

@@ -14,9 +14,9 @@ from torch import nn
 from isotropy.checks import CallerError
 from isotropy.data.replay import Replay
 from isotropy.data.robots import ROBOTS
-from isotropy.experiments import transitions
 from isotropy.experiments.runner import Job, read_table
-from isotropy.experiments.transitions import (
+from isotropy.experiments.thesis import transitions
+from isotropy.experiments.thesis.transitions import (
     TransitionData,
     TransitionSettings,
     fit_transitions,

@@ -13,7 +13,7 @@ from torch import nn
 from isotropy.checks import CallerError
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import Copies
-from isotropy.experiments.thesis_problems import STATE, angular_momentum, initial_states, integrate
+from isotropy.experiments.thesis.problems import STATE, angular_momentum, initial_states, integrate
 from isotropy.likelihoods import Categorical
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.networks.zoo.backbones import (

@@ -11,8 +11,8 @@ import pytest
 import scipy.linalg
 
 from isotropy.checks import CallerError
-from isotropy.experiments import thesis_bases
-from isotropy.experiments.thesis_bases import Entry, table_text
+from isotropy.experiments.thesis import bases
+from isotropy.experiments.thesis.bases import Entry, table_text
 from isotropy.symmetry.groups.catalogue import SO, S, group_named
 from isotropy.symmetry.groups.group import Group
 from isotropy.symmetry.groups.representations import Scalar, T, V
@@ -196,9 +196,9 @@ SMALL = {
 def test_tables_are_computed_and_blanks_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thesis_bases, "PUBLISHED_RANKS", SMALL)
+    monkeypatch.setattr(bases, "PUBLISHED_RANKS", SMALL)
     told: list[tuple[str, str]] = []
-    found = thesis_bases.rank_tables(
+    found = bases.rank_tables(
         ["A.1", "A.4"], folder=tmp_path / "run", progress=lambda *words: told.append(words)
     )
     assert found.mismatches == [] and len(told) == 7 and told[0] == ("Z(2)", "T(2)")
@@ -216,8 +216,8 @@ def test_tables_are_computed_and_blanks_filled(
 
 
 def test_a_wrong_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thesis_bases, "PUBLISHED_RANKS", {"A.1": {"Z(2)": {"T(2)": 3}}})
-    found = thesis_bases.rank_tables(["A.1"])
+    monkeypatch.setattr(bases, "PUBLISHED_RANKS", {"A.1": {"Z(2)": {"T(2)": 3}}})
+    found = bases.rank_tables(["A.1"])
     assert found.mismatches == ["Table A.1, Z(2) T(2): 2, published 3"]
     assert found.record["mismatches"] == found.mismatches
     assert "2 ≠ 3" in table_text("A.1", found.tables["A.1"])
@@ -227,7 +227,7 @@ def test_a_wrong_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_group_and_word_of_the_tables_is_known() -> None:
     from isotropy.symmetry.groups.language import parse_representation
 
-    for groups in thesis_bases.PUBLISHED_RANKS.values():
+    for groups in bases.PUBLISHED_RANKS.values():
         for group, row in groups.items():
             assert group_named(group).dimension >= 2
             for text in row:

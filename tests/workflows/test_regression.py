@@ -10,13 +10,17 @@ import torch
 from torch import nn
 
 from isotropy.checks import CallerError
-from isotropy.experiments.data_efficiency import RegressionSettings, augmentation, fit_regression
-from isotropy.experiments.seed_stack import Best, SeedStack
-from isotropy.experiments.thesis_problems import (
+from isotropy.experiments.thesis.data_efficiency import (
+    RegressionSettings,
+    augmentation,
+    fit_regression,
+)
+from isotropy.experiments.thesis.problems import (
     RegressionData,
     random_elements,
     regression_problem,
 )
+from isotropy.experiments.thesis.seed_stack import Best, SeedStack
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.symmetry.groups.catalogue import O13, O, S, SO13p
 from isotropy.symmetry.groups.group import Group

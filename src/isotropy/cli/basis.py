@@ -11,7 +11,7 @@ import click
 from isotropy.checks import CallerError
 from isotropy.cli.shared.inputs import fresh_folder
 from isotropy.cli.shared.progress import LiveDisplay, tell
-from isotropy.experiments.thesis_bases import PUBLISHED_RANKS, RankTables, rank_tables, table_text
+from isotropy.experiments.thesis.bases import PUBLISHED_RANKS, RankTables, rank_tables, table_text
 from isotropy.records import RESULT, check_unused
 from isotropy.symmetry.groups.catalogue import GROUPS, group_named
 from isotropy.symmetry.groups.language import parse_representation

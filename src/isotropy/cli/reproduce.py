@@ -17,19 +17,7 @@ import click
 
 from isotropy.checks import check_choice
 from isotropy.cli.shared.inputs import device_from
-from isotropy.experiments import (
-    calibration,
-    certificates,
-    commands,
-    data_efficiency,
-    dynamics,
-    layer_equivariance,
-    representations,
-    robots,
-    soft_symmetry,
-    thesis_bases,
-    transitions,
-)
+from isotropy.experiments import calibration, commands, layer_equivariance, representations
 from isotropy.experiments.runner import (
     ROWS,
     RunOptions,
@@ -40,12 +28,21 @@ from isotropy.experiments.runner import (
     run_jobs,
     run_series,
 )
+from isotropy.experiments.thesis import (
+    bases,
+    certificates,
+    data_efficiency,
+    dynamics,
+    robots,
+    soft_symmetry,
+    transitions,
+)
 from isotropy.records import plain
 
 SERIES = {
     "calibration": calibration.SERIES,
     "certificates": certificates.SERIES,
-    "convergence": thesis_bases.SERIES,
+    "convergence": bases.SERIES,
     "data-efficiency": data_efficiency.SERIES,
     "dynamics": dynamics.SERIES,
     "layer-equivariance": layer_equivariance.SERIES,

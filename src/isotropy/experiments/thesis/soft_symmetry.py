@@ -39,11 +39,14 @@ from isotropy.data.table_images import table_images
 from isotropy.evidence.layers.settings import RelaxConfig, precision_of
 from isotropy.evidence.layers.structure import free_parameters, pathway_prefix, relaxed_layers
 from isotropy.evidence.settings import cosine
-from isotropy.experiments.data_efficiency import RegressionSettings, fit_regression, on_device
-from isotropy.experiments.dynamics import DynamicsSettings, fit_dynamics
 from isotropy.experiments.runner import Job, Series, goal_lines
-from isotropy.experiments.seed_stack import SeedStack, seed_records, seeded_network
-from isotropy.experiments.thesis_problems import (
+from isotropy.experiments.thesis.data_efficiency import (
+    RegressionSettings,
+    fit_regression,
+    on_device,
+)
+from isotropy.experiments.thesis.dynamics import DynamicsSettings, fit_dynamics
+from isotropy.experiments.thesis.problems import (
     STATE,
     Moved,
     RegressionData,
@@ -52,6 +55,7 @@ from isotropy.experiments.thesis_problems import (
     pendulum_energies,
     regression_problem,
 )
+from isotropy.experiments.thesis.seed_stack import SeedStack, seed_records, seeded_network
 from isotropy.kernels.captured import set_rate
 from isotropy.networks.pathways.relax import relax
 from isotropy.networks.pathways.relaxed_layer import FREE

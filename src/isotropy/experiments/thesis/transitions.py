@@ -42,9 +42,9 @@ from isotropy.checks import CallerError, check_at_least
 from isotropy.data.replay import Replay, mujoco_version, replay
 from isotropy.data.robots import Robot, RobotSymmetry, robot_named, without_symmetry
 from isotropy.evidence.layers.structure import free_parameters, relaxed_layers
-from isotropy.experiments.dynamics import relative_error
 from isotropy.experiments.runner import Job, Series, geometric_means, goal_lines, read_table
-from isotropy.experiments.seed_stack import SeedStack, seed_records
+from isotropy.experiments.thesis.dynamics import relative_error
+from isotropy.experiments.thesis.seed_stack import SeedStack, seed_records
 from isotropy.networks.equivariant.emlp import EMLP, plain_mlp
 from isotropy.networks.pathways.relax import relax
 from isotropy.symmetry.groups.representations import Scalar, V

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from isotropy.checks import CallerError
 from isotropy.evidence.settings import cosine
 from isotropy.experiments.runner import Job, Series, geometric_means
-from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
-from isotropy.experiments.thesis_problems import (
+from isotropy.experiments.thesis.problems import (
     LARGEST_TRAINING,
     TEST,
     VALIDATION,
@@ -34,6 +33,7 @@ from isotropy.experiments.thesis_problems import (
     random_elements,
     regression_problem,
 )
+from isotropy.experiments.thesis.seed_stack import Best, SeedStack, seed_records, seeded_network
 from isotropy.kernels.captured import set_rate
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.group import Group

@@ -30,8 +30,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.experiments.runner import Job, Series, geometric_means, goal_lines, read_table
-from isotropy.experiments.seed_stack import Best, SeedStack, seed_records, seeded_network
-from isotropy.experiments.thesis_problems import (
+from isotropy.experiments.thesis.problems import (
     ACCURATE,
     DURATION,
     STATE,
@@ -43,6 +42,7 @@ from isotropy.experiments.thesis_problems import (
     motion,
     pendulum_data,
 )
+from isotropy.experiments.thesis.seed_stack import Best, SeedStack, seed_records, seeded_network
 from isotropy.networks.zoo.backbones import HamiltonianNetwork, NeuralODE
 from isotropy.symmetry.groups.representations import Scalar
 
