@@ -23,8 +23,10 @@ from equivariant_tables import device_text
 from invariant_weights import TABLES as INVARIANT_WEIGHTS_TABLES
 from layer_figures import figure_link
 from layer_tables import TABLES as LAYER_TABLES
+from lila_tables import TABLES as LILA_TABLES
 from representation_tables import TABLES as REPRESENTATION_TABLES
 from results_table import evidence_tables, learning_table, records
+from robot_tables import TABLES as ROBOT_TABLES
 from soft_tables import TABLES as SOFT_TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -315,6 +317,8 @@ TABLES = {
     **EQUIVARIANT_TABLES,
     **SOFT_TABLES,
     **CERTIFICATE_TABLES,
+    **LILA_TABLES,
+    **ROBOT_TABLES,
     **CALIBRATION_TABLES,
     **INVARIANT_WEIGHTS_TABLES,
     **REPRESENTATION_TABLES,

@@ -506,6 +506,7 @@ WRONG = {
     "data a list": ("config.json", {"data": [1]}, "'data' to be dict"),
     "seconds": ("result.json", {"seconds": "long"}, "'seconds'"),
     "errors": ("certificate.json", {"errors": -3}, "'errors'"),
+    "a seed beyond all": ("config.json", {"schedule": {"seed": 2**70}}, "schedule.seed"),
     "infinite bound": ("certificate.json", {"bound": float("inf")}, "'bound'"),
 }
 

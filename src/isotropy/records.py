@@ -55,6 +55,8 @@ IDENTITY = (
 )  # fmt: skip
 """Entries of a config that say which run it is."""
 
+LARGEST = 2**63
+"""Numbers of a file are below it, as torch's own are."""
 Type = tuple[Any, float | None]
 """Of an entry, what `isinstance` takes, and the least number that it, or each of a list, may be."""
 TYPES: dict[str, dict[str, Type]] = {
@@ -281,7 +283,7 @@ def check_types(record: Mapping[str, Any], types: Mapping[str, Type], *, where: 
         good = isinstance(value, kind) and isinstance(value, bool) <= (kind is bool)
         numbers = value if isinstance(value, list) else [value]
         if least is not None and good:
-            good = all(isinstance(n, int | float) and least <= n < math.inf for n in numbers)
+            good = all(isinstance(n, int | float) and least <= n < LARGEST for n in numbers)
         if not good:
             words = kind.__name__ if isinstance(kind, type) else str(kind)
             wanted = words + (f" of at least {least}" if least is not None else "")

@@ -101,6 +101,12 @@ def test_inputs_and_targets_stay_together():
     assert part.targets.tolist() == [number % 4 for number in members(part)]
 
 
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**70])
+def test_subset_by_an_impossible_seed(seed):
+    with pytest.raises(CallerError, match="seed: expected a number from 0"):
+        numbered().subset(2, seed)
+
+
 @pytest.mark.parametrize("count", [-1, 0, 21])
 def test_subset_of_an_impossible_size(count):
     with pytest.raises(CallerError, match=f"1 to 20 examples, got {count}"):

@@ -293,7 +293,8 @@ def fault(ended: Ended, words: list[str], is_sent: bool) -> str | None:
         return "a traceback"
     if "isotropy: unexpected" in ended.stderr:
         return "a mistake of ours"
-    is_told = ended.last_line.startswith("isotropy: ") or "Not valid: " in ended.stdout
+    is_told = ended.last_line.startswith("isotropy: ")
+    is_told |= any(word in ended.stdout for word in ("Not valid: ", '"valid": false'))
     if ended.status in (1, 2) and not is_told:
         return "no sentence"
     if ended.status == 130 and not is_sent:

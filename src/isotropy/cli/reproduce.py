@@ -17,7 +17,13 @@ import click
 
 from isotropy.checks import check_choice
 from isotropy.cli.shared.inputs import device_from
-from isotropy.experiments import calibration, commands, layer_equivariance, representations
+from isotropy.experiments import (
+    calibration,
+    commands,
+    layer_equivariance,
+    lila_tables,
+    representations,
+)
 from isotropy.experiments.runner import (
     ROWS,
     RunOptions,
@@ -46,11 +52,16 @@ SERIES = {
     "data-efficiency": data_efficiency.SERIES,
     "dynamics": dynamics.SERIES,
     "layer-equivariance": layer_equivariance.SERIES,
+    "lila-tables": lila_tables.SERIES,
     "representations": representations.SERIES,
     "robots": robots.SERIES,
     "soft-symmetry": soft_symmetry.SERIES,
     "transitions": transitions.SERIES,
 }
+
+
+UNFINISHED = "unfinished"
+"""Where rows that were cut off leave what they go on from, beside the records."""
 
 
 def _places(
@@ -131,15 +142,16 @@ def _run_series(name: str, options: Mapping[str, Any], how: RunOptions) -> Outco
     for row in rows:
         check_choice(row, [job.row for job in jobs], what="row")
     folders = {known: str(folder.expanduser()) for known, folder in options["data"].items()}
-    places = {"places": folders} if folders else {}
+    path = options["results"] / (f"{name}-quick" if options["quick"] else name) / ROWS
+    further: dict[str, Any] = {"unfinished": str(path.parent / UNFINISHED)}
+    further |= {"places": folders} if folders else {}
     chosen = [
-        replace(job, seeds=tuple(seeds) or job.seeds, settings={**job.settings, **places})
+        replace(job, seeds=tuple(seeds) or job.seeds, settings={**job.settings, **further})
         for job in jobs
         if not rows or job.row in rows
     ]
     if series.apart:
         chosen = one_seed_each(chosen)
-    path = options["results"] / (f"{name}-quick" if options["quick"] else name) / ROWS
     left = missing(chosen, [] if options["again"] else read_rows(path))
     failed = run_series(series.run, left, path, how, _say)
     records = read_rows(path)

@@ -294,6 +294,8 @@ def _floats(values: Tensor) -> tuple[float, ...]:
 
 def _permutation(count: int, seed: int) -> Tensor:
     """A uniformly random order of `count` examples, int64 `(count,)`."""
+    if not 0 <= seed < 2**63:
+        raise CallerError(f"seed: expected a number from 0 and below 2^63, got {seed}")
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 

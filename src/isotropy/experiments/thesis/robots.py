@@ -91,7 +91,7 @@ def differences(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], l
 def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is significant first, and then the table."""
     chosen = [each for each in records if each["row"].startswith(f"{PREFIX}/")]
-    lines = [_difference_line(*key, found) for key, found in differences(chosen).items()]
+    lines = [difference_line(*key, found) for key, found in differences(chosen).items()]
     for robot in dict.fromkeys(each["robot"] for each in chosen):
         own = [each for each in chosen if each["robot"] == robot]
         lines.append(f"{robot} ({own[0]['symmetry']} symmetry): area, return at the end, steps/s")
@@ -118,7 +118,8 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean(values):8.0f}{told:<14}"
 
 
-def _difference_line(robot: str, model: str, found: Sequence[float]) -> str:
+def difference_line(robot: str, model: str, found: Sequence[float]) -> str:
+    """How far a model is from mlp, and whether that is significant."""
     interval = paired_interval(found)
     what = f"{robot}: the area of {model} less that of mlp is {mean(found):+.0f}"
     if interval is None:
