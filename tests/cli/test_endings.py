@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -147,3 +148,17 @@ def test_the_handler_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     run_here(capsys, "--version")
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_import_that_was_interrupted_is_an_interruption() -> None:
+    try:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interruption:
+            raise ImportError("initialization failed") from interruption
+    except ImportError as error:
+        assert ending(error) == ("", 130)
+    with pytest.raises(ImportError) as caught:
+        import_module("isotropy.nothing")
+    sentence, status = ending(caught.value)
+    assert status == 1 and "No module named" in sentence

@@ -219,6 +219,7 @@ BAD = {
     "other size": ("Pendulum-v1", {"group": "Walker2d"}, "maps of 3 observed numbers and 1"),
     "model": ("Pendulum-v1", {"group": MIRROR, "model": "gnn"}, "model"),
     "rate": ("Pendulum-v1", {"group": MIRROR, "free_rate": 0.0}, "free_rate: expected above 0"),
+    "large rate": ("Pendulum-v1", {"group": MIRROR, "free_rate": 1e30}, "at most 1000"),
 }
 
 

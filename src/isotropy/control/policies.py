@@ -51,6 +51,10 @@ except ImportError as error:
     ) from error
 
 
+LARGEST_RATE = 1000.0
+"""Of free parts, in the learning rate; the square of it enters a weight decay."""
+
+
 class RotationFeatures(BaseFeaturesExtractor):
     """Observations with the quaternion of a free root as a matrix (`networks.with_rotation`)."""
 
@@ -90,8 +94,10 @@ class _GroupPolicy:
     ) -> None:
         check_choice(model, MODELS, what="model")
         check_at_least(free_penalty, 0, what="free_penalty")
-        if not free_rate > 0:
-            raise CallerError(f"free_rate: expected above 0, got {free_rate}")
+        if not 0 < free_rate <= LARGEST_RATE:
+            raise CallerError(
+                f"free_rate: expected above 0 and at most {LARGEST_RATE:g}, got {free_rate:g}"
+            )
         self.model, self.symmetric_critic = model, symmetric_critic
         self.free_rate, self.free_penalty = free_rate, free_penalty
         self.group = None if group is None and model == "mlp" else group_named(group)

@@ -69,7 +69,7 @@ def one_sentence() -> Iterator[None]:
 
 def ending(error: BaseException) -> tuple[str, int]:
     """The sentence for what was raised, and the exit status; no sentence for an interruption."""
-    if isinstance(error, KeyboardInterrupt | click.Abort):
+    if isinstance(error, KeyboardInterrupt | click.Abort) or _was_interrupted(error):
         return "", 130
     if isinstance(error, click.ClickException):
         return error.format_message(), 2 if isinstance(error, click.UsageError) else 1
@@ -90,6 +90,14 @@ def ending(error: BaseException) -> tuple[str, int]:
         f"unexpected {what} ({_place(traceback.extract_tb(error.__traceback__)[-1])}); this is a "
         f"mistake of isotropy: report what {TRACEBACK} shows"
     ), 1
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether an import failed because it was interrupted: libraries in C raise another error."""
+    cause: BaseException | None = error
+    while isinstance(cause, ImportError | SystemError):
+        cause = cause.__cause__ or cause.__context__
+    return isinstance(cause, KeyboardInterrupt)
 
 
 def say(message: str) -> None:
