@@ -1,11 +1,15 @@
-"""A weight step of a convolutional network on a GPU, and what is told before a run beside it.
+"""Epochs and hyper steps of residual networks on a GPU, and what is told before a run beside it.
 
+    epoch   ResNet-8-16 and WRN-16-4 at the size of CIFAR-10, 50,000 images, batches of 250, S = 20
+            and 10, SGD, bfloat16 in weight steps: an epoch of weight steps, the factors of a hyper
+            step with their spectra, its gradient, an epoch with its hyper step, and memory
     step    ResNet-8-16 at CIFAR-10's size, batches of 250, S = 20, making the copies included: as
             `isotropy.learn` takes it in TF32 and in bfloat16, and in plain PyTorch (no kernels, no
             graphs, nothing compiled, images as they lie in memory)
     told    seconds and bytes that `estimate_run` says, over those that the epochs then take
 
-Images are random, which takes as long. On a CPU a few images, and ratios alone.
+Images are random, which takes as long. On a CPU a few images, and ratios alone: of `epoch` to its
+weight steps.
 
     python -m benchmarks.deep_networks [--json] [--rounds 4] [--device cuda]
 """
@@ -16,7 +20,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +32,12 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
 from isotropy.data.labelled import LabelledData
 from isotropy.evidence.estimate import estimate_run
+from isotropy.evidence.laplace import LaplaceFit
 from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.settings import LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.kernels.fused import reference_path
+from isotropy.kernels.precision import multiplying_in
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.records import provenance
 from isotropy.symmetry.actions.images import affine
@@ -40,6 +46,11 @@ from isotropy.workflows.runs.prepared import make_trainer
 MILLISECONDS_ON_H200 = {"tf32": 16.0, "bfloat16": 11.0}
 FACTOR = 2.0
 """What is told may be wrong by so much."""
+SECONDS_ON_H200 = {
+    "ResNet-8-16": {"weight steps": 3.0, "with its hyper step": 6.0},
+    "WRN-16-4": {"weight steps": 5.0, "with its hyper step": 12.0},
+}
+GIGABYTES = 16.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,14 @@ TOLD = {
     ),
 }
 SMALL = {"epochs": 2, "samples": 2, "batch_size": 8, "burn_in": 0}
+DEEP = {"epochs": 200, "burn_in": 0, "batch_size": 250, "optimiser": "sgd", "warm_up": 1.0,
+        "curvature": "kfac-mc", "prior_steps": 4, "prior_structure": "tensor",
+        "precision": "bfloat16", "compiled": True, "gradient_batches": 10}  # fmt: skip
+EPOCHS = {
+    "ResNet-8-16": Case("resnet", (3, 32, 32), 50_000, {**DEEP, "samples": 20}),
+    "WRN-16-4": Case("wrn", (3, 32, 32), 50_000, {**DEEP, "samples": 10}),
+}
+SHORT = {**DEEP, **SMALL, "compiled": False, "precision": "float32", "curvature_examples": 8}
 
 
 def trainer_of(case: Case, device: torch.device, **settings: Any) -> Trainer[LearnSchedule]:
@@ -116,6 +135,46 @@ def steps(device: torch.device, rounds: int) -> dict[str, Any]:
     return found
 
 
+def epochs(case: Case, device: torch.device, rounds: int) -> dict[str, float]:
+    """Seconds of the parts of an epoch, on a CPU in those of its weight steps; memory on a GPU."""
+    on_gpu = device.type == "cuda"
+    trainer = trainer_of(case, device)
+    few, limit = trainer.hyper.few, trainer.hyper.gradient_limit
+    fits: list[LaplaceFit] = []
+
+    def weight_steps() -> None:
+        trainer.weight_steps.epoch(1)
+
+    def factors() -> None:
+        found = trainer.evidence.fit(trainer.orbit_batches("factors", limit=few))
+        fits[:] = [replace(found, stands_for=case.examples)]
+
+    def gradient() -> None:
+        batches = trainer.orbit_batches("ranges", limit=limit, graph=True)
+        trainer.evidence.gradient(fits[0], batches, trainer.ranges)
+
+    def with_hyper_step() -> None:
+        weight_steps()
+        trainer.hyper.take(trainer)
+
+    parts = {
+        "weight steps": weight_steps,
+        "factors and spectra": factors,
+        "gradient": gradient,
+        "with its hyper step": with_hyper_step,
+    }
+    trainer.epoch = 1
+    with multiplying_in(trainer.config.precision, device):
+        for part in parts.values():  # compiled, captured and chosen the first time
+            part()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(device)
+        found = fastest(parts, device, rounds)
+    if not on_gpu:
+        return {name: each / found["weight steps"] for name, each in found.items()}
+    return {**found, "gigabytes": torch.cuda.max_memory_allocated(device) / 1e9}
+
+
 def told(case: Case, device: torch.device) -> dict[str, float]:
     """What was told over what was taken, in seconds and, on a GPU, in bytes."""
     on_gpu = device.type == "cuda"
@@ -140,9 +199,11 @@ def run(device: torch.device, rounds: int) -> dict[str, Any]:
     """Everything, as one JSON object."""
     on_gpu = device.type == "cuda"
     cases = TOLD if on_gpu else {"resnet": Case("resnet", (3, 8, 8), 16, SMALL)}
+    deep = EPOCHS if on_gpu else {"ResNet-8-16": Case("resnet", (3, 8, 8), 16, SHORT)}
     report: dict[str, Any] = {
         "benchmark": "deep_networks",
         **provenance(device),
+        "epoch": {name: epochs(case, device, max(1, rounds // 2)) for name, case in deep.items()},
         "step": steps(device, rounds),
         "told": {name: told(case, device) for name, case in cases.items()},
     }
@@ -158,6 +219,13 @@ def run(device: torch.device, rounds: int) -> dict[str, Any]:
             )
             for precision, most in MILLISECONDS_ON_H200.items()
         ]
+        for name, most_of in SECONDS_ON_H200.items():
+            own = report["epoch"][name]
+            goals += [
+                goal(f"{name}: an epoch, {part}", own[part], most, at="most", unit="s")
+                for part, most in most_of.items()
+            ]
+            goals.append(goal(f"{name}: memory", own["gigabytes"], GIGABYTES, at="most", unit="GB"))
     for name, row in report["told"].items():
         for part in ("seconds", "memory"):
             if part in row:
@@ -172,6 +240,9 @@ def _table(report: dict[str, Any]) -> str:
     shown = report["step"].get("milliseconds", report["step"]["times_as_long"])
     lines = [f"{report['device_name']}: weight step of ResNet-8-16"]
     lines += [f"  {name:22} {number:8.2f}" for name, number in shown.items()]
+    for name, parts in report["epoch"].items():
+        lines.append(f"an epoch of {name}")
+        lines += [f"  {part:22} {number:8.2f}" for part, number in parts.items()]
     return "\n".join([*lines, *goal_lines(report)])
 
 

@@ -83,7 +83,8 @@ def record(network: str, version: str, method: str, accuracy: float, **more: Any
     told = {name: job.settings[name] for name in ("table", "network", "version", "published")}
     ranges = {"ranges": {"rotation": 170.0}, "imposed": {"rotation": 180.0}}
     imposed = ranges if version == "rotated" else {"ranges": {}, "imposed": {}}
-    return {**told, "row": job.row, "method": method, "test_accuracy": accuracy, **imposed, **more}
+    own = {"row": job.row, "seed": 0, "method": method, "test_accuracy": accuracy}
+    return {**told, **own, **imposed, **more}
 
 
 def test_goals_are_of_filled_cells() -> None:
@@ -115,3 +116,17 @@ def test_the_fisher_and_a_range_that_is_off() -> None:
     told = {what.partition(" (")[0]: holds for what, holds in lila_tables.goals(records).items()}
     assert told["Table 2: the empirical Fisher within a point"] is False
     assert told["mnist-mlp, rotated: the rotation within 10 %"] is False
+
+
+def test_one_direction_beside_all() -> None:
+    found = [
+        record("cifar-10-resnet-fishers", "rotated", method, 0.4, seed=seed, ranges=ranges)
+        for seed in (0, 1)
+        for method, ranges in {
+            "lila": {"rotation": 170.0 + 8 * seed, "scale_x": 0.02},
+            "lila-ggn": {"rotation": -172.0, "scale_x": 0.06},
+        }.items()
+    ]
+    ((what, holds),) = lila_tables.goals(found).items()
+    assert "(2.0° and 0.040)" in what and not holds
+    assert lila_tables.goals(found[:1]) == {}

@@ -31,11 +31,11 @@ from isotropy.networks.zoo.specification import parse_network
 from isotropy.records import CHECKPOINT
 from isotropy.workflows.learning import learn
 
-NONE, AUGERINO, LILA, EF = "none", "augerino", "lila", "lila-ef"
-TABLE_1, TABLE_2 = "1", "2"
+NONE, AUGERINO, LILA, EF, GGN = "none", "augerino", "lila", "lila-ef", "lila-ggn"
+TABLE_1, FISHERS = "1", "fishers"
 METHODS = (NONE, AUGERINO, LILA)
 """Of networks that name no others."""
-COST = {NONE: 1.0, AUGERINO: 8.0, LILA: 12.0, EF: 12.0, "lila-correlated": 12.0}
+COST = {NONE: 1.0, AUGERINO: 8.0, LILA: 12.0, EF: 12.0, GGN: 40.0, "lila-correlated": 12.0}
 """Seconds of a run in those of one without copies."""
 POINTS = 50
 """Of the ranges over epochs."""
@@ -158,6 +158,7 @@ NEAR = {"mnist": (0.7, 8, 10), "fashion-mnist": (1.5, 8, 10), "cifar-10": (2.5, 
 HALF_GAIN, BUT = 0.5, 2
 RANGE_ERROR = 0.1
 WRN_ACCURACY, WRN_GAIN, EF_POINTS = 90.5, 4.0, 1.0
+DEGREES_APART, OTHERS_APART = 5.0, 0.03
 
 
 def goals(records: Sequence[Record]) -> dict[str, bool]:
@@ -187,7 +188,7 @@ def goals(records: Sequence[Record]) -> dict[str, bool]:
         if own:
             what = f"{data}: LILA within {points:g} points of the paper in {needed} of {of} cells"
             told[f"{what} ({near} of {len(own)})"] = near >= needed
-    return told | _of_ranges(records) | _of_wide(ours)
+    return told | _of_ranges(records) | _of_wide(ours) | _of_fishers(records)
 
 
 def _of_ranges(records: Sequence[Record]) -> dict[str, bool]:
@@ -219,6 +220,29 @@ def _of_wide(ours: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[str, b
         if EF in cell:
             apart = abs(cell[EF] - cell[LILA])
             told[f"Table 2: the empirical Fisher within a point ({apart:.2f})"] = apart <= EF_POINTS
+    return told
+
+
+def _of_fishers(records: Sequence[Record]) -> dict[str, bool]:
+    """Ranges by one direction beside those by all, means over seeds that have both."""
+    found: dict[tuple[str, int], dict[str, Mapping[str, float]]] = {}
+    for each in records:
+        if each["table"] == FISHERS:
+            found.setdefault((each["version"], each["seed"]), {})[each["method"]] = each["ranges"]
+    apart: dict[str, dict[str, list[float]]] = {}
+    for (version, _), cell in found.items():
+        if LILA in cell and GGN in cell:
+            for name, value in cell[LILA].items():
+                difference = abs(value) - abs(cell[GGN][name])
+                apart.setdefault(version, {}).setdefault(name, []).append(difference)
+    told = {}
+    for version, own in apart.items():
+        largest = {name: abs(mean(each)) for name, each in own.items()}
+        turned = largest.pop("rotation", 0.0)
+        others = max(largest.values(), default=0.0)
+        what = f"{version}: ranges by one direction within 5° and 0.03 of the exact ones"
+        near = turned <= DEGREES_APART and others <= OTHERS_APART
+        told[f"{what} ({turned:.1f}° and {others:.3f})"] = near
     return told
 
 
