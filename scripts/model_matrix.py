@@ -25,6 +25,7 @@ import os
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
@@ -37,6 +38,7 @@ from torch import Tensor, nn
 
 import isotropy
 from isotropy.checks import CallerError
+from isotropy.records import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "model_matrix.json"
@@ -197,7 +199,8 @@ def tried(case: Case, **settings: Any) -> dict[str, Any]:
 def entry(case: Case) -> dict[str, Any]:
     """One row of the results: what came out, or why it was refused and what its remedy gave."""
     warnings.simplefilter("ignore")
-    row: dict[str, Any] = asdict(case)
+    made_with = {"commit": commit(), "torch": torch.__version__}
+    row: dict[str, Any] = {**asdict(case), **made_with}
     try:
         return {**row, "outcome": "works", **tried(case)}
     except CallerError as error:
@@ -257,7 +260,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         f"{len(working)} of {len(rows)} networks that were tried learn and measure without an "
         f"option. {len(CASES) - len(rows)} of the {len(CASES)} networks of the script have no "
-        "result yet with the code as it is: not run, not finished in time, or run before a fix.",
+        "result yet with the code as it is: not run, not finished in time, or run before a fix. "
+        f"{_made_with(rows)}",
         "",
         "| from | family | network | pixels | parameters | outcome | seconds | what it took |",
         "|---|---|---|---|---|---|---|---|",
@@ -270,6 +274,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['outcome']} | {seconds} | {_took(row)} |"
         )
     return "\n".join(lines)
+
+
+def _made_with(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many rows are of which commit and torch."""
+    kinds = Counter(
+        f"{row['commit']} with torch {row['torch']}" if "commit" in row else "earlier commits"
+        for row in rows
+    )
+    return f"Rows by commit: {', '.join(f'{n} of {kind}' for kind, n in kinds.most_common())}."
 
 
 def _took(row: Mapping[str, Any]) -> str:
