@@ -195,6 +195,18 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], tuple[int, ...], str]] =
         IMAGES,
         "unknown generator of the law 'scale'",
     ),
+    "a misspelt option": (
+        lambda: changed(
+            rotation_law(), actions=[{"generators": ["rotation"], "interpolathon": "bilinear"}]
+        ),
+        IMAGES,
+        "does not fit together: .*interpolathon",
+    ),
+    "parts that are no objects": (
+        lambda: changed(rotation_law(), actions=[1]),
+        IMAGES,
+        "does not fit together",
+    ),
     "negative": (lambda: flip_law(p=-0.1), IMAGES, "expected numbers of at least 0"),
     "beyond one": (lambda: flip_law(p=1.1), IMAGES, "whose sum is at most 1"),
     "other element": (

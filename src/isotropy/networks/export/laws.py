@@ -94,6 +94,19 @@ def augmentation_from_law(
             f"augmentation law: expected schema {SCHEMA}, got {law['schema']!r}; read it with the "
             "version of isotropy that wrote it"
         )
+    try:
+        return _from_law(law, shape, actions, dtype)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        if isinstance(error, CallerError):
+            raise
+        raise CallerError(
+            f"augmentation law: what it says does not fit together: {error}; restore the file"
+        ) from error
+
+
+def _from_law(
+    law: Mapping[str, Any], shape: Sequence[int], actions: Actions | None, dtype: torch.dtype
+) -> Augmentation:
     kind = check_choice(str(_entry(law, "kind")), KINDS, what="kind of augmentation law")
     given = None if actions is None else list(actions)
     finite_given = None if given is None else [a for a in given if isinstance(a, FiniteAction)]
