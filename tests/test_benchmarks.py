@@ -27,6 +27,7 @@ from benchmarks import (  # noqa: E402
     bound,
     built_networks,
     deep_networks,
+    distributed,
     elbo,
     equivariant_networks,
     evidence,
@@ -110,6 +111,7 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
     "ablation": (small_ablation, ablation._table, "constant convolutions"),
     "built_networks": (small_built, built_networks._table, "parameters"),
     "deep_networks": (small_networks, deep_networks._table, "bfloat16"),
+    "distributed": (lambda _: distributed.run(1, 40), distributed._table, "as fast"),
     "orbit_training": (small_orbits, orbit_training._table, "full"),
     "evidence": (small_evidence, evidence._table, "recipe, kfac-mc"),
     "bound": (small_bound, bound._table, "half conditioned"),
@@ -126,7 +128,17 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
 }
 
 
-@pytest.fixture(scope="module", params=SMALL_RUNS)
+SLOW_RUNS = ("distributed",)
+"""They start processes."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW_RUNS else ())
+        for name in SMALL_RUNS
+    ],
+)
 def small_run(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         return request.param, SMALL_RUNS[request.param][0](patch)
@@ -167,6 +179,9 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
         assert report["step"]["times_as_long"]["tf32"] == 1.0
         assert "milliseconds" not in report["step"]  # absolute times are for GPUs
         assert report["told"]["resnet"]["seconds"] > 0
+    elif name == "distributed":
+        assert set(report["times_faster"]) == {"pass", "epoch"}
+        assert all(0 < times < math.inf for times in report["times_faster"].values())
     elif name == "evidence":
         row = report["evidence_over_epoch"][SMALL]
         assert row["full"] == pytest.approx(row["factors"] + row["gradient"])

@@ -464,7 +464,7 @@ def known_options() -> set[str]:
         if isinstance(each, click.Option)
         for name in (*each.opts, *each.secondary_opts)
     }
-    return names | {"--help", "-h"}
+    return names | {"--help", "-h", "--nproc-per-node"}  # the last is torchrun's
 
 
 @every_page

@@ -42,6 +42,7 @@ from torch import Tensor, nn
 
 from isotropy._version import __version__
 from isotropy.checks import CallerError
+from isotropy.kernels.ranks import ranks
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -93,7 +94,9 @@ TYPES: dict[str, dict[str, Type]] = {
 
 
 def make_folder(path: Path) -> Path:
-    """Create a run folder and make sure that it can be written to."""
+    """Create a run folder and make sure that it can be written to; of several ranks, the first."""
+    if not ranks().is_first:
+        return path
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".writable"
@@ -112,7 +115,7 @@ def check_unused(path: Path, *, can_go_on: bool = True) -> None:
 
     can_go_on: whether runs of this kind can be continued
     """
-    if (path / CHECKPOINT).exists() or (path / RESULT).exists():
+    if ranks().by_first(lambda: any((path / name).exists() for name in (CHECKPOINT, RESULT))):
         way = "continue it with --resume (resume=True in Python) or " if can_go_on else ""
         raise CallerError(
             f"run folder {str(path)!r} already holds a run; {way}choose another folder"
@@ -136,8 +139,11 @@ def locked(folder: Path) -> Iterator[None]:
     """Keep other processes from running in a folder. The system frees what a dead process held.
 
     Raises CallerError if another one is at work there. Folders that were made for the lock and
-    stayed empty are removed.
+    stayed empty are removed. Of several ranks the first holds the lock for all.
     """
+    if not ranks().is_first:
+        yield
+        return
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     lock = make_folder(folder) / LOCK
     while True:
@@ -203,8 +209,11 @@ def as_bytes(text: str) -> bytes:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a whole file or nothing: beside its place first, then moved into it.
 
-    The file beside has a name that nobody can foresee, and is no link.
+    The file beside has a name that nobody can foresee, and is no link. Of several ranks the first
+    writes.
     """
+    if not ranks().is_first:
+        return
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with open(beside, "xb") as file:

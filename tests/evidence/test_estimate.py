@@ -111,7 +111,7 @@ def test_in_words(seconds: float, text: str) -> None:
 
 def test_what_is_slow_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight step of 4 s; factors of a batch 5 s and their eigenvalues 40 s; a gradient 6 s."""
-    now, calls = [0.0], dict.fromkeys(("loss_of", "batch", "all_spectra"), 0)
+    now, calls = [0.0], dict.fromkeys(("loss_of", "batch", "shared_spectra"), 0)
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: now[0])
     made = trainer()
 
@@ -127,8 +127,8 @@ def test_what_is_slow_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     slow(made.weight_steps, "loss_of", 4.0)
     slow(made.evidence.curvature, "batch", 5.0)
-    slow(laplace, "all_spectra", 40.0)
+    slow(laplace, "shared_spectra", 40.0)
     found = estimate_run(made)
-    assert calls == {"loss_of": 1, "batch": 2, "all_spectra": 1}
+    assert calls == {"loss_of": 1, "batch": 2, "shared_spectra": 1}
     assert found.weight_steps == pytest.approx(4 * 3 * 10)
     assert found.evidence == pytest.approx(6 * (5 * 4 + 40 + 6 * 2))

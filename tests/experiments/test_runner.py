@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import time
@@ -168,14 +169,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path, number: int) -> None:
     (tmp_path / "left_behind.py").write_text(LEFT_BEHIND)
     command = [sys.executable, "left_behind.py"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         while not all((tmp_path / row).exists() for row in ("a", "b")):
             time.sleep(0.1)
-        process.kill()
+        process.send_signal(number)
         killed = time.time()
         process.stdout.read()  # workers hold it open: it ends with the last of them
     assert time.time() - killed < 60

@@ -25,7 +25,7 @@ from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.finite import flip
 from isotropy.workflows.certifying import CertifyConfig, CertifyResult, certify, verify
-from isotropy.workflows.runs.prepared import fingerprint
+from isotropy.workflows.runs.same_run import fingerprint
 
 GRID = Grid((10, 20), (0.25, 0.5, 1.0, 2.0), (1.0,), (0,), (0, 1), trials=2)
 FAST = CertifyConfig(grid=GRID, train=replace(GRID, dimensions=(20,), seeds=(0,)), epochs=6)

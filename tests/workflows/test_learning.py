@@ -21,7 +21,7 @@ from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.objectives import OBJECTIVES
 from isotropy.workflows.learning import LearnProgress
-from isotropy.workflows.runs.prepared import fingerprint
+from isotropy.workflows.runs.same_run import fingerprint
 
 ROTATION = isotropy.affine(("rotation", "scale"))
 

@@ -34,6 +34,8 @@ from isotropy.cli.shared.endings import (
     say,
     show,
 )
+from isotropy.cli.shared.processes import is_mine_to_say, of_this_rank, process_group
+from isotropy.kernels.ranks import ranks
 
 SHORT_VARIABLE = "ISOTROPY_SHORT"
 _COPIES = {"subset": 20, "epochs": 2, "samples": 2, "test_samples": 2}
@@ -83,17 +85,24 @@ def main(arguments: list[str] | None = None) -> None:
     command = shlex.join(["isotropy", *words])  # as it was typed: run folders keep it
     escape_odd_names()
     try:
-        with one_sentence():
-            status = cli.main(
-                words,
-                prog_name="isotropy",
-                standalone_mode=False,
-                obj=command,
-                default_map=SHORT if os.environ.get(SHORT_VARIABLE) else None,
-            )
+        with one_sentence(), process_group(words):
+            try:
+                status = cli.main(
+                    words,
+                    prog_name="isotropy",
+                    standalone_mode=False,
+                    obj=command,
+                    default_map=SHORT if os.environ.get(SHORT_VARIABLE) else None,
+                )
+            except BaseException as error:
+                if ranks().are_many:  # while the group is there to ask what others say
+                    sys.exit(_end(error, shown=TRACEBACK in words))
+                raise
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message(), err=True)
         sys.exit(2)
+    except SystemExit as ended:
+        sys.exit(ended.code)
     except BaseException as error:
         sys.exit(_end(error, shown=TRACEBACK in words))
     sys.exit(status if isinstance(status, int) else 0)
@@ -106,6 +115,6 @@ def _end(error: BaseException, *, shown: bool) -> int:
         close_standard_output()
     if shown:
         show(error.__traceback__, error)
-    if sentence:
-        say(sentence)
+    if sentence and is_mine_to_say(sentence):
+        say(of_this_rank(sentence))
     return status

@@ -474,15 +474,23 @@ AnySpectrum = Spectrum | JointSpectrum
 
 
 def all_spectra(
-    factors: Mapping[str, Factors], count: int, *, values_only: bool = False
+    factors: Mapping[str, Factors],
+    count: int,
+    *,
+    values_only: bool = False,
+    known: Mapping[str, AnySpectrum] | None = None,
 ) -> dict[str, AnySpectrum]:
     """Spectra by block; what a bias shares with its weight is decomposed once.
 
     count: the examples that the factors were summed over
     values_only: no eigenvectors are found, which is faster; there are no pullbacks then
+    known: spectra that somebody found before
     """
     found: dict[str, AnySpectrum] = {}
     for name, block in factors.items():
+        if known is not None and name in known:
+            found[name] = known[name]
+            continue
         weight = found.get(block.output_of or "") if isinstance(block, DenseFactors) else None
         if isinstance(weight, KroneckerSpectrum):
             vectors = weight.output_vectors if values_only else weight.output_vectors[0]

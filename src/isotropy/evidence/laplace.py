@@ -48,13 +48,14 @@ from isotropy.curvature.blocks import (
     JointRoots,
     JointSpectrum,
     Roots,
-    all_spectra,
 )
 from isotropy.curvature.eigen import of_block
 from isotropy.curvature.kfac import KFAC, Curvature
 from isotropy.curvature.kinds import BatchCurvature, Copies
 from isotropy.curvature.low_rank import Pullback, times
+from isotropy.curvature.shared_blocks import joined_factors, shared_spectra
 from isotropy.curvature.thin_spectra import spectra_of_roots
+from isotropy.kernels.ranks import ALONE, Ranks
 from isotropy.likelihoods import Likelihood
 
 PriorStructure = Literal["scalar", "layer", "tensor"]
@@ -221,11 +222,14 @@ class LaplaceEvidence:
         likelihood: Likelihood,
         prior: GaussianPrior,
         curvature: Curvature | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        """ranks: among which the batches of `fit` and `gradient` are shared out"""
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
         self.curvature: Curvature = curvature or KFAC(network)
+        self.ranks = ranks
 
     @property
     def curvature_name(self) -> str:
@@ -241,8 +245,9 @@ class LaplaceEvidence:
         sums = _Sums(self.likelihood)
         for batch in batches:
             sums.add(self._curvature_of(batch, graph=False), batch)
+        sums.join(self.ranks, self._device)
         sums.check()
-        spectra = all_spectra(sums.factors, sums.count, values_only=values_only)
+        spectra = shared_spectra(sums.factors, sums.count, self.ranks, values_only=values_only)
         return self._laplace_fit(spectra, sums.statistics, sums.count)
 
     def fit_of_few(self, batches: Iterable[Batch]) -> LaplaceFit:
@@ -324,7 +329,12 @@ class LaplaceEvidence:
         for batch in batches:
             found = self._curvature_of(batch, graph=True)
             shares.add(self._share(found, batch, pullbacks, inputs, fit.share), batch)
+        shares.join(self.ranks)
         return shares.scaled_to(fit.count)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.network.get_parameter(self.curvature.parameter_names[0]).device
 
     @torch.no_grad()
     def _pullbacks(self, fit: LaplaceFit) -> dict[str, list[Pullback]]:
@@ -417,6 +427,18 @@ class _Sums:
         self.statistics.append(statistic.double())
         self.count += len(batch.targets)
 
+    def join(self, ranks: Ranks, device: torch.device) -> None:
+        """Add up over ranks; one may have had no batch."""
+        if not ranks.are_many:
+            return
+        self.factors = joined_factors(self.factors, ranks, device)
+        own = torch.zeros(2, dtype=torch.float64, device=device)
+        own[1] = self.count
+        if self.statistics:
+            own[0] = torch.stack(self.statistics).sum()
+        ranks.add_([own])
+        self.statistics, self.count = [own[0]], int(own[1])
+
     def check(self) -> None:
         """Raise unless there was data, and all of it finite."""
         if not self.count:
@@ -437,6 +459,14 @@ class Shares:
         """One more batch."""
         self.total = [total + new for total, new in zip(self.total, part, strict=True)]
         self.seen += len(batch.targets)
+
+    def join(self, ranks: Ranks) -> None:
+        """Add up over ranks."""
+        if ranks.are_many:
+            seen = torch.tensor(float(self.seen), dtype=torch.float64, device=self.total[0].device)
+            self.total = [each.clone() for each in self.total]
+            ranks.add_([*self.total, seen])
+            self.seen = int(seen)
 
     def scaled_to(self, count: int) -> list[Tensor]:
         """What the batches seen say of `count` examples."""

@@ -55,6 +55,7 @@ from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, str
 from isotropy.evidence.weight_steps import FeatureSteps, OrbitSteps, WeightSteps
 from isotropy.kernels.captured import adam
 from isotropy.kernels.precision import multiplying_in
+from isotropy.kernels.ranks import Ranks, ranks
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.averaged_features import AveragedFeatures
 from isotropy.networks.averaging.invariant_model import InvariantModel
@@ -140,6 +141,7 @@ class Trainer(Generic[AnySchedule]):
         self.likelihood, self.config, self.recipe = likelihood, config, config.recipe
         self.inputs, self.targets = inputs, targets
         self.device = inputs.device
+        self.ranks = _ranks_of(config)
         self._check_outputs()
         find_first_statistics(self.network, inputs)
         self.features = _features(self)
@@ -147,6 +149,7 @@ class Trainer(Generic[AnySchedule]):
         parts = parts if self.features is None else FEATURES
         self.evidence = parts.evidence(self)
         self.prior = self.evidence.prior
+        self.ranks.agree_([*model.parameters(), *model.buffers()])
         self.ranges = model.augmentation.learnable()
         for parameter in self.ranges:
             parameter.requires_grad_(self.recipe.learns)
@@ -211,6 +214,7 @@ class Trainer(Generic[AnySchedule]):
         self.check_finite(loss, "training loss")
         self.check_finite(float(sum(each.detach().sum() for each in self.ranges)), "ranges")
         found = self.hyper.after_epoch(self, loss)
+        self.ranks.agree_([*self.ranges, self.prior.log_precisions, *self.likelihood.parameters()])
         due = self.epoch == self.config.epochs or self.epoch % self.config.evaluate_every == 0
         scores = self.score(*test) if test is not None and due else None
         own = self.own_score(*test) if test is not None and due else None
@@ -246,6 +250,7 @@ class Trainer(Generic[AnySchedule]):
     ) -> Iterator[Batch]:
         """Batches for an evidence pass, in the epoch's own order and noise for this purpose.
 
+        Of several ranks each has its share of the batches, with the draws that these have anyway.
         limit: at most so many examples, drawn at random (0: all data in order).
         graph: whether rows can be differentiated by the ranges
         order, labels: the streams of the order and of drawn labels, if not the purpose's own
@@ -257,15 +262,19 @@ class Trainer(Generic[AnySchedule]):
             generator = stream(seed, order or purpose + " order", epoch)
             chosen = torch.randperm(len(self.inputs), generator=generator)[:limit]
         noise_stream = stream(seed, purpose, epoch, self.device)
-        label_stream = stream(seed, labels or purpose + " labels", epoch, self.device)
         told = PassProgress(self.remark, f"evidence pass ({purpose})", len(chosen))
-        for batch in chosen.to(self.device).split(self.config.curvature_batch):
+        for index, batch in enumerate(chosen.to(self.device).split(self.config.curvature_batch)):
             told.add(len(batch))
+            drawn_for = f"{labels or purpose + ' labels'}{f' {index}' if index else ''}"
+            label_stream = stream(seed, drawn_for, epoch, self.device)
             if self.features is not None and not graph:
-                rows = self.features.now()[batch]
-                yield Batch(rows, self.targets[batch], Copies(1), label_stream, is_checked=True)
+                if self.ranks.is_mine(index):
+                    rows = self.features.now()[batch]
+                    yield Batch(rows, self.targets[batch], Copies(1), label_stream, is_checked=True)
                 continue
             noise = self.model.noise(len(batch), generator=noise_stream)
+            if not self.ranks.is_mine(index):
+                continue
             with torch.set_grad_enabled(graph):
                 if self.features is not None:
                     rows, copies = self.features.of(self.inputs[batch], noise), Copies(1)
@@ -351,7 +360,7 @@ def _laplace(prior: Callable[..., GaussianPrior]) -> Callable[[Any], LaplaceEvid
         kind = kind_named(config.curvature)
         curvature = make_curvature(network, kind, config.fallback, inputs[:2])
         own = prior(config, network, curvature.parameter_names, inputs).to(trainer.device)
-        return LaplaceEvidence(network, trainer.likelihood, own, curvature)
+        return LaplaceEvidence(network, trainer.likelihood, own, curvature, trainer.ranks)
 
     return evidence
 
@@ -374,6 +383,18 @@ def _learn_prior(
 
 def _learn_steps(trainer: Trainer[LearnSchedule]) -> HyperSteps:
     return EvidenceSteps(trainer) if trainer.config.bound == "none" else BoundSteps(trainer)
+
+
+def _ranks_of(config: Schedule) -> Ranks:
+    """The ranks that a run is shared by. Raises CallerError for one that cannot be shared."""
+    found = ranks()
+    shared = config.evidence == "laplace" and getattr(config, "bound", "") == "none"
+    if found.are_many and not shared:
+        raise CallerError(
+            f"{found.count} processes: expected a run of learn with the Laplace evidence and no "
+            "bound, which processes can share; start this one in a single process"
+        )
+    return found
 
 
 FEATURES_STREAM = "features"

@@ -205,9 +205,12 @@ class WeightSteps:
         self.inputs, self.targets, self.device = trainer.inputs, trainer.targets, trainer.device
         self.optimiser = optimiser
         fix_statistics(self.network)  # a single example has none
-        self.micro_batch = config.micro_batch or fitting_micro_batch(
+        self.ranks = trainer.ranks
+        fitting = config.micro_batch or fitting_micro_batch(
             self.network, self.inputs, trainer.model.samples, config.batch_size
         )
+        self.micro_batch = self.ranks.told(fitting)
+        self._used: list[bool] | None = None
         self.network_pass = NetworkPass(
             self.network,
             self.device,
@@ -217,7 +220,8 @@ class WeightSteps:
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._one_step: Callable[[Tensor, Tensor], None] = self._step
         self._captured: CapturedFunction | None = None
-        if config.captured and can_capture(self.network, self.device):
+        can_be = can_capture(self.network, self.device) and not self.ranks.are_many
+        if config.captured and can_be:
             self._captured = CapturedFunction(self._step, self._state)
 
     @abstractmethod
@@ -256,6 +260,8 @@ class WeightSteps:
                     self.average.update(done)
                 if after_step is not None:
                     after_step(done)
+        self.ranks.add_([self._sums])
+        self._average_statistics()
         loss, hits = (self._sums / count).tolist()
         return loss, hits if self.targets.ndim == 1 else None
 
@@ -301,10 +307,13 @@ class WeightSteps:
     def _step(self, batch: Tensor, noise: Tensor) -> None:
         """One weight step on the examples with these numbers; adds to the epoch's sums."""
         self.optimiser.zero_grad(set_to_none=True)
-        # Gradients of parts of the batch add up to those of the whole.
-        for part in range(0, len(batch), self.micro_batch):
-            own = batch[part : part + self.micro_batch]
-            loss, outputs = self.loss_of(own, noise[part : part + self.micro_batch])
+        # Gradients of parts of the batch add up to those of the whole, over ranks too.
+        size = min(self.micro_batch, math.ceil(len(batch) / self.ranks.count))
+        for index, part in enumerate(range(0, len(batch), size)):
+            if not self.ranks.is_mine(index):
+                continue
+            own = batch[part : part + size]
+            loss, outputs = self.loss_of(own, noise[part : part + size])
             self._sums[0] += loss.detach() * len(own)
             if len(own) < len(batch):
                 loss = loss * (len(own) / len(batch))
@@ -313,8 +322,36 @@ class WeightSteps:
             loss.backward()
             if self.targets.ndim == 1:
                 self._sums[1] += (outputs.detach().argmax(1) == self.targets[own]).sum()
+        self._add_over_ranks()
         self._add_penalty()
         self.optimiser.step()
+
+    def _add_over_ranks(self) -> None:
+        """Gradients of all ranks' parts; a rank whose share was empty has none of its own."""
+        if not self.ranks.are_many:
+            return
+        trained = self.stepped()
+        if self._used is None:  # by any rank: what no pass uses keeps no gradient
+            has = torch.tensor([each.grad is not None for each in trained], device=self.device)
+            counts = has.to(torch.float64)
+            self.ranks.add_([counts])
+            self._used = (counts > 0).tolist()
+        used = [each for each, is_used in zip(trained, self._used, strict=True) if is_used]
+        for each in used:
+            each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+        self.ranks.add_([each.grad for each in used if each.grad is not None])
+
+    def stepped(self) -> list[Tensor]:
+        """What optimisers of these steps change."""
+        return [each for group in self.optimiser.param_groups for each in group["params"]]
+
+    def _average_statistics(self) -> None:
+        """Running statistics of ranks, whose parts had statistics of their own."""
+        if self.ranks.are_many:
+            held = [each for each in self.network.buffers() if each.is_floating_point()]
+            self.ranks.add_(held)
+            for each in held:
+                each /= self.ranks.count
 
     def _rewarded(self, loss: Tensor) -> Tensor:
         """The loss with what a batch has besides, once."""
@@ -395,6 +432,10 @@ class OrbitSteps(WeightSteps):
         if self.recipe.averaged == "losses":
             return average_of_losses(self.likelihood, moved, targets, copies), outputs
         return self.likelihood.training_loss(outputs, targets), outputs
+
+    def stepped(self) -> list[Tensor]:
+        own = [] if self.ranges is None else self.ranges.param_groups
+        return [*super().stepped(), *(each for group in own for each in group["params"])]
 
     def _whole_step(self) -> Callable[[Tensor, Tensor], None]:
         """As it is where nothing is moved: there are no copies to make."""

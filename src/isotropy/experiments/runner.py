@@ -18,12 +18,13 @@ import threading
 import time
 import tomllib
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from importlib import resources
 from math import exp, log
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
@@ -229,19 +230,27 @@ def _results(run: Run, jobs: Sequence[Job], options: RunOptions, started: float)
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")  # a fork cannot use CUDA
     pool = ProcessPoolExecutor(count, context, _prepare_worker)
-    left = None if math.isinf(options.stop) else started + options.stop - time.time()
+    left: float | None = started + options.stop - time.time()
+    left = None if left is None or left > threading.TIMEOUT_MAX / 2 else left
     try:
         running = [pool.submit(_attempt, run, job, options.device, latest) for job in jobs]
         for attempt in as_completed(running, left):
             if (found := attempt.result()) is not None:
                 yield found
     except TimeoutError:
-        for worker in set(multiprocessing.active_children()) - others:
-            worker.kill()
+        _kill_all_but(others)
     except BrokenProcessPool as error:
         raise CallerError("a worker ended before its row; see what it wrote") from error
+    except BaseException:  # an interruption does not wait for rows that are running
+        _kill_all_but(others)
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _kill_all_but(others: Collection[BaseProcess]) -> None:
+    for worker in set(multiprocessing.active_children()) - set(others):
+        worker.kill()
 
 
 def _prepare_worker() -> None:

@@ -73,8 +73,8 @@ from isotropy.report.wording import joined, short_amount, spoken_name
 from isotropy.workflows.building import finding_of
 from isotropy.workflows.learning import LearnResult
 from isotropy.workflows.loading import load_network
-from isotropy.workflows.runs.prepared import fingerprint
 from isotropy.workflows.runs.result import Result
+from isotropy.workflows.runs.same_run import fingerprint
 
 __all__ = [
     "CertifyConfig", "CertifyProgress", "CertifyResult", "VerifyResult", "certified_network",

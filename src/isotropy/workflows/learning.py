@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from isotropy.evidence.search.selection import candidates_of
 from isotropy.evidence.settings import LearnConfig, LearnSchedule, stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
+from isotropy.kernels.ranks import ranks
 from isotropy.networks import batch_statistics
 from isotropy.networks.averaging.augmentations import (
     COPIES_SEED,
@@ -251,7 +253,10 @@ def learn(
             if started is not None:
                 started(run.trainer.config, 0)
                 is_told = True
-            found = find_amounts(run, actions, replicates=verdicts, remark=remark, kept=kept)
+            search = partial(
+                find_amounts, run, actions, replicates=verdicts, remark=remark, kept=kept
+            )
+            found = ranks().by_first(search)
         settings = settings_from(settings, found)
         run = prepare_run(begun, settings, actions=actions, describe=describe)
     run = in_folder(run, folder, resume=resume, screening=screening, search=found)

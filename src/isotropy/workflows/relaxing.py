@@ -50,15 +50,9 @@ from isotropy.symmetry.groups.point_groups import PointGroup
 from isotropy.symmetry.groups.representations import Representation, Scalar, V
 from isotropy.workflows.building import Asked, build, finding_of, group_of
 from isotropy.workflows.learning import LearnResult
-from isotropy.workflows.runs.prepared import (
-    Beginning,
-    KeptRun,
-    begin,
-    fingerprint,
-    kept_in,
-    tensors_for,
-)
+from isotropy.workflows.runs.prepared import Beginning, KeptRun, begin, kept_in, tensors_for
 from isotropy.workflows.runs.result import Result
+from isotropy.workflows.runs.same_run import fingerprint
 
 KIND = "relax"
 """What a record and a run folder's config.json say they are of."""

@@ -41,8 +41,9 @@ from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import alone_in_folder, check_unused, record_head, save_trainer
 from isotropy.report.pages.represent import represent_page, represent_sentences
 from isotropy.symmetry.groups.found_permutations import find_permutations
-from isotropy.workflows.runs.prepared import KeptRun, fingerprint, kept_in
+from isotropy.workflows.runs.prepared import KeptRun, kept_in
 from isotropy.workflows.runs.result import Result
+from isotropy.workflows.runs.same_run import fingerprint
 
 KIND = "represent"
 STEPS_AN_EPOCH = 100

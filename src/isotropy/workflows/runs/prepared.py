@@ -9,7 +9,6 @@ and schedule are compared. `KeptRun.epochs` trains, and saves as it goes.
 from __future__ import annotations
 
 import copy
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from isotropy._version import __version__
 from isotropy.checks import CallerError, shape_text
 from isotropy.curvature.kfac import KFAC
 from isotropy.curvature.kinds import DEFAULT_KIND
@@ -38,6 +38,7 @@ from isotropy.evidence.settings import LearnConfig, LearnSchedule
 from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import augmentation_for
 from isotropy.kernels.compiled import is_convolutional
+from isotropy.kernels.ranks import ranks
 from isotropy.likelihoods import likelihood_named
 from isotropy.networks import batch_statistics, frozen
 from isotropy.networks.averaging.augmentations import Augmentation
@@ -53,9 +54,9 @@ from isotropy.records import (
     CHECKPOINT,
     CONFIG,
     check_unused,
+    commit,
     load_trainer,
     make_folder,
-    plain,
     read_json,
     save_trainer,
     write_json,
@@ -64,6 +65,7 @@ from isotropy.symmetry.actions.action import Action, Composition
 from isotropy.symmetry.actions.catalogue import actions_named, default_names
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.actions.images import AffineAction, affine
+from isotropy.workflows.runs.same_run import check_same_run, fingerprint
 
 Actions = Action | FiniteAction | Sequence[Action | FiniteAction]
 """What may be a symmetry: one Action or several, continuous or finite."""
@@ -203,6 +205,14 @@ class Beginning:
         data, own = self.split.train, device_of(self.model)
         inputs, _ = tensors_for(self.model, data.subset(min(TRIED, len(data)), 0), own)
         check_one_function(self.model, inputs)
+
+    def check_ranks(self) -> None:
+        """Raise CallerError where processes that share a run have other data, code or networks."""
+        if ranks().are_many:
+            sizes = [tuple(each.shape) for each in self.model.parameters()]
+            facts = {"data": fingerprint(self.split.train), "network": sizes}
+            versions = {"version of isotropy": __version__, "version of torch": torch.__version__}
+            ranks().check_same({**facts, **versions, "commit": commit()})
 
     def resolved(self, settings: LearnConfig) -> LearnSchedule:
         """The settings with nothing left open: sizes fit the data and the memory of the place."""
@@ -357,62 +367,6 @@ def _with_remedy(error: CallerError, train: LabelledData) -> str:
     )
 
 
-def fingerprint(data: LabelledData) -> str:
-    """A short text that differs between data sets and is the same for the same data.
-
-    Sizes, sums over the inputs in which every place has a weight of its own (so that mirrored or
-    reordered images differ), and a hash of the targets. The sums are rounded: inputs that two
-    machines computed alike but for the last bits count as the same.
-    """
-    flat = data.inputs.flatten(1)
-    examples, numbers = flat.shape
-    by_example = torch.linspace(1, 2, examples, dtype=torch.float64, device=flat.device)
-    by_number = torch.linspace(1, 2, numbers, dtype=torch.float64, device=flat.device)
-    total = size = 0.0
-    for rows, weights in zip(flat.split(1024), by_example.split(1024), strict=True):
-        total += float(weights @ (rows.double() @ by_number))
-        size += float(weights @ (rows.double().abs() @ by_number))
-    digest = hashlib.sha256(data.targets.cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
-    shape = "×".join(str(length) for length in data.inputs.shape)
-    return f"{shape}/{size:.8e}/{total / (size or 1.0):.8f}/{digest}"
-
-
-def check_same_run(folder: Path, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise unless `config` asks for the run that the folder holds, by its config `before`."""
-    now = plain(config)
-    if before.get("kind") != now.get("kind"):
-        raise CallerError(
-            f"run folder {str(folder)!r} is of another command: expected one of "
-            f"{now.get('kind') or 'learn'}, got one of {before.get('kind') or 'learn'}; choose "
-            "another folder"
-        )
-    asked = {
-        "model": ("network", *now["network"]),
-        "data set": ("data", "fingerprint"),
-        "objective": ("schedule", "objective"),
-        "schedule": ("schedule", *now["schedule"]),
-    }
-    for what, (part, *names) in asked.items():
-        held = before.get(part)
-        for name in names:
-            old = held.get(name) if isinstance(held, dict) else None
-            if old != now[part][name]:
-                raise CallerError(
-                    f"run folder {str(folder)!r} is of another {what}: its {part} has {name} "
-                    f"{old!r}, this run has {now[part][name]!r}"
-                )
-    if before.get("generators") != now.get("generators"):
-        raise CallerError(
-            f"run folder {str(folder)!r} is of other generators: it has "
-            f"{before.get('generators')!r}, this run has {now.get('generators')!r}"
-        )
-    if (before.get("padding") or "zeros") != (now.get("padding") or "zeros"):
-        raise CallerError(
-            f"run folder {str(folder)!r} is of another padding: it has {before.get('padding')!r}, "
-            f"this run has {now.get('padding')!r}"
-        )
-
-
 SCREENING = "screening.json"
 """The file of a run folder that keeps the screening the run started from."""
 SEARCH = "search.json"
@@ -439,7 +393,7 @@ class KeptRun(Generic[AnyTrainer]):
 
     def save(self) -> None:
         """Write the checkpoint, where there is a folder."""
-        if self.folder is not None:
+        if self.folder is not None and ranks().is_first:
             save_trainer(self.folder, self.trainer, self.history, self.config)
 
     def tell_estimate(self, remark: Callable[[str], None] | None, runs: int = 1) -> None:
@@ -448,6 +402,9 @@ class KeptRun(Generic[AnyTrainer]):
         runs: how many runs of this length are to come, this one among them
         """
         if remark is None or self.trainer.epoch >= self.trainer.config.epochs:
+            return
+        if ranks().are_many:  # all of them would have to try
+            remark(f"{ranks().count} processes share the run")
             return
         self.trainer.remark = remark
         remark("trying one batch of every part of the run")
@@ -493,7 +450,8 @@ def prepare_run(
     settings.check()
     if settings.recipe.evidence and settings.evidence == "laplace":
         check_factor_memory(model, settings.curvature or DEFAULT_KIND, place)
-    resolved = begun.resolved(settings)
+    resolved = ranks().told(begun.resolved(settings))
+    begun.check_ranks()
     trainer = make_trainer(model, split.train, actions, resolved, place)
     config: dict[str, Any] = {
         "schema": 1,

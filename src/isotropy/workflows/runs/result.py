@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from isotropy.evidence.laplace import NotFiniteError
+from isotropy.kernels.ranks import ranks
 from isotropy.records import (
     CONFIG,
     REPORT,
@@ -62,8 +63,10 @@ class Result:
         return self.write(folder)
 
     def write(self, folder: str | Path) -> Path:
-        """The same into the folder that the run was begun in."""
+        """The same into the folder that the run was begun in; the first rank writes."""
         path = make_folder(Path(folder))
+        if not ranks().is_first:
+            return path
         saved = self._of(path)
         write_json(path / CONFIG, saved.config)
         saved.write_own(path)

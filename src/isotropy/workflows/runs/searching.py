@@ -52,14 +52,8 @@ from isotropy.records import (
 )
 from isotropy.report.wording import spoken_name
 from isotropy.workflows.runs.kept_rows import KeptRows, made_with
-from isotropy.workflows.runs.prepared import (
-    SCREENING,
-    Actions,
-    PreparedRun,
-    check_same_run,
-    in_folder,
-    kept_in,
-)
+from isotropy.workflows.runs.prepared import SCREENING, Actions, PreparedRun, in_folder, kept_in
+from isotropy.workflows.runs.same_run import check_same_run
 
 TEST_EXAMPLES = 500
 """Held-out examples that amounts are scored on, at most."""

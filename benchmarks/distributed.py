@@ -1,0 +1,127 @@
+"""An evidence pass and an epoch shared by two processes, beside one process with one thread.
+
+    pass     factors, spectra and gradient of an evidence pass
+    epoch    weight steps
+
+The CNN of the embedded digits, 16 copies. Times are those of the slowest rank; both kinds of
+processes are started once, and take turns. Needs two cores that are otherwise idle.
+
+    python -m benchmarks.distributed [--json] [--rounds 4]
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+if __package__ in (None, ""):  # run as a file: the folder above is where `benchmarks` is found
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.timing import goal, goal_lines, options_of, publish
+from isotropy.data.readers import digits
+from isotropy.evidence.settings import LearnConfig
+from isotropy.networks.zoo.backbones import backbone
+from isotropy.records import provenance
+from isotropy.symmetry.actions.images import affine
+from isotropy.workflows.runs.prepared import make_trainer
+
+RANKS = 2
+TIMES_FASTER = 1.7
+EXAMPLES, COPIES = 1000, 16
+
+
+def serve(rank: int, count: int, port: int, examples: int, end: Connection) -> None:
+    """One process: trains when it is told to, and says how long it took."""
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if count > 1:
+        place = f"tcp://127.0.0.1:{port}"
+        distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=count)
+    data = digits().train.subset(examples, 0)
+    torch.manual_seed(0)
+    network = backbone("cnn", tuple(data.inputs.shape[1:]), 10)
+    settings = LearnConfig(samples=COPIES, search=False, batch_size=100, curvature_batch=50)
+    schedule = settings.resolved(examples=examples, on_gpu=False)
+    trainer = make_trainer(network, data, affine(), schedule, torch.device("cpu"))
+    trainer.epoch = 1
+    parts = {
+        "pass": lambda: trainer.hyper.take(trainer),
+        "epoch": lambda: trainer.weight_steps.epoch(1),
+    }
+    while name := end.recv():
+        started = time.perf_counter()
+        parts[name]()
+        end.send(time.perf_counter() - started)
+
+
+def start(count: int, examples: int) -> list[Any]:
+    """The ends of so many processes of one group."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    ends = []
+    for rank in range(count):
+        here, there = context.Pipe()
+        arguments = (rank, count, port, examples, there)
+        context.Process(target=serve, args=arguments, daemon=True).start()
+        ends.append(here)
+    return ends
+
+
+def seconds(ends: list[Any], name: str) -> float:
+    """Of the slowest rank."""
+    for end in ends:
+        end.send(name)
+    return max(end.recv() for end in ends)
+
+
+def run(rounds: int, examples: int = EXAMPLES) -> dict[str, Any]:
+    """Everything, as one JSON object; the fastest of the rounds counts."""
+    groups = {count: start(count, examples) for count in (1, RANKS)}
+    least = {name: dict.fromkeys(groups, math.inf) for name in ("pass", "epoch")}
+    for turn in range(rounds + 1):
+        for name, own in least.items():
+            for count, ends in groups.items():
+                took = seconds(ends, name)
+                if turn:  # the first warms up
+                    own[count] = min(own[count], took)
+    for ends in groups.values():
+        for end in ends:
+            end.send("")
+    report: dict[str, Any] = {
+        "benchmark": "distributed",
+        **provenance(torch.device("cpu")),
+        "examples": examples,
+        "times_faster": {name: own[1] / own[RANKS] for name, own in least.items()},
+    }
+    report["goals"] = [
+        goal(f"{name}, two processes: times as fast", times, TIMES_FASTER, at="least", unit="")
+        for name, times in report["times_faster"].items()
+    ]
+    return report
+
+
+def _table(report: dict[str, Any]) -> str:
+    lines = [f"{name:8} {times:6.2f} × as fast" for name, times in report["times_faster"].items()]
+    return "\n".join([*lines, *goal_lines(report)])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = options_of(__doc__, rounds=4).parse_args(arguments)
+    report = run(options.rounds)
+    publish(report, options, _table(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Several processes of one run: whose share is whose, and how what they found is put together.
+
+`torchrun` or the caller starts the processes and their group (`torch.distributed`); the group that
+is there is used. Without one there is one rank, and nothing here costs anything.
+
+    share     batch k of an evidence pass and part k of a weight step belong to rank k mod ranks
+    sum       factors, statistics and gradients of the shares are added up over ranks
+    agree     weights, ranges and precisions are those of the first rank, to the last bit
+
+All ranks draw the same numbers from the same streams and leave out those of the shares of others,
+so that a result does not depend on how many ranks there are, but for the order of sums. The first
+rank writes files and speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from isotropy.checks import CallerError
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's number among so many."""
+
+    number: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0
+
+    @property
+    def are_many(self) -> bool:
+        return self.count > 1
+
+    def is_mine(self, index: int) -> bool:
+        """Whether the share of this number belongs to this rank."""
+        return index % self.count == self.number
+
+    @torch.no_grad()
+    def add_(self, tensors: Sequence[Tensor]) -> None:
+        """Sums over ranks, in place; all ranks hold tensors of the same shapes, in one order."""
+        if not self.are_many:
+            return
+        for own in _by_type(tensors):
+            flat = torch.cat([each.detach().reshape(-1) for each in own])
+            distributed.all_reduce(flat)
+            _put_back(own, flat)
+
+    @torch.no_grad()
+    def agree_(self, tensors: Sequence[Tensor]) -> None:
+        """The first rank's values, in place."""
+        if not self.are_many:
+            return
+        for own in _by_type(tensors):
+            flat = torch.cat([each.detach().reshape(-1) for each in own])
+            distributed.broadcast(flat, 0)
+            _put_back(own, flat)
+
+    def told(self, value: Value) -> Value:
+        """The first rank's value, whatever the others have."""
+        return self.by_first(lambda: value)
+
+    def by_first(self, work: Callable[[], Value]) -> Value:
+        """What the first rank makes, on all of them; the others wait."""
+        held: list[Any] = [work() if self.is_first else None]
+        if self.are_many:
+            distributed.broadcast_object_list(held, 0)
+        found: Value = held[0]
+        return found
+
+    def gathered(self, value: Value) -> list[Value]:
+        """The values of all ranks, in their order."""
+        if not self.are_many:
+            return [value]
+        held: list[Any] = [None] * self.count
+        distributed.all_gather_object(held, value)
+        return held
+
+    def check_same(self, facts: Mapping[str, Any]) -> None:
+        """Raise CallerError on all ranks where one has other facts than the first."""
+        first, *others = self.gathered(dict(facts))
+        for number, own in enumerate(others, start=1):
+            for name, value in own.items():
+                if value != first[name]:
+                    raise CallerError(
+                        f"rank {number} has another {name} than rank 0: {value} and {first[name]}; "
+                        "start all processes on the same data with the same code"
+                    )
+
+
+ALONE = Ranks()
+
+
+def ranks() -> Ranks:
+    """The ranks of the process group that is there."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return ALONE
+    return Ranks(distributed.get_rank(), distributed.get_world_size())
+
+
+def _by_type(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Tensors of one type and device each, which travel together."""
+    found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for each in tensors:
+        found.setdefault((each.dtype, each.device), []).append(each)
+    return list(found.values())
+
+
+def _put_back(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    parts = flat.split([each.numel() for each in tensors])
+    for each, part in zip(tensors, parts, strict=True):
+        each.detach().copy_(part.view(each.shape))
