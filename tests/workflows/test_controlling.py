@@ -156,6 +156,7 @@ def test_points_of_the_curve_have_all_seeds() -> None:
 BAD = {
     "no maps": ("Pendulum-v1", {}, {}, "no maps are known that mirror it"),
     "unknown": ("Nobody-v0", {}, {}, "does not make Nobody-v0"),
+    "a module that is not there": ("nothing:Env-v0", {}, {}, "No module named .nothing"),
     "discrete": ("CartPole-v1", {"model": "mlp"}, {}, "vectors of numbers, got Discrete"),
     "size": ("Walker2d-v5", {}, {"group": MIRROR}, "expected maps of 17 and 6 numbers"),
     "other size": (

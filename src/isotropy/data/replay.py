@@ -48,11 +48,14 @@ def mujoco_version(expected: str | None = None) -> str:
 
 
 def made_environment(name: str, options: Mapping[str, Any]) -> Any:
-    """An environment of gymnasium. Raises CallerError where it has none of that name."""
+    """An environment of gymnasium. Raises CallerError where it has none of that name.
+
+    "MODULE:NAME" imports a module that registers the environment, whose errors are no others.
+    """
     gymnasium = _simulators()[0]
     try:
         return gymnasium.make(name, **options)
-    except gymnasium.error.Error as error:
+    except Exception as error:
         raise CallerError(
             f"gymnasium {gymnasium.__version__} does not make {name}: {error}"
         ) from error
