@@ -128,8 +128,7 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
 }
 
 
-SLOW_RUNS = ("distributed",)
-"""They start processes."""
+SLOW_RUNS = ("ablation", "built_networks", "distributed")
 
 
 @pytest.fixture(

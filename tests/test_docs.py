@@ -43,7 +43,7 @@ README, MAP = ROOT / "README.md", ROOT / "ARCHITECTURE.md"
 DOCS = ROOT / "docs"
 INDEX, MANUAL, NOTATION = DOCS / "index.md", DOCS / "manual.md", DOCS / "notation.md"
 PAGES = [README, MAP, ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
-LONG = ("learn_rotation", "own_layer_rule", "whole_story")
+LONG = ("export_augmentation", "learn_rotation", "own_layer_rule", "whole_story")
 """Scripts of the gallery that take more than ten seconds."""
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
 
@@ -226,6 +226,7 @@ def test_gallery_runs(
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_exports_are_what_was_learned(elsewhere: Path, torchvision_imports: None) -> None:
     found = script(ROOT / "docs/gallery/export_augmentation.py").main(epochs=2, examples=40)
     assert found.keys() == {"json", "program", "torchvision"}

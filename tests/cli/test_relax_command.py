@@ -107,6 +107,7 @@ def assert_same_numbers(one: str, other: str) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours if "generator" not in name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("--model", "net.py:make"), ("--width", "1")], ids=" ".join)
 def test_an_interrupted_run_is_resumed_with_the_same_numbers(
     words: tuple[str, ...], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch

@@ -120,7 +120,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+LONG = ("wide fixup",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in CASES]
+)
 def test_finds_exactly_these(name: str):
     build, shape, expected = CASES[name]
     torch.manual_seed(3)

@@ -77,6 +77,7 @@ def _trained(data: tuple[Tensor, Tensor], **settings: object) -> Trainer:
     return trainer
 
 
+@pytest.mark.slow
 def test_layers_become_convolutions_where_position_does_not_matter() -> None:
     trainer = _trained(_stripes(300, 0), epochs=100, update_every=2, prior_rate=0.2)
     (layer,), evidence = structures(trainer)

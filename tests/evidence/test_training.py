@@ -228,7 +228,9 @@ def test_weights_and_curvature_see_no_gradient_from_each_other():
 # --- kinds of curvature, layers without a rule, other augmentations -------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.slow if "full-" in k else ()) for k in KINDS]
+)
 def test_every_kind_of_curvature_trains(kind: str):
     made = trainer(curvature=kind, epochs=3)
     records = run(made)

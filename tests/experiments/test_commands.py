@@ -186,6 +186,7 @@ def ran(job: CommandJob, folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_job_leaves_its_record(tmp_path: Path) -> None:
     data = ("--data", str(bars_file(tmp_path)))
     arguments = ("learn", "--seed", "1", "--json", "--quiet", *data, *TINY)

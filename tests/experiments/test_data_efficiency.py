@@ -26,6 +26,7 @@ def test_every_network_problem_and_size_is_a_job() -> None:
     assert set(experiments()).isdisjoint({"data-efficiency", "dynamics", "convergence"})
 
 
+@pytest.mark.slow
 def test_an_equivariant_network_needs_fewer_examples() -> None:
     table = read_table("data-efficiency")
     changed = {"channels": 32, "epochs": 100, "layers": 2, "validation": 100, "test": 300}

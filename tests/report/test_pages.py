@@ -96,6 +96,7 @@ def with_null(given: Stored, place: tuple[Any, ...]) -> Stored:
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_every_part_may_be_null(name: str) -> None:
     given = small(name)

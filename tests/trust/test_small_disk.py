@@ -20,7 +20,7 @@ from soak import WORKS, Work, can_go_on, differences, fresh, left_by
 
 PAGE = 4096
 SHARES = (0.02, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)
-FAST = ("learn", "represent")
+FAST = ("learn",)
 ROOM = 64 << 20
 
 Mount = Callable[[int], Path]

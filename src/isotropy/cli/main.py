@@ -95,14 +95,12 @@ def main(arguments: list[str] | None = None) -> None:
                     default_map=SHORT if os.environ.get(SHORT_VARIABLE) else None,
                 )
             except BaseException as error:
-                if ranks().are_many:  # while the group is there to ask what others say
-                    sys.exit(_end(error, shown=TRACEBACK in words))
-                raise
+                if not ranks().are_many:
+                    raise
+                status = _end(error, shown=TRACEBACK in words)  # while ranks can ask each other
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message(), err=True)
         sys.exit(2)
-    except SystemExit as ended:
-        sys.exit(ended.code)
     except BaseException as error:
         sys.exit(_end(error, shown=TRACEBACK in words))
     sys.exit(status if isinstance(status, int) else 0)
