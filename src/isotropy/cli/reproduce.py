@@ -25,6 +25,7 @@ from isotropy.experiments import (
     representations,
 )
 from isotropy.experiments.runner import (
+    ENGINES,
     ROWS,
     RunOptions,
     missing,
@@ -60,6 +61,8 @@ SERIES = {
 }
 
 
+HOW = ("workers", "limit", "stop", "commit", "engine", "ray_address", "gpus_per_run")
+"""Options that say how rows are run."""
 UNFINISHED = "unfinished"
 """Where rows that were cut off leave what they go on from, beside the records."""
 
@@ -103,6 +106,15 @@ def _places(
 @click.option(
     "--stop", type=float, default=math.inf, help="Seconds after which running rows are given up."
 )
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="local",
+    show_default=True,
+    help="What runs rows: processes of this machine, or Ray.",
+)
+@click.option("--ray-address", help="An existing cluster, such as auto.  [default: one of its own]")
+@click.option("--gpus-per-run", type=float, default=0.0, help="A row's share of a GPU, by Ray.")
 @click.option("--quick", is_flag=True, help="Of a series: a minute on a CPU instead of all of it.")
 @click.pass_context
 def reproduce_command(
@@ -117,7 +129,7 @@ def reproduce_command(
         return
     how = RunOptions(
         device_from(options["device"]),
-        **{name: options[name] for name in ("workers", "limit", "stop", "commit")},
+        **{name: options[name] for name in HOW},
         command=str(context.find_root().obj),
     )
     run = _run_series if experiment in SERIES else _run_commands

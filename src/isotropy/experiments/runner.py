@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from importlib import resources
+from importlib import import_module, resources
 from math import exp, log
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from isotropy.checks import CallerError
+from isotropy.checks import CallerError, check_choice
 from isotropy.records import provenance, read_lines, write_lines
 
 ROWS = "rows.jsonl"
@@ -80,6 +80,8 @@ class RunOptions:
 
     limit: seconds after which no job starts
     stop:  seconds after which jobs that are still running are given up
+    engine: what runs jobs, of `ENGINES`; a cluster of Ray by its address, or one of its own with so
+    many workers, and the share of a GPU that a job has there
     """
 
     device: torch.device
@@ -88,6 +90,9 @@ class RunOptions:
     stop: float = math.inf
     command: str = ""
     commit: str | None = None
+    engine: str = "local"
+    ray_address: str | None = None
+    gpus_per_run: float = 0.0
 
 
 def read_table(name: str) -> dict[str, Any]:
@@ -221,6 +226,10 @@ def _results(run: Run, jobs: Sequence[Job], options: RunOptions, started: float)
     """Every job that was started and ended in time."""
     if options.workers < 1:
         raise CallerError(f"expected at least 1 worker, got {options.workers}")
+    check_choice(options.engine, ENGINES, what="engine")
+    if options.engine == "ray":
+        yield from _by_ray(run, jobs, options, started)
+        return
     count = min(options.workers, len(jobs))
     latest = started + min(options.limit, options.stop)
     if count == 0 or (count == 1 and math.isinf(options.stop)):  # another process can be stopped
@@ -246,6 +255,48 @@ def _results(run: Run, jobs: Sequence[Job], options: RunOptions, started: float)
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+ENGINES = ("local", "ray")
+RETRIES = 3
+"""Times that Ray runs a job again whose worker was lost."""
+
+
+def _by_ray(run: Run, jobs: Sequence[Job], options: RunOptions, started: float) -> Iterator[Found]:
+    """`_results` by tasks of Ray, each with a core and a share of a GPU."""
+    try:
+        ray = import_module("ray")
+    except ImportError as error:
+        raise CallerError(
+            "the engine ray needs Ray, which is not installed; pip install isotropy[distributed], "
+            "or use --engine local"
+        ) from error
+    ours = not ray.is_initialized()
+    if ours:
+        new = {"num_cpus": options.workers, "include_dashboard": False}
+        where = {"address": options.ray_address} if options.ray_address else new
+        ray.init(log_to_driver=False, logging_level="ERROR", **where)
+    try:
+        wanted = {"num_cpus": 1, "num_gpus": options.gpus_per_run, "max_retries": RETRIES}
+        task = ray.remote(**wanted)(_attempt_on_one_thread)
+        latest = started + min(options.limit, options.stop)
+        running = [task.remote(run, job, options.device, latest) for job in jobs]
+        while running:
+            left = started + options.stop - time.time()
+            done, running = ray.wait(running, timeout=None if math.isinf(left) else max(0, left))
+            if not done:
+                return
+            for found in map(ray.get, done):
+                if found is not None:
+                    yield found
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _attempt_on_one_thread(run: Run, job: Job, device: torch.device, latest: float) -> Found | None:
+    torch.set_num_threads(1)
+    return _attempt(run, job, device, latest)
 
 
 def _kill_all_but(others: Collection[BaseProcess]) -> None:
