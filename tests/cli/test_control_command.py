@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from isotropy.checks import CallerError
-from isotropy.cli.control import seeds_from
 from isotropy.cli.main import main
 from isotropy.cli.shared.progress import ControlDisplay
 from isotropy.workflows.controlling import ControlConfig, Evaluation
@@ -112,11 +110,3 @@ def test_curve_of_a_seed_is_as_high_as_its_returns() -> None:
         for steps, each in enumerate(returns):
             display(config, Evaluation(seed, steps, each, 1.0))
     assert (display.curve(0), display.curve(1)) == ("▁█", "▂▅")
-
-
-def test_seeds_in_words() -> None:
-    assert seeds_from("0-4") == (0, 1, 2, 3, 4) and seeds_from("7") == (7,)
-    assert seeds_from("0, 2,5-6") == (0, 2, 5, 6)
-    for wrong in ("", "-1", "a", "1-", "1.5"):
-        with pytest.raises(CallerError, match="expected numbers such as"):
-            seeds_from(wrong)

@@ -13,6 +13,7 @@ from isotropy.checks import CallerError
 from isotropy.cli.shared.inputs import RUN, device_from, fresh_folder, settings_given, with_options
 from isotropy.cli.shared.progress import ControlDisplay, tell
 from isotropy.cli.shared.resuming import continuable, kept_options, resumed_run
+from isotropy.cli.shared.seeds import seeds_from
 from isotropy.control.groups import SignedGroup
 from isotropy.control.networks import MODELS
 from isotropy.records import check_unused
@@ -20,25 +21,6 @@ from isotropy.workflows.controlling import ControlConfig, ControlResult, train_p
 
 NAMES = ("observation", "action")
 """Entries of a file of maps."""
-MOST_SEEDS = 1000
-LARGEST_SEED, DIGITS = 2**31 - 1, 11
-"""numpy's generator, which stable-baselines3 seeds, takes 32 bits."""
-
-
-def seeds_from(text: str) -> tuple[int, ...]:
-    """Seeds in words: "0-4", "7" or "0,2,5-6"."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = (each.strip() for each in part.partition("-"))
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise CallerError(f"--seeds: expected numbers such as 0-4 or 0,2,3, got {text!r}")
-        ends = [int(each) if len(each) < DIGITS else 10**DIGITS for each in (first, last or first)]
-        if len(found) + ends[1] - ends[0] >= MOST_SEEDS or max(ends) > LARGEST_SEED:
-            raise CallerError(
-                f"--seeds: expected at most {MOST_SEEDS:,} numbers below 2^31, got {text!r}"
-            )
-        found += range(ends[0], ends[1] + 1)
-    return tuple(found)
 
 
 def group_from(path: Path) -> SignedGroup:

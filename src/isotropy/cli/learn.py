@@ -28,6 +28,7 @@ from isotropy.cli.shared.inputs import (
 )
 from isotropy.cli.shared.progress import LOG, LearnDisplay, logging, tell
 from isotropy.cli.shared.resuming import continuable, kept_options, resumed_run
+from isotropy.cli.shared.seeds import SUMMARY, agreement_sentences, run_seeds, seeds_options
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.objectives import OBJECTIVES, OLDER_NAMES
@@ -43,6 +44,8 @@ from isotropy.report.wording import number_text
 from isotropy.workflows.exploring import SCREENED, ScreenResult, screen
 from isotropy.workflows.learning import LearnResult, learn
 
+SEVERAL = ("seeds", "engine", "workers", "ray_address", "gpus_per_run")
+"""Options of several seeds, which a run itself does not have."""
 _WEIGHTS = (
     click.option(
         "--optimiser",
@@ -153,6 +156,7 @@ _WEIGHTS = (
 )
 @click.option("--calibration", is_flag=True, help="Score the posterior predictive on test data.")
 @LOG
+@seeds_options
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run folder.")
 @click.pass_context
 def learn_command(context: click.Context, /, resume: Path | None, **options: Any) -> None:
@@ -162,6 +166,10 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
     Writes a run folder with a report. `isotropy learn --variant rotated` shows it on the
     embedded digits.
     """
+    several = {name: options.pop(name) for name in SEVERAL}
+    if several["seeds"] is not None:
+        _learn_seeds(context, {**several, **options}, resume)
+        return
     if resume is not None:
         options, request = _resumed(context, resume, options)
     else:
@@ -179,6 +187,20 @@ def learn_command(context: click.Context, /, resume: Path | None, **options: Any
             result = _learn(options, request)
             record, sentences = result.record, _sentences(result)
     tell(record, sentences, as_json=options["as_json"])
+
+
+def _learn_seeds(context: click.Context, options: dict[str, Any], resume: Path | None) -> None:
+    """Several seeds; a folder that was begun is gone on with."""
+    if resume is not None or options["screening"] == "only":
+        raise CallerError(
+            "--seeds: expected runs that begin, got --resume or --screen only; call the same "
+            "command again to go on with seeds that were cut off"
+        )
+    named = {**options, "seed": options["seeds"]}
+    folder = Path(options["out"] or fresh_folder("learn", named, "seeds"))
+    record = run_seeds(str(context.find_root().obj), options, folder)
+    last = f"All: {folder / SUMMARY}; the report of each seed is in its folder"
+    tell(record, agreement_sentences(record), as_json=options["as_json"], last=last)
 
 
 @dataclass(frozen=True)
