@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from equivariant_tables import NOT_RUN, made_with
+from equivariant_tables import NOT_RUN, goals_told, made_with
 
 from isotropy.experiments.runner import ROWS, read_rows, read_table
 from isotropy.experiments.thesis import certificates
@@ -23,8 +23,7 @@ def certificates_table(results: Path) -> str:
     records = read_rows(results / "certificates" / ROWS)
     if not records:
         return NOT_RUN
-    goals = sorted(certificates.goals(records).items(), key=lambda goal: goal[1])
-    said = [f"- {'Holds' if holds else 'Does not hold'}: {what}." for what, holds in goals]
+    said = goals_told(certificates.goals(records))
     lines = [
         "| row | network | seeds | bound | by the printed account | training error | test error "
         "| d | bits | published | seconds |",
@@ -34,7 +33,7 @@ def certificates_table(results: Path) -> str:
         own = [each for each in records if each["part"] == part]
         for row in dict.fromkeys(each["row"] for each in own):
             lines.append(_line(row, [each for each in own if each["row"] == row]))
-    return "\n\n".join(["\n".join(said), "\n".join(lines), made_with(records)])
+    return "\n\n".join([said, "\n".join(lines), made_with(records)])
 
 
 def _line(row: str, records: Sequence[Record]) -> str:

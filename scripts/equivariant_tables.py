@@ -146,6 +146,14 @@ def _flat_from(norms: Sequence[float]) -> str:
     return f"from iteration {next(n for n, norm in enumerate(norms) if norm <= 2 * norms[-1])}"
 
 
+def goals_told(goals: Mapping[str, bool]) -> str:
+    """A line for each goal, those that fail first."""
+    ordered = sorted(goals.items(), key=lambda goal: goal[1])
+    return "\n".join(
+        f"- {'Holds' if holds else 'Does not hold'}: {what}." for what, holds in ordered
+    )
+
+
 def made_with(records: Sequence[Record]) -> str:
     """Seeds, device and time of these records; rows that ran beside each other all count."""
     seeds = sorted({each["seed"] for each in records})

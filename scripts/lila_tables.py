@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from equivariant_tables import NOT_RUN, made_with
+from equivariant_tables import NOT_RUN, goals_told, made_with
 
 from isotropy.experiments import lila_tables
 from isotropy.experiments.runner import ROWS, read_rows
@@ -23,9 +23,8 @@ def lila_table(results: Path) -> str:
     records = read_rows(results / "lila-tables" / ROWS)
     if not records:
         return NOT_RUN
-    goals = sorted(lila_tables.goals(records).items(), key=lambda goal: goal[1])
-    said = [f"- {'Holds' if holds else 'Does not hold'}: {what}." for what, holds in goals]
-    parts = ["\n".join(said), accuracy_table(records), range_table(records), made_with(records)]
+    said = goals_told(lila_tables.goals(records))
+    parts = [said, accuracy_table(records), range_table(records), made_with(records)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -28,7 +28,13 @@ from isotropy.cli.shared.inputs import (
 )
 from isotropy.cli.shared.progress import LOG, LearnDisplay, logging, tell
 from isotropy.cli.shared.resuming import continuable, kept_options, resumed_run
-from isotropy.cli.shared.seeds import SUMMARY, agreement_sentences, run_seeds, seeds_options
+from isotropy.cli.shared.seeds import (
+    ENGINE_NAMES,
+    SUMMARY,
+    agreement_sentences,
+    run_seeds,
+    seeds_options,
+)
 from isotropy.curvature.kinds import DEFAULT_KIND, KINDS
 from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.objectives import OBJECTIVES, OLDER_NAMES
@@ -44,7 +50,7 @@ from isotropy.report.wording import number_text
 from isotropy.workflows.exploring import SCREENED, ScreenResult, screen
 from isotropy.workflows.learning import LearnResult, learn
 
-SEVERAL = ("seeds", "engine", "workers", "ray_address", "gpus_per_run")
+SEVERAL = ("seeds", *ENGINE_NAMES)
 """Options of several seeds, which a run itself does not have."""
 _WEIGHTS = (
     click.option(

@@ -17,6 +17,7 @@ import click
 
 from isotropy.checks import check_choice
 from isotropy.cli.shared.inputs import device_from
+from isotropy.cli.shared.seeds import ENGINE_NAMES, engine_options
 from isotropy.experiments import (
     calibration,
     commands,
@@ -25,7 +26,6 @@ from isotropy.experiments import (
     representations,
 )
 from isotropy.experiments.runner import (
-    ENGINES,
     ROWS,
     RunOptions,
     missing,
@@ -61,7 +61,7 @@ SERIES = {
 }
 
 
-HOW = ("workers", "limit", "stop", "commit", "engine", "ray_address", "gpus_per_run")
+HOW = ("limit", "stop", "commit", *ENGINE_NAMES)
 """Options that say how rows are run."""
 UNFINISHED = "unfinished"
 """Where rows that were cut off leave what they go on from, beside the records."""
@@ -101,20 +101,11 @@ def _places(
 @click.option("--again", is_flag=True, help="Run rows that have a result already.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 @click.option("--device", default="auto", show_default=True, help="Of a series: auto, cpu or cuda.")
-@click.option("--workers", default=1, show_default=True, help="Processes that run rows.")
 @click.option("--limit", type=float, default=math.inf, help="Seconds after which no row starts.")
 @click.option(
     "--stop", type=float, default=math.inf, help="Seconds after which running rows are given up."
 )
-@click.option(
-    "--engine",
-    type=click.Choice(ENGINES),
-    default="local",
-    show_default=True,
-    help="What runs rows: processes of this machine, or Ray.",
-)
-@click.option("--ray-address", help="An existing cluster, such as auto.  [default: one of its own]")
-@click.option("--gpus-per-run", type=float, default=0.0, help="A row's share of a GPU, by Ray.")
+@engine_options
 @click.option("--quick", is_flag=True, help="Of a series: a minute on a CPU instead of all of it.")
 @click.pass_context
 def reproduce_command(

@@ -36,26 +36,31 @@ LARGEST_SEED, DIGITS = 2**31 - 1, 11
 VALUED = ("--seeds", "--engine", "--workers", "--ray-address", "--gpus-per-run", "--out", "--seed")
 FLAGS = ("--json", "--quiet")
 
-_OPTIONS = (
-    click.option("--seeds", help="Several runs, such as 0-4 or 0,2,3, in place of --seed."),
+_ENGINE = (
     click.option(
         "--engine",
         type=click.Choice(ENGINES),
         default="local",
         show_default=True,
-        help="What runs --seeds: processes of this machine, or Ray.",
+        help="What runs side by side: processes of this machine, or Ray.",
     ),
-    click.option("--workers", type=int, default=1, show_default=True, help="Seeds at once."),
+    click.option("--workers", type=int, default=1, show_default=True, help="Runs at once."),
     click.option("--ray-address", help="An existing cluster of Ray, such as auto."),
-    click.option(
-        "--gpus-per-run", type=float, default=0.0, help="A seed's share of a GPU, by Ray."
-    ),
+    click.option("--gpus-per-run", type=float, default=0.0, help="Share of a GPU, by Ray."),
 )
+ENGINE_NAMES = ("engine", "workers", "ray_address", "gpus_per_run")
+"""Of these options, as `RunOptions` has them."""
+
+
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What runs many runs, and how many at once."""
+    return with_options(_ENGINE, command)
 
 
 def seeds_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of a command that can be run for several seeds."""
-    return with_options(_OPTIONS, command)
+    several = click.option("--seeds", help="Several runs, such as 0-4 or 0,2,3; not --seed.")
+    return with_options((several, *_ENGINE), command)
 
 
 def seeds_from(text: str) -> tuple[int, ...]:
@@ -89,8 +94,7 @@ def run_seeds(command: str, options: Mapping[str, Any], folder: Path) -> dict[st
     def keep(job: Job, records: list[dict[str, Any]]) -> None:
         found[job.seeds[0]] = records[0]
 
-    names = ("workers", "engine", "ray_address", "gpus_per_run")
-    how = RunOptions(torch.device("cpu"), **{name: options[name] for name in names})
+    how = RunOptions(torch.device("cpu"), **{name: options[name] for name in ENGINE_NAMES})
 
     def say(line: str) -> None:
         if not options["quiet"]:
