@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from soak import WORKS, Work, can_go_on, differences, fresh, left_by
 
 PAGE = 4096
-SHARES = (0.02, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)
+SHARES = (0.02, 0.2, 0.45, 0.7, 0.9)
 FAST = ("learn",)
 ROOM = 64 << 20
 
