@@ -30,6 +30,7 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
 from benchmarks.timing import goal, goal_lines, options_of, publish
 from isotropy.data.readers import digits
 from isotropy.evidence.settings import LearnConfig
+from isotropy.kernels.ranks import shared_run
 from isotropy.networks.zoo.backbones import backbone
 from isotropy.records import provenance
 from isotropy.symmetry.actions.images import affine
@@ -52,7 +53,8 @@ def serve(rank: int, count: int, port: int, examples: int, end: Connection) -> N
     network = backbone("cnn", tuple(data.inputs.shape[1:]), 10)
     settings = LearnConfig(samples=COPIES, search=False, batch_size=100, curvature_batch=50)
     schedule = settings.resolved(examples=examples, on_gpu=False)
-    trainer = make_trainer(network, data, affine(), schedule, torch.device("cpu"))
+    with shared_run():
+        trainer = make_trainer(network, data, affine(), schedule, torch.device("cpu"))
     trainer.epoch = 1
     parts = {
         "pass": lambda: trainer.hyper.take(trainer),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import isotropy
 from isotropy.evidence.settings import LearnConfig
-from isotropy.kernels.ranks import ranks
+from isotropy.kernels.ranks import group, ranks
 
 SETTINGS: dict[str, Any] = {
     "epochs": 4, "samples": 3, "test_samples": 2, "batch_size": 10, "burn_in": 0, "search": False,
@@ -31,7 +31,7 @@ def spots(count: int = 23) -> tuple[Tensor, Tensor]:
 
 def networks(name: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(ranks().number)  # weights are those of the first rank all the same
+        torch.manual_seed(group().number)  # weights are those of the first rank all the same
         if name == "mlp":
             layers: list[nn.Module] = [nn.Flatten(), nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, 3)]
         else:
@@ -94,7 +94,8 @@ def interrupted(network: str, folder: str, epochs: int) -> None:
 
 def sums() -> list[Any]:
     """What collectives give on this rank."""
-    own = ranks()
+    assert ranks().count == 1  # nothing is shared outside of a run
+    own = group()
     first, second = torch.full((2,), float(own.number + 1)), torch.full((3,), own.number + 1)
     own.add_([first, second])
     third = torch.full((2, 2), float(own.number))
@@ -108,7 +109,7 @@ def sums() -> list[Any]:
 def different(what: str) -> str:
     """The sentence where one rank has other data or settings."""
     images, labels = spots()
-    if ranks().number == 1 and what == "data":
+    if group().number == 1 and what == "data":
         images = images + 1
     config = LearnConfig(**SETTINGS, **({"bound": "function-space"} if what == "bound" else {}))
     try:

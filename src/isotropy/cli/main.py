@@ -35,7 +35,7 @@ from isotropy.cli.shared.endings import (
     show,
 )
 from isotropy.cli.shared.processes import is_mine_to_say, of_this_rank, process_group
-from isotropy.kernels.ranks import ranks
+from isotropy.kernels.ranks import group
 
 SHORT_VARIABLE = "ISOTROPY_SHORT"
 _COPIES = {"subset": 20, "epochs": 2, "samples": 2, "test_samples": 2}
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
                     default_map=SHORT if os.environ.get(SHORT_VARIABLE) else None,
                 )
             except BaseException as error:
-                if not ranks().are_many:
+                if not group().are_many:
                     raise
                 status = _end(error, shown=TRACEBACK in words)  # while ranks can ask each other
     except click.exceptions.NoArgsIsHelpError as help_text:

@@ -1,7 +1,8 @@
 """Several processes of one run: whose share is whose, and how what they found is put together.
 
 `torchrun` or the caller starts the processes and their group (`torch.distributed`); the group that
-is there is used. Without one there is one rank, and nothing here costs anything.
+is there is used, inside `shared_run` alone: other calls may be those of one rank. Without a group
+there is one rank, and nothing here costs anything.
 
     share     batch k of an evidence pass and part k of a weight step belong to rank k mod ranks
     sum       factors, statistics and gradients of the shares are added up over ranks
@@ -14,9 +15,12 @@ rank writes files and speaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -100,8 +104,40 @@ class Ranks:
 ALONE = Ranks()
 
 
+_shares: ContextVar[bool] = ContextVar("_shares", default=False)
+
+
+@contextmanager
+def shared_run() -> Iterator[None]:
+    """Inside, the ranks of the group share the work; all of them must get here."""
+    token = _shares.set(True)
+    try:
+        yield
+    finally:
+        _shares.reset(token)
+
+
+Arguments = ParamSpec("Arguments")
+
+
+def shared_by_ranks(workflow: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+    """Have the ranks of the group share a function's work."""
+
+    @functools.wraps(workflow)
+    def shared(*arguments: Arguments.args, **named: Arguments.kwargs) -> Value:
+        with shared_run():
+            return workflow(*arguments, **named)
+
+    return shared
+
+
 def ranks() -> Ranks:
-    """The ranks of the process group that is there."""
+    """The ranks that share the work that is going on."""
+    return group() if _shares.get() else ALONE
+
+
+def group() -> Ranks:
+    """The ranks of the process group that is there, whatever they do."""
     if not distributed.is_available() or not distributed.is_initialized():
         return ALONE
     return Ranks(distributed.get_rank(), distributed.get_world_size())

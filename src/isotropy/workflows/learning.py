@@ -34,7 +34,7 @@ from isotropy.evidence.search.selection import candidates_of
 from isotropy.evidence.settings import LearnConfig, LearnSchedule, stream
 from isotropy.evidence.training import EpochRecord, Trainer
 from isotropy.evidence.verdict import is_settled, judge
-from isotropy.kernels.ranks import ranks
+from isotropy.kernels.ranks import ranks, shared_by_ranks
 from isotropy.networks import batch_statistics
 from isotropy.networks.averaging.augmentations import (
     COPIES_SEED,
@@ -171,6 +171,7 @@ class LearnResult(Result):
         return kind(evidence, fit, self.model)
 
 
+@shared_by_ranks
 @alone_in_folder
 def learn(
     model: nn.Module,

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node=4 -m isotropy learn --data …
 
 torchrun tells each process its number in the environment. The first one speaks; the others print
-nothing but what is wrong with them alone. `learn` is shared, `measure` and `basis` are done by all
-and told by the first, and other commands are refused.
+nothing but what is wrong with them alone. `learn` is shared, `measure` and `basis` are left to the
+first, and other commands are refused.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 from torch import distributed
 
 from isotropy.checks import CallerError
-from isotropy.kernels.ranks import ranks
+from isotropy.kernels.ranks import group
 
-SHARED = ("learn", "measure", "basis")
+SHARED, OF_THE_FIRST = ("learn",), ("measure", "basis")
 LONGEST_WAIT = timedelta(hours=12)
 """For a rank that is late: the first one may search or judge for long."""
 PATIENCE = 5.0
@@ -39,11 +39,16 @@ def process_group(words: list[str]) -> Iterator[None]:
     if rank:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     command = next((word for word in words if not word.startswith("-")), "")
-    if command not in SHARED:
+    if command not in (*SHARED, *OF_THE_FIRST):
         raise CallerError(
             f"isotropy {command}: expected one process, got {count}; start it without torchrun "
             f"(several processes can share {', '.join(SHARED)})"
         )
+    if command in OF_THE_FIRST:
+        if rank:
+            raise SystemExit(0)
+        yield
+        return
     local = int(os.environ.get("LOCAL_RANK", "0"))
     cards = torch.cuda.device_count()
     if cards:
@@ -59,7 +64,7 @@ def process_group(words: list[str]) -> Iterator[None]:
 
 def is_mine_to_say(sentence: str) -> bool:
     """Whether this rank says what went wrong: the first does, and others what it does not say."""
-    own = ranks()
+    own = group()
     if not own.are_many:
         return True
     store = distributed.distributed_c10d._get_default_store()
@@ -75,7 +80,7 @@ def is_mine_to_say(sentence: str) -> bool:
 
 def of_this_rank(sentence: str) -> str:
     """The sentence with `rank 3: ` before it, if this is not the first, which may speak now."""
-    if ranks().is_first:
+    if group().is_first:
         return sentence
     sys.stderr = sys.__stderr__
-    return f"rank {ranks().number}: {sentence}"
+    return f"rank {group().number}: {sentence}"
