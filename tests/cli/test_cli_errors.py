@@ -503,6 +503,21 @@ BAD_RESUMES: dict[str, tuple[Callable[[], object], list[str], tuple[str, ...]]] 
         [],
         ("/gone.npz",),
     ),
+    "data that are no name": (
+        rewrite_config(lambda c: c["request"].update(data=True)),
+        [],
+        ("run/config.json", "request.data", "got 'True'"),
+    ),
+    "epochs in words": (
+        rewrite_config(lambda c: c["request"].update(epochs="three")),
+        [],
+        ("run/config.json", "request.epochs to be int or float"),
+    ),
+    "a flag that is a number": (
+        rewrite_config(lambda c: c["request"].update(quiet=1)),
+        [],
+        ("run/config.json", "request.quiet to be bool"),
+    ),
     "another data set": (
         rewrite_config(lambda c: c["data"].update(fingerprint="x")),
         [],

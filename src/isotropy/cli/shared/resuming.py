@@ -100,6 +100,7 @@ def resumed_run(
         raise CallerError(
             f"{str(folder)!r} was not written by this version of `isotropy {context.command.name}`"
         )
+    _check_types(context.command, kept, where=str(config))
     if not _is_continuable(folder):
         raise CallerError(f"{str(folder)!r} holds no checkpoint ({CHECKPOINT}); start the run anew")
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
@@ -129,6 +130,31 @@ def resumed_run(
         settings.from_dict(schedule),
         NetworkSpecification.from_dict(record.get("network"), where=str(config)),
     )
+
+
+def _check_types(command: click.Command, kept: Mapping[str, Any], *, where: str) -> None:
+    """Raise CallerError for an option that a file holds as something else than it was given as.
+
+    Options that are read in a way of their own, or may be repeated, are checked where they count.
+    """
+    for option in command.params:
+        value = kept.get(str(option.name))
+        own = option.callback is not None or option.multiple or option.nargs != 1
+        if value is None or own or not isinstance(option, click.Option):
+            continue
+        kinds: tuple[type, ...] = (str, int, float)
+        if option.is_bool_flag:
+            kinds = (bool,)
+        elif isinstance(option.type, click.Path):
+            kinds = (str,)
+        elif option.type in (click.INT, click.FLOAT):
+            kinds = (int, float)
+        if not isinstance(value, kinds) or isinstance(value, bool) > (bool in kinds):
+            words = " or ".join(kind.__name__ for kind in kinds)
+            raise CallerError(
+                f"{where!r}: expected request.{option.name} to be {words}, got "
+                f"{str(value)[:60]!r}; restore the file"
+            )
 
 
 def _words(value: Any) -> str:
