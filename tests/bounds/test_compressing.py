@@ -106,6 +106,7 @@ def test_the_schedule_follows_the_number_of_examples(
 ) -> None:
     assert Schedule.of(examples) == Schedule(epochs, batch)
     assert Schedule.of(examples, epochs=3, batch_size=7) == Schedule(3, 7)
+    assert Schedule.of(examples, epochs=3, batch_size=10**30) == Schedule(3, examples)
 
 
 # --- the grid -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,6 +56,19 @@ def test_ray_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(CallerError, match=r"pip install isotropy\[distributed\]"):
         run_series(squares, JOBS, tmp_path / "rows", RunOptions(CPU, engine="ray"), print)
+
+
+def test_a_cluster_that_does_not_answer_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**options: Any) -> None:
+        raise ConnectionError(f"nobody at {options['address']}")
+
+    nobody = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", nobody)
+    options = RunOptions(CPU, engine="ray", ray_address="here:1")
+    with pytest.raises(CallerError, match="nobody at here:1; see --ray-address"):
+        run_series(squares, JOBS, tmp_path / "rows", options, print)
 
 
 def test_engines_have_names(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ class Schedule:
         cls, examples: int, *, epochs: int | None = None, batch_size: int | None = None
     ) -> Schedule:
         """About 15 n^0.575 steps: 60 epochs of 2,000 examples, 36 of 60,000."""
-        batch = batch_size or min(256, max(16, examples // 20))
+        batch = min(batch_size or min(256, max(16, examples // 20)), max(1, examples))
         return cls(epochs or max(1, round(15.2 * examples**0.575 * batch / examples)), batch)
 
 

@@ -275,7 +275,13 @@ def _by_ray(run: Run, jobs: Sequence[Job], options: RunOptions, started: float) 
     if ours:
         new = {"num_cpus": options.workers, "include_dashboard": False}
         where = {"address": options.ray_address} if options.ray_address else new
-        ray.init(log_to_driver=False, logging_level="ERROR", **where)
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", **where)
+        except Exception as error:  # whatever keeps it from starting is not ours
+            raise CallerError(
+                f"Ray does not start, or the cluster does not answer: {error}; see --ray-address, "
+                "or use --engine local"
+            ) from error
     try:
         wanted = {"num_cpus": 1, "num_gpus": options.gpus_per_run, "max_retries": RETRIES}
         task = ray.remote(**wanted)(_attempt_on_one_thread)
