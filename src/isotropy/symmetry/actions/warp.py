@@ -253,7 +253,8 @@ def _affine(
     aspect = unit / half_extent(height, align_corners)
     coefficients = torch.cat([linear, shift[..., None]], dim=-1)
     # torch's sampler reads outside its memory at places that are not finite.
-    coefficients = coefficients.clamp(-_FAR, _FAR).nan_to_num(_FAR)
+    far = min(_FAR, torch.finfo(coefficients.dtype).max / 64)  # half precision ends at 65,504
+    coefficients = coefficients.clamp(-far, far).nan_to_num(far)
     if aspect != 1:
         scale = torch.tensor([[1.0], [aspect]], device=linear.device, dtype=linear.dtype)
         coefficients = coefficients * scale
