@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -186,15 +188,18 @@ def test_a_gpu_holds_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     config = LearnConfig(samples=31).resolved(examples=60_000, on_gpu=True)
     place, example = torch.device("cuda"), torch.zeros(1, *SHAPE)
 
-    def batch(network: nn.Module, free: float) -> int | None:
+    def batch(network: nn.Module, free: float, **changed: Any) -> int | None:
         monkeypatch.setattr(machine, "free_bytes", lambda _: int(free))
-        return fit_curvature_batch(config, network, example, place).curvature_batch
+        own = replace(config, **changed)
+        return fit_curvature_batch(own, network, example, place).curvature_batch
 
     assert batch(mlp(SHAPE, 10), 100e9) == 8000
     assert 500 < (batch(mlp(SHAPE, 10), 2e9) or 0) < 1000
     large, small = batch(cnn(SHAPE, 10), 100e9), batch(cnn(SHAPE, 10), 2e9)
     assert large is not None and small is not None
     assert 400 < large < 2000 and small == pytest.approx(large * 1e9 / GPU_BYTES, abs=1)
+    one_direction = batch(cnn(SHAPE, 10), 100e9, curvature="kfac-mc")
+    assert one_direction == pytest.approx(large * 13 / 5, rel=0.01)
 
 
 def test_a_network_that_does_not_fit_is_left_to_the_trainer() -> None:
