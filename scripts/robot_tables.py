@@ -13,7 +13,7 @@ from typing import Any
 
 from equivariant_tables import NOT_RUN, made_with
 
-from isotropy.experiments.runner import ROWS, read_rows
+from isotropy.experiments.runner import ROWS, read_rows, read_table
 from isotropy.experiments.thesis import robots
 
 Record = Mapping[str, Any]
@@ -36,7 +36,22 @@ def robots_table(results: Path) -> str:
     for robot, model in dict.fromkeys((each["robot"], each["model"]) for each in records):
         own = [each for each in records if (each["robot"], each["model"]) == (robot, model)]
         lines.append(_line(robot, model, own))
-    return "\n\n".join(["\n".join(said), "\n".join(lines), made_with(records)])
+    parts = ["\n".join(said), "\n".join(lines), made_with(records), not_run(records)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def not_run(records: Sequence[Record]) -> str:
+    """Rows of the series without a record: models of a robot, or the robot if it has none."""
+    known, left = {each["row"] for each in records}, dict[str, list[str]]()
+    started = {each["robot"] for each in records}
+    for job in robots.jobs(read_table("robots"), quick=False):
+        if job.row not in known:
+            left.setdefault(job.settings["robot"], []).append(job.settings["name"])
+    told = [
+        f"{robot} ({', '.join(models)})" if robot in started else robot
+        for robot, models in left.items()
+    ]
+    return f"Not run: {', '.join(told)}." if told else ""
 
 
 def _line(robot: str, model: str, records: Sequence[Record]) -> str:

@@ -1,8 +1,9 @@
 """Policies of simulated robots learned by SAC, with the robots' symmetries hard, soft or none.
 
-Rows are robots/ROBOT/MODEL; settings are in `robots.toml`, the models in `control.policies`. Every
-seed is a job of its own, so that `--workers` runs seeds side by side (Finzi 2023, 3.6.1). What is
-compared is the area under the curve of evaluation returns, which all evaluations of a seed enter:
+Rows are robots/ROBOT/MODEL; settings are in `robots.toml`, the models in `control.policies`; those
+called -policy leave the value functions plain (Figure A.2). Every seed is a job of its own, so that
+`--workers` runs seeds side by side (Finzi 2023, 3.6.1). What is compared is the area under the
+curve of evaluation returns, which all evaluations of a seed enter:
 
     difference   mean over seeds of area(model) − area(mlp), with Student's 95 % interval over
                  pairs of equal seeds; it is significant where the interval leaves zero out
@@ -38,19 +39,28 @@ KEPT = (
 
 
 def jobs(table: Mapping[str, Any], quick: bool) -> list[Job]:
-    """Every robot and model of the table."""
+    """Every robot and model of the table, robot by robot."""
     changed = dict(table["quick"]) if quick else {}
     seeds = tuple(changed.pop("seeds", table["seeds"]))
+    models = changed.pop("models", table["models"])
+    robots = changed.pop("robots", list(table["robots"]))
     settings = {**table["settings"], "mujoco": table["mujoco"], **changed}
     return [
         Job(
-            f"{PREFIX}/{robot}/{model}",
+            f"{PREFIX}/{robot}/{name}",
             seeds,
-            {**settings, "robot": robot, "model": model, "symmetry": symmetry},
-            COST[model] * robot_named(robot).state_size,
+            {
+                **settings,
+                "robot": robot,
+                "name": name,
+                **table["variants"].get(name, {"model": name}),
+                "symmetry": table["robots"][robot],
+            },
+            COST.get(name, COST["rpp"]) * robot_named(robot).state_size,
+            rank,
         )
-        for robot, symmetry in table["robots"].items()
-        for model in table["models"]
+        for rank, robot in enumerate(robots)
+        for name in models
     ]
 
 
@@ -66,7 +76,8 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
         record = train_policies(own["robot"], config=config, device=device).record
         found.append(
             {
-                **{name: own[name] for name in ("robot", "model", "symmetry", "critic")},
+                **{name: own[name] for name in ("robot", "symmetry", "critic")},
+                "model": own["name"],
                 **{name: record[name] for name in KEPT},
                 "curve": [[point["steps"], point["mean"]] for point in record["curve"]],
                 "mujoco": version,
