@@ -58,6 +58,7 @@ bench: ## the benchmarks, into results/bench and the tables of the docs
 	.venv/bin/python scripts/results_table.py
 	.venv/bin/python scripts/results_page.py
 	.venv/bin/python scripts/speed_table.py
+	.venv/bin/python scripts/scale_table.py
 
 clean: ## remove .venv, caches and builds; what you learned, in runs, stays
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

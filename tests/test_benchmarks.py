@@ -111,7 +111,7 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
     "ablation": (small_ablation, ablation._table, "constant convolutions"),
     "built_networks": (small_built, built_networks._table, "parameters"),
     "deep_networks": (small_networks, deep_networks._table, "bfloat16"),
-    "distributed": (lambda _: distributed.run(1, 40), distributed._table, "as fast"),
+    "distributed": (lambda _: distributed.run(1, 40, (1, 2)), distributed._table, "as fast"),
     "orbit_training": (small_orbits, orbit_training._table, "full"),
     "evidence": (small_evidence, evidence._table, "recipe, kfac-mc"),
     "bound": (small_bound, bound._table, "half conditioned"),
@@ -181,6 +181,8 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
     elif name == "distributed":
         assert set(report["times_faster"]) == {"pass", "epoch"}
         assert all(0 < times < math.inf for times in report["times_faster"].values())
+        assert report["in_epochs"]["epoch"]["1"] == 1.0
+        assert set(report["in_epochs"]["factors"]) == {"1", "2"}
     elif name == "evidence":
         row = report["evidence_over_epoch"][SMALL]
         assert row["full"] == pytest.approx(row["factors"] + row["gradient"])
