@@ -66,6 +66,24 @@ def learned(
     }
 
 
+def relaxed(settings: dict[str, Any]) -> dict[str, Any]:
+    """A short run of relaxed layers; all numbers that it ends with."""
+    own = {
+        "epochs": 60, "batch_size": 8, "burn_in": 0, "update_every": 5, "curvature_batch": 4,
+        "weight_rate": 0.05, "prior_steps": 3, **settings,
+    }  # fmt: skip
+    network = isotropy.relax(networks("cnn"), ("fc", "conv"), example=(1, 6, 6)).double()
+    result = isotropy.learn_layers(network, spots(), spots(9), config=isotropy.RelaxConfig(**own))
+    trainer = result.trainer
+    weights = [p.detach().numpy().ravel() for p in trainer.network.parameters()]
+    return {
+        "precisions": trainer.prior.log_precisions.detach().numpy(),
+        "weights": np.concatenate(weights),
+        "evidence": np.array([result.record["log_evidence"] or 0.0]),
+        "losses": np.array([row["train_loss"] for row in result.record["epochs"]]),
+    }
+
+
 def interrupted(network: str, folder: str, epochs: int) -> None:
     """The same, cut off after so many epochs."""
 
@@ -103,6 +121,7 @@ def sums() -> list[Any]:
     return [
         own.number, own.count, first.tolist(), second.tolist(), third.tolist(),
         own.told(f"rank {own.number}"), own.gathered(own.number), own.by_first(lambda: own.number),
+        own.in_turn([f"{share} of {own.number}" for share in range(2 - own.number)]),
     ]  # fmt: skip
 
 

@@ -34,11 +34,13 @@ def test_one_process_is_one_rank() -> None:
     assert ranks() == ALONE and ALONE.is_first and not ALONE.are_many
     assert ALONE.told(3) == 3 and ALONE.gathered(4) == [4] and ALONE.by_first(lambda: 5) == 5
     assert all(ALONE.is_mine(index) for index in range(5))
+    assert ALONE.in_turn("abc") == ["a", "b", "c"]
 
 
 def test_collectives(two: RankedProcesses) -> None:
     for rank, found in enumerate(two.run("ranked_jobs:sums")):
-        expected = [rank, 2, [3.0, 3.0], [3, 3, 3], [[0.0, 0.0], [0.0, 0.0]], "rank 0", [0, 1], 0]
+        expected = [rank, 2, [3.0, 3.0], [3, 3, 3], [[0.0, 0.0], [0.0, 0.0]], "rank 0", [0, 1], 0,
+                    ["0 of 0", "0 of 1", "1 of 0"]]  # fmt: skip
         assert found == expected
 
 
@@ -67,6 +69,22 @@ def test_two_ranks_end_with_the_numbers_of_one(
     first, second = two.run("ranked_jobs:learned", network, settings)
     assert_alike(alone, first, TOLERANCE)
     assert_alike(first, second, 0.0)  # to the last bit
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"curvature_examples": 9}, id="roots of a sample"),
+        pytest.param({}, id="all data", marks=pytest.mark.slow),
+        pytest.param({"objective": "map"}, id="without evidence", marks=pytest.mark.slow),
+    ],
+)
+def test_two_ranks_relax_as_one(settings: dict[str, Any], two: RankedProcesses) -> None:
+    alone = ranked_jobs.relaxed(settings)
+    first, second = two.run("ranked_jobs:relaxed", settings)
+    assert_alike(alone, first, TOLERANCE)
+    assert_alike(first, second, 0.0)
+    assert settings.get("objective") == "map" or np.ptp(alone["precisions"]) > 0.1
 
 
 @pytest.mark.slow
@@ -106,7 +124,10 @@ def test_the_first_rank_writes(tmp_path: Path, two: RankedProcesses) -> None:
 
 @pytest.mark.parametrize(
     ("what", "sentence"),
-    [("data", "rank 1 has another data than rank 0"), ("bound", "expected a run of learn")],
+    [
+        ("data", "rank 1 has another data than rank 0"),
+        ("bound", "expected a run with the Laplace evidence"),
+    ],
 )
 def test_what_ranks_cannot_share_is_refused(what: str, sentence: str, two: RankedProcesses) -> None:
     assert all(sentence in told for told in two.run("ranked_jobs:different", what))

@@ -269,6 +269,9 @@ class LaplaceEvidence:
             kept.append(roots)
             statistics.append(self.likelihood.statistic(found.outputs, batch.targets).double())
             count += len(batch.targets)
+        if self.ranks.are_many:  # those of few are small enough to be sent to all
+            kept, statistics = (self.ranks.in_turn(each) for each in (kept, statistics))
+            count = sum(self.ranks.gathered(count))
         if not count:
             raise CallerError("evidence: expected at least one batch of data, got none")
         return self._laplace_fit(spectra_of_roots(kept, count), statistics, count)

@@ -388,11 +388,11 @@ def _learn_steps(trainer: Trainer[LearnSchedule]) -> HyperSteps:
 def _ranks_of(config: Schedule) -> Ranks:
     """The ranks that a run is shared by. Raises CallerError for one that cannot be shared."""
     found = ranks()
-    shared = config.evidence == "laplace" and getattr(config, "bound", "") == "none"
+    shared = config.evidence == "laplace" and getattr(config, "bound", "none") == "none"
     if found.are_many and not shared:
         raise CallerError(
-            f"{found.count} processes: expected a run of learn with the Laplace evidence and no "
-            "bound, which processes can share; start this one in a single process"
+            f"{found.count} processes: expected a run with the Laplace evidence and no bound, "
+            "which processes can share; start this one in a single process"
         )
     return found
 

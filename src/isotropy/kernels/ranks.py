@@ -16,6 +16,7 @@ rank writes files and speaks.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,6 +29,7 @@ from torch import Tensor, distributed
 from isotropy.checks import CallerError
 
 Value = TypeVar("Value")
+_NOTHING: Any = object()
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,11 @@ class Ranks:
         held: list[Any] = [None] * self.count
         distributed.all_gather_object(held, value)
         return held
+
+    def in_turn(self, values: Sequence[Value]) -> list[Value]:
+        """What the shares of all ranks gave, in the order of the shares (`is_mine`)."""
+        every = itertools.zip_longest(*self.gathered(list(values)), fillvalue=_NOTHING)
+        return [each for turn in every for each in turn if each is not _NOTHING]
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
         """Raise CallerError on all ranks where one has other facts than the first."""

@@ -33,6 +33,7 @@ from isotropy.evidence.layers.structure import relaxed_layers
 from isotropy.evidence.layers.training import LayerEpoch, structures
 from isotropy.evidence.predictive import plain_scores
 from isotropy.evidence.training import Trainer
+from isotropy.kernels.ranks import shared_by_ranks
 from isotropy.likelihoods import Categorical, Gaussian, Likelihood
 from isotropy.networks.building import is_convolutional
 from isotropy.networks.equivariant.emlp import emlp_like
@@ -194,6 +195,7 @@ class RelaxResult(Result):
         save_trainer(path, self.trainer, self.record["epochs"], self.config)
 
 
+@shared_by_ranks
 @alone_in_folder
 def learn_layers(
     model: nn.Module,
@@ -242,6 +244,7 @@ def learn_layers(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
     ).selecting(select)  # fmt: skip
+    begun.check_ranks()
     split, run = begun.split, _prepared(begun, settings)
     if request is not None:
         run.config["request"] = dict(request)

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node=4 -m isotropy learn --data …
 
 torchrun tells each process its number in the environment. The first one speaks; the others print
-nothing but what is wrong with them alone. `learn` is shared, `measure` and `basis` are left to the
-first, and other commands are refused.
+nothing but what is wrong with them alone. `learn` and `relax` are shared, `measure` and `basis` are
+left to the first, and other commands are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import distributed
 from isotropy.checks import CallerError
 from isotropy.kernels.ranks import group
 
-SHARED, OF_THE_FIRST = ("learn",), ("measure", "basis")
+SHARED, OF_THE_FIRST = ("learn", "relax"), ("measure", "basis")
 LONGEST_WAIT = timedelta(hours=12)
 """For a rank that is late: the first one may search or judge for long."""
 PATIENCE = 5.0

@@ -226,6 +226,7 @@ class PathwaySteps(HyperSteps):
         epochs, burn_in = self.config.epochs, self.config.burn_in
         if trainer.epoch >= max(SETTLED * epochs, burn_in + FOLLOWED * (epochs - burn_in)):
             self._switch_off(trainer, fit)
+        trainer.ranks.agree_(list(trainer.network.parameters()))
         with torch.no_grad():
             found = layer_structures(trainer.network, trainer.evidence, fit)
         layers = [{"name": layer.name, "effective": layer.relative} for layer in found]
@@ -265,7 +266,8 @@ class PathwaySteps(HyperSteps):
         limit = self.config.curvature_examples or CONTRIBUTING
         order = stream(self.config.seed, "switching off", trainer.epoch)
         chosen = torch.randperm(len(inputs), generator=order)[:limit].to(trainer.device)
-        self.off |= switch_off(trainer.evidence, fit, inputs[chosen], targets[chosen], self.off)
+        found = switch_off(trainer.evidence, fit, inputs[chosen], targets[chosen], self.off)
+        self.off |= trainer.ranks.told(found)
         self.write_decays()
 
 
