@@ -42,6 +42,17 @@ def test_two_processes_are_one_run(tmp_path: Path) -> None:
     assert (tmp_path / "run2" / "report.html").exists()
 
 
+def test_two_processes_relax(tmp_path: Path) -> None:
+    words = ("relax", "--epochs", "1", "--width", "1", "--subset", "200", "--json")
+    one, two = (
+        started(tmp_path, *words, "--out", f"run{count}", processes=count) for count in (1, 2)
+    )
+    assert one.returncode == two.returncode == 0, two.stderr
+    alone, shared = json.loads(one.stdout), json.loads(two.stdout)
+    assert shared["log_evidence"] == pytest.approx(alone["log_evidence"], rel=1e-4)
+    assert shared["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-4)
+
+
 def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
     ended = started(tmp_path, "learn", "--data", "gone.npz", processes=2)
     assert ended.returncode != 0

@@ -270,7 +270,7 @@ class LaplaceEvidence:
             statistics.append(self.likelihood.statistic(found.outputs, batch.targets).double())
             count += len(batch.targets)
         if self.ranks.are_many:  # those of few are small enough to be sent to all
-            kept, statistics = (self.ranks.in_turn(each) for each in (kept, statistics))
+            kept, statistics = self.ranks.in_turn(kept), self.ranks.in_turn(statistics)
             count = sum(self.ranks.gathered(count))
         if not count:
             raise CallerError("evidence: expected at least one batch of data, got none")
