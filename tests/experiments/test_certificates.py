@@ -23,6 +23,7 @@ from isotropy.experiments.thesis.certificates import (
     group_normalised,
     thesis_account,
 )
+from isotropy.networks.zoo.specification import parse_network
 from isotropy.workflows.certifying import CertifyConfig, certify
 
 TABLE = read_table("certificates")
@@ -186,3 +187,19 @@ def test_the_network_of_cifar_has_no_batch_statistics() -> None:
     together = network(images)
     assert torch.allclose(together[:1], network(images[:1]), atol=1e-6)
     assert torch.allclose(network(2 * images), together, atol=1e-2)
+
+
+def test_a_transferred_start_has_a_last_layer_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.rand(30, 3, 10, 10, generator=torch.Generator().manual_seed(0))
+    other = LabelledData(images, torch.arange(30) % 10, None, "other")
+    monkeypatch.setattr(certificates, "_data", lambda *_: Split(other, None))
+    split = Split(LabelledData(torch.rand(12, 1, 8, 8), torch.arange(12) % 10, None, "own"), None)
+    model = parse_network("mlp:4")
+    own = {"transfer": "other", "start_epochs": 2}
+    start, seen = certificates._transferred(own, model, split, 3, CPU)
+    drawn = certificates._drawn(model, seen, 10, 3)
+    assert seen.inputs.shape == (30, 1, 8, 8)
+    grey = images.mean(1, keepdim=True)
+    assert torch.allclose(seen.inputs.mean(), grey.mean(), atol=0.01)
+    pairs = zip(start.parameters(), drawn.parameters(), strict=True)
+    assert [torch.equal(one, two) for one, two in pairs] == [False, False, True, True]
