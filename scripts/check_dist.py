@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "isotropy"
 IN_THE_ARCHIVE = (
     "pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "CITATION.cff",
-    "CONTRIBUTING.md", "LICENSE", "NOTICE", "docs/index.md", "docs/site/conf.py", "tests/conftest.py",
+    "CONTRIBUTING.md", "LICENSE", "NOTICE", "docs/index.md", "docs/site/conf.py",
+    "tests/conftest.py",
 )  # fmt: skip
 NOT_IN_THE_ARCHIVE = ("results", "build", "dist", ".venv", ".ci", "runs")
 
@@ -73,11 +74,8 @@ def wheel_complaints(wheel: Path, version: str) -> list[str]:
             return [f"{wheel.name} is not of version {version}"]
         metadata = Parser().parsestr(opened.read(f"{info}/METADATA").decode())
     found = [f"{wheel.name} lacks {name}" for name in sorted(wanted_files() - names)]
-    found += [
-        f"{wheel.name} lacks {name}"
-        for name in (f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", f"{info}/entry_points.txt")
-        if name not in names
-    ]
+    beside = ("licenses/LICENSE", "licenses/NOTICE", "entry_points.txt")
+    found += [f"{wheel.name} lacks {name}" for name in beside if f"{info}/{name}" not in names]
     strange = {name.split("/")[0] for name in names} - {"isotropy", info}
     found += [f"{wheel.name} has {name}, which does not belong there" for name in sorted(strange)]
     if metadata["License-Expression"] != "Apache-2.0":
@@ -90,7 +88,8 @@ def archive_complaints(archive: Path, version: str) -> list[str]:
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
         top = {name.partition("/")[0] for name in opened.getnames()}
-    found = [] if top == {f"isotropy-{version}"} else [f"{archive.name} is not of version {version}"]
+    right = top == {f"isotropy-{version}"}
+    found = [] if right else [f"{archive.name} is not of version {version}"]
     wanted = {*IN_THE_ARCHIVE, *(f"src/{name}" for name in wanted_files())}
     found += [f"{archive.name} lacks {name}" for name in sorted(wanted - names)]
     folders = {name.partition("/")[0] for name in names}
@@ -114,7 +113,8 @@ def try_wheel(wheel: Path, version: str) -> None:
             )  # fmt: skip
             if finished.returncode:
                 output = (finished.stdout + finished.stderr)[-3000:]
-                sys.exit(f"{output}\n{' '.join(map(str, command))} ended with {finished.returncode}")
+                words = " ".join(map(str, command))
+                sys.exit(f"{output}\n{words} ended with {finished.returncode}")
             return finished.stdout
 
         print("Installing it in a clean environment.", flush=True)
@@ -123,11 +123,11 @@ def try_wheel(wheel: Path, version: str) -> None:
         if version not in told:
             sys.exit(f"isotropy --version says {told.strip()!r}, expected {version}")
         where = run(binaries / "python", "-c", "import isotropy; print(isotropy.__file__)").strip()
-        if not Path(where).is_relative_to(place.resolve()) and not Path(where).is_relative_to(place):
+        if not Path(where).resolve().is_relative_to(place.resolve()):
             sys.exit(f"isotropy was imported from {where}, not from the wheel")
         run(
-            binaries / "isotropy", "learn", "--variant", "rotated", "--subset", "60", "--epochs", "2",
-            "--samples", "2", "--no-search", "--out", place / "run",
+            binaries / "isotropy", "learn", "--variant", "rotated", "--subset", "60",
+            "--epochs", "2", "--samples", "2", "--no-search", "--out", place / "run",
         )  # fmt: skip
         if not (place / "run" / "report.html").is_file():
             sys.exit("isotropy learn wrote no report")

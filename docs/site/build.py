@@ -32,7 +32,8 @@ def main() -> int:
         print(*broken, sep="\n", file=sys.stderr)
         return 1
     total = time.monotonic() - started
-    print(f"{count} pages in {total:.0f} s ({written:.0f} s of them for notebooks, tables and docstrings)")
+    parts = f"{written:.0f} s of them for notebooks, tables and docstrings"
+    print(f"{count} pages in {total:.0f} s ({parts})")
     print(f"{out / 'index.html'}")
     return 0
 

@@ -115,16 +115,33 @@ def _fenced(language: str, body: str) -> str:
 # --- objects --------------------------------------------------------------------------------------
 
 
+class _Written:
+    """An annotation as it stands in the source, without quotation marks around it."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.words = (
+            annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        )
+
+    def __repr__(self) -> str:
+        return self.words
+
+
 def signature(thing: Any) -> str:
     """`(…) -> …` as it is written, without defaults where these are not Python."""
     try:
         found = inspect.signature(thing)
     except (TypeError, ValueError):
         return ""
-    if inspect.isclass(thing):
-        found = found.replace(return_annotation=inspect.Signature.empty)
+    none = inspect.Signature.empty
+    result = none if inspect.isclass(thing) else found.return_annotation
+    written = [
+        each.replace(annotation=_Written(each.annotation)) if each.annotation is not none else each
+        for each in found.parameters.values()
+    ]
+    result = none if result is none else _Written(result)
+    found = found.replace(parameters=written, return_annotation=result)
     words = re.sub(r"<[^<>]*>", "...", str(found))
-    words = re.sub(r"'([\w.\[\], |]+)'(?=[,)\]]| =|$)", r"\1", words) if ": '" in words else words
     try:
         ast.parse(f"def f{words}: ...")
     except SyntaxError:

@@ -2,8 +2,8 @@
 
     Σ_l δ_l ‖θ_l‖²   →   Σ<sub>l</sub> <i>δ</i><sub>l</sub> ‖<i>θ</i><sub>l</sub>‖²
 
-Nothing is loaded to show them. Three or more spaces separate columns, as in the sources; a line that
-is indented deeper continues the column that it stands under.
+Nothing is loaded to show them. Three or more spaces separate columns, as in the sources; a line
+that is indented deeper continues the column that it stands under.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from html import escape
 SIGNS = frozenset("ΣΠ∂≈≤≥‖⊗⊙⟨⟩√½ρθδησλμβγεℓ↦→∞∈⌊πφω⊕ₓᵀ²³⁻′")
 """A block with one of these is a formula; a block of program output has none."""
 
-_SCRIPT = re.compile(r"([_^])(\{[^{}]*\}|[−-]?[\w,]+|[−-]\w)|([^\W\d_]+)|(`[^`]*`)", re.UNICODE)
-_WORD = re.compile(r"[A-Za-z]{3,}")
+_LETTER = "(?:(?![²³¹½¼¾\u2070-\u209f\u1d2c-\u1d7f])[^\\W\\d_])[\u0300-\u036f]*"
+_SCRIPT = re.compile(rf"([_^])(\{{[^{{}}]*\}}|[−-]?[\w,]+)|((?:{_LETTER})+)|(`[^`]*`)")
+_WORD = re.compile(r"\b(?!(?:log|exp|diag|det|mean|cos|sin|max|min)\b)[A-Za-z]{3,}")
 
 
 def is_formula(text: str) -> bool:
@@ -61,7 +62,7 @@ def inline(text: str) -> str:
             tail = "," if script.endswith(",") else ""
             tag = "sub" if mark == "_" else "sup"
             return f"<{tag}>{escape(inner)}</{tag}>{tail}"
-        alone = len(word) == 1 and word not in "ΣΠ"
+        alone = sum(map(str.isalpha, word)) == 1 and word not in "ΣΠ"
         return f"<i>{word}</i>" if alone and not prose else word
 
     parts, end = [], 0

@@ -1,8 +1,8 @@
 """The pages of the site, made from the documents as they stand in the repository.
 
 Every page is written into one folder of sources for Sphinx: documents with their links pointed to
-pages of the site, notebooks executed, scripts of the gallery as pages, tables of results filled from
-`results/`, and a reference from docstrings. The documents themselves are not changed.
+pages of the site, notebooks executed, scripts of the gallery as pages, tables of results filled
+from `results/`, and a reference from docstrings. The documents themselves are not changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from formulas import formula_html, is_formula
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PROJECT = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")
-"""Pages at the top of the repository; README is left to code hosts, `docs/index.md` opens the site."""
+"""Pages at the top of the repository; README is for code hosts, `docs/index.md` opens the site."""
 
 HOWTO = ("own-data", "own-network", "own-group", "own-action", "own-layer-rule", "own-bound")
 CONTENTS = {
@@ -50,7 +50,8 @@ def all_pages() -> dict[str, str]:
     """Text by path in the folder of sources."""
     made: dict[str, str] = {}
     filled = _filled_from_results()
-    for path in [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]:
+    docs = ROOT / "docs"
+    for path in [*sorted(docs.glob("*.md")), *sorted(docs.glob("howto/*.md"))]:
         text = filled.get(path.name) or path.read_text(encoding="utf-8")
         made[site_path(path)] = document(text, path)
     for name in PROJECT:
@@ -225,7 +226,8 @@ def _with_links(text: str, rows: list[tuple[str, list[str], str]]) -> str:
         if line.startswith("| `"):
             module, names, _ = next(remaining)
             for name in names:
-                lines[number] = lines[number].replace(f"`{name}`", f"{{py:obj}}`~{module}.{name}`", 1)
+                link = f"{{py:obj}}`~{module}.{name}`"
+                lines[number] = lines[number].replace(f"`{name}`", link, 1)
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The site says what the documents say: links, formulas, docstrings and notebooks on their way there."""
+"""From documents to the site: links, formulas, docstrings and notebooks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_links_lead_to_pages_of_the_site(site) -> None:
     pages = site["pages"]
     text = "[a](../ARCHITECTURE.md#the-rooms) [b](gallery/own_action.py) [c](notebooks) [d](#here)"
     assert pages.document(text, ROOT / "docs" / "index.md") == (
-        "[a](architecture.md#the-rooms) [b](gallery/own_action.md) [c](notebooks/index.md) [d](#here)"
+        "[a](architecture.md#the-rooms) [b](gallery/own_action.md) [c](notebooks/index.md) "
+        "[d](#here)"
     )
     deeper = pages.document("[a](../../ARCHITECTURE.md) `[x](y)`", ROOT / "docs/howto/own-data.md")
     assert deeper == "[a](../architecture.md) `[x](y)`"
@@ -69,6 +70,7 @@ def test_formulas_of_documents_are_set(site) -> None:
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
+        ("½ f̂ σ²", "½ <i>f̂</i> <i>σ</i>²"),
         ("Σ_l δ_l", "Σ<sub>l</sub> <i>δ</i><sub>l</sub>"),
         ("e^{a + c} u", "<i>e</i><sup>a + c</sup> <i>u</i>"),
         ("log p(y | f) < 1", "log <i>p</i>(<i>y</i> | <i>f</i>) &lt; 1"),
@@ -81,7 +83,7 @@ def test_a_formula_is_set(site, written: str, shown: str) -> None:
 
 
 def test_columns_and_continued_lines(site) -> None:
-    text = "    dense     H = A       of one\n                          layer\n    kfac      G ⊗ A\n"
+    text = "    dense     H = A       of one\n" + 26 * " " + "layer\n    kfac      G ⊗ A\n"
     rows = site["formulas"]._rows(text)
     assert [len(row) for row in rows] == [3, 2]
     assert rows[0][2] == "of one<br>layer"

@@ -1,4 +1,4 @@
-"""The built site in headless Chromium: no errors, all pictures, phone width, light and dark, search.
+"""The built site in headless Chromium: errors, pictures, phone width, light and dark, search.
 
 Skips, and says why, where there is no Chromium, no built site or no package for websockets.
 """
@@ -28,7 +28,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 LOOK = """(() => {
   const seen = (e) => e.complete && e.naturalWidth > 0 && e.getBoundingClientRect().width > 0;
   const pictures = [...document.querySelectorAll("article img")];
-  const shade = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number).reduce((a, b) => a + b) / 765;
+  const numbers = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const shade = (text) => numbers(text).reduce((a, b) => a + b) / 765;
   const style = getComputedStyle(document.body);
   return {
     title: document.title,
