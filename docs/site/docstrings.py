@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from formulas import formula_html
+from formulas import formula_html, with_indices
 
 _FIELD = re.compile(r"([\w*`.]+(?:, [\w*`.]+)*)(:\s+|\s{2,})(\S.*)")
 _CODE = re.compile(r"^(class |def |import |from |[\w.]+ = |[\w.]+\(|\w+, \w+ = .*\()", re.M)
@@ -30,7 +30,7 @@ def escaped(text: str, names: frozenset[str] = frozenset()) -> str:
             if part[1:-1] in names:
                 parts[number] = f"{{py:obj}}`~isotropy.{part[1:-1]}`"
         else:
-            parts[number] = _SPECIAL.sub(r"\\\1", part)
+            parts[number] = with_indices(_SPECIAL.sub(r"\\\1", part))
     return "".join(parts)
 
 

@@ -16,6 +16,7 @@ SIGNS = frozenset("ΣΠ∂≈≤≥‖⊗⊙⟨⟩√½ρθδησλμβγεℓ�
 
 _LETTER = "(?:(?![²³¹½¼¾\u2070-\u209f\u1d2c-\u1d7f])[^\\W\\d_])[\u0300-\u036f]*"
 _SCRIPT = re.compile(rf"([_^])(\{{[^{{}}]*\}}|[−-]?[\w,]+)|((?:{_LETTER})+)|(`[^`]*`)")
+_INDEXED = re.compile(rf"(?<![\w`/.\\-])({_LETTER})\\?_([A-Za-z0-9])(?![\w`/\\.]\w|\w)")
 _WORD = re.compile(r"\b(?!(?:log|exp|diag|det|mean|cos|sin|max|min)\b)[A-Za-z]{3,}")
 
 
@@ -26,10 +27,14 @@ def is_formula(text: str) -> bool:
 
 def formula_html(text: str) -> str:
     """A block of formulas as a table without borders, one row a line."""
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in _rows(text)
-    )
+    rows = "".join(f"<tr>{''.join(map(_cell, cells))}</tr>" for cells in _rows(text))
     return f'<div class="formula"><table>{rows}</table></div>'
+
+
+def _cell(html: str) -> str:
+    """A formula stays on its line; words may go on in the next."""
+    words = len(_WORD.findall(re.sub(r"<[^>]*>", " ", html))) >= 3
+    return f'<td class="words">{html}</td>' if words else f"<td>{html}</td>"
 
 
 def _rows(text: str) -> list[list[str]]:
@@ -47,6 +52,11 @@ def _rows(text: str) -> list[list[str]]:
             starts = [start for start, _ in found]
             rows.append([inline(cell) for _, cell in found])
     return rows
+
+
+def with_indices(prose: str) -> str:
+    """Single letters with an index, such as G_k, within Markdown; its underscore may be escaped."""
+    return _INDEXED.sub(r"<i>\1</i><sub>\2</sub>", prose)
 
 
 def inline(text: str) -> str:

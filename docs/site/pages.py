@@ -18,7 +18,7 @@ from pathlib import Path
 
 import docstrings
 import notebooks
-from formulas import formula_html, is_formula
+from formulas import formula_html, is_formula, with_indices
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -94,7 +94,7 @@ def document(text: str, path: Path) -> str:
             body = part.removeprefix("```text\n").removesuffix("```")
             parts[number] = formula_html(body) if is_formula(body) else part
         elif not part.startswith("`"):
-            parts[number] = _LINK.sub(lambda found: _link(found, path), part)
+            parts[number] = with_indices(_LINK.sub(lambda found: _link(found, path), part))
     return "".join(parts)
 
 

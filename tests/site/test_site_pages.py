@@ -82,6 +82,11 @@ def test_a_formula_is_set(site, written: str, shown: str) -> None:
     assert site["formulas"].inline(written) == shown
 
 
+def test_indices_within_sentences(site) -> None:
+    found = site["formulas"].with_indices(r"G_k and η\_l, not scale_x, a_file.py or `a_b`")
+    assert found == "<i>G</i><sub>k</sub> and <i>η</i><sub>l</sub>, not scale_x, a_file.py or `a_b`"
+
+
 def test_columns_and_continued_lines(site) -> None:
     text = "    dense     H = A       of one\n" + 26 * " " + "layer\n    kfac      G ⊗ A\n"
     rows = site["formulas"]._rows(text)
