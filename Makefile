@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help learn test test-all kernels check fuzz soak bench clean
+.PHONY: help learn test test-all kernels check fuzz soak bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -59,6 +59,16 @@ bench: ## the benchmarks, into results/bench and the tables of the docs
 	.venv/bin/python scripts/results_page.py
 	.venv/bin/python scripts/speed_table.py
 	.venv/bin/python scripts/scale_table.py
+
+docs: ## the site, into build/site
+	@$(SETUP) test docs
+	.venv/bin/python docs/site/build.py $(ARGS)
+
+dist: ## wheel and source archive, into dist, tried in a clean environment
+	@$(SETUP) test
+	rm -rf dist
+	$(RUN) hatchling build -d dist
+	.venv/bin/python scripts/check_dist.py dist $(ARGS)
 
 clean: ## remove .venv, caches and builds; what you learned, in runs, stays
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

@@ -19,7 +19,8 @@ from PIL import Image
 from isotropy.data.readers import digits
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("howto/*.md"))]
 BLOCK = re.compile(r"^(?:<!-- not run: ([^>]+) -->\n)?```(\w*)\n(.*?)^```$", flags=re.M | re.S)
 CALL = re.compile(r"(?:\.venv/bin/)?isotropy ")
 

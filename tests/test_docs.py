@@ -42,9 +42,13 @@ PACKAGE = ROOT / "src" / "isotropy"
 README, MAP = ROOT / "README.md", ROOT / "ARCHITECTURE.md"
 DOCS = ROOT / "docs"
 INDEX, MANUAL, NOTATION = DOCS / "index.md", DOCS / "manual.md", DOCS / "notation.md"
-PAGES = [README, MAP, ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+HOWTO = sorted(DOCS.glob("howto/*.md"))
+PAGES = [README, MAP, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES += HOWTO
 LONG = ("export_augmentation", "learn_rotation", "own_layer_rule", "whole_story")
 """Scripts of the gallery that take more than ten seconds."""
+QUICK = ("own-bound", "own-group", "own-layer-rule")
+"""How-to pages that take less than five seconds."""
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -188,9 +192,30 @@ def test_pretrained_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_page_with_python_is_run() -> None:
     """Pages with a test of their own are in the tests of pages and of chains."""
     here = {"README.md", "build.md", "certify.md", "index.md", "manual.md", "networks.md"}
-    here |= {"pretrained.md"}
+    here |= {"pretrained.md", "which-method.md", *(page.name for page in HOWTO)}
     others = {"bases.md", "measure.md", "relax.md", "represent.md", "robots.md", "verbs.md"}
     assert {page.name for page in PAGES if blocks(page, "python")} == here | others
+
+
+@pytest.mark.slow
+def test_which_method_code_runs(elsewhere: Path) -> None:
+    names = run_page(DOCS / "which-method.md", {})
+    assert [each.name for each in names["learned"].symmetries][-1] == "horizontal_flip"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page if page.stem in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in HOWTO],
+    ids=lambda page: page.stem,
+)
+def test_howto_code_runs(page: Path, elsewhere: Path, own_rules: None) -> None:
+    """The pages hold assertions of their own, so that running them is the test."""
+    assert len(HOWTO) == 6
+    names = run_page(page, {})
+    if page.stem == "own-group":
+        assert names["maps"].rank == 4
+    if page.stem == "own-layer-rule":
+        assert "Temperature" in names["refused"]
 
 
 def test_represent_code_runs(elsewhere: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -78,6 +79,19 @@ def test_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     found = run("-c", "import isotropy; print(isotropy.__file__)", **installed)
     assert Path(found.strip()).is_relative_to(target)
     assert "learn" in run(target / "bin" / "isotropy", "--help", **installed)
+
+
+def test_make_dist_looks_into_both(wheel: Path, tmp_path: Path) -> None:
+    shutil.copy(wheel, tmp_path)
+    run("-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path)
+    check = REPOSITORY / "scripts" / "check_dist.py"
+    assert "hold what they should" in run(check, tmp_path, "--contents")
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(tmp_path / wheel.name, "w") as less:
+        for name in whole.namelist():
+            if not name.endswith(".npz"):
+                less.writestr(name, whole.read(name))
+    with pytest.raises(AssertionError, match=r"lacks isotropy/data/\w+\.npz"):
+        run(check, tmp_path, "--contents")
 
 
 def test_source_archive_leaves_results_out(tmp_path: Path) -> None:
