@@ -241,7 +241,7 @@ def learn_layers(
     begun = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
-    ).selecting(select)  # fmt: skip
+    ).held().selecting(select)  # fmt: skip
     split, run = begun.split, _prepared(begun, settings)
     if request is not None:
         run.config["request"] = dict(request)
