@@ -248,7 +248,7 @@ class LaplaceEvidence:
         sums.join(self.ranks, self._device)
         sums.check()
         spectra = shared_spectra(sums.factors, sums.count, self.ranks, values_only=values_only)
-        return self._laplace_fit(spectra, sums.statistics, sums.count)
+        return self._laplace_fit(spectra, sums.statistic, sums.count)
 
     def fit_of_few(self, batches: Iterable[Batch]) -> LaplaceFit:
         """`fit` of few examples by their roots, which are kept: for `value` and `steps`.
@@ -271,7 +271,9 @@ class LaplaceEvidence:
             count += len(batch.targets)
         if not count:
             raise CallerError("evidence: expected at least one batch of data, got none")
-        return self._laplace_fit(spectra_of_roots(kept, count), statistics, count)
+        return self._laplace_fit(
+            spectra_of_roots(kept, count), torch.stack(statistics).sum(), count
+        )
 
     def _curvature_of(self, batch: Batch, *, graph: bool) -> BatchCurvature:
         rows, copies = batch.rows, batch.copies
@@ -287,7 +289,7 @@ class LaplaceEvidence:
         )
 
     def _laplace_fit(
-        self, spectra: Mapping[str, AnySpectrum], statistics: Sequence[Tensor], count: int
+        self, spectra: Mapping[str, AnySpectrum], statistic: Tensor, count: int
     ) -> LaplaceFit:
         parameters = dict(self.network.named_parameters())
         names = self.curvature.parameter_names
@@ -297,7 +299,7 @@ class LaplaceEvidence:
                 name: parameters[name].detach().double().square().sum() for name in names
             },
             sizes={name: parameters[name].numel() for name in names},
-            statistic=torch.stack(list(statistics)).sum().detach(),
+            statistic=statistic.detach(),
             count=count,
         )
 
@@ -411,8 +413,10 @@ class _Sums:
     def __init__(self, likelihood: Likelihood) -> None:
         self.likelihood = likelihood
         self.factors: dict[str, Factors] = {}
-        self.statistics: list[Tensor] = []
-        self.count = 0
+        self.count = self._batches = 0
+        # One place for all: a tensor of its own for each batch would lie between those that are
+        # freed, and memory would grow although little is kept.
+        self._statistics = torch.zeros(64, dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, found: BatchCurvature, batch: Batch) -> None:
@@ -424,8 +428,18 @@ class _Sums:
         if not batch.is_checked:
             self.likelihood.check_targets(batch.targets, found.outputs)
         statistic = self.likelihood.statistic(found.outputs, batch.targets)
-        self.statistics.append(statistic.double())
+        if not self._batches:
+            self._statistics = self._statistics.to(statistic.device)
+        elif self._batches == len(self._statistics):
+            self._statistics = torch.cat([self._statistics, torch.zeros_like(self._statistics)])
+        self._statistics[self._batches] = statistic.double()
+        self._batches += 1
         self.count += len(batch.targets)
+
+    @property
+    def statistic(self) -> Tensor:
+        """Of all batches."""
+        return self._statistics[: self._batches].sum()
 
     def join(self, ranks: Ranks, device: torch.device) -> None:
         """Add up over ranks; one may have had no batch."""
@@ -434,10 +448,10 @@ class _Sums:
         self.factors = joined_factors(self.factors, ranks, device)
         own = torch.zeros(2, dtype=torch.float64, device=device)
         own[1] = self.count
-        if self.statistics:
-            own[0] = torch.stack(self.statistics).sum()
+        if self._batches:
+            own[0] = self.statistic
         ranks.add_([own])
-        self.statistics, self.count = [own[0]], int(own[1])
+        self._statistics, self._batches, self.count = own[:1], 1, int(own[1])
 
     def check(self) -> None:
         """Raise unless there was data, and all of it finite."""

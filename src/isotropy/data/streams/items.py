@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from isotropy.checks import CallerError, check_finite, shape_text
 from isotropy.data.image_folder import middle, picture_tensor, resize_images
-from isotropy.data.labelled import Layout, Notes, standard_inputs, tensor_from
+from isotropy.data.labelled import Layout, standard_inputs, tensor_from
 
 MOST_WORKERS = 4
 READ_AT_ONCE = 256
@@ -116,15 +116,16 @@ class ItemBatches(Dataset[Any]):
         if not numbers:
             return numbers, None, None
         try:
-            inputs, targets, _ = self.batch(numbers)
+            inputs, targets = self.batch(numbers)
         except CallerError as error:  # raised in a worker, its sentence would be in a traceback
             return error
         return numbers, inputs, targets
 
-    def batch(self, numbers: list[int]) -> tuple[Tensor, Any, Notes]:
-        """Inputs (batch, …), targets as they are, and notes on what was done to inputs."""
-        inputs, targets = [], []
-        for number in numbers:
+    def batch(self, numbers: list[int]) -> tuple[Tensor, Any]:
+        """Inputs (batch, …), and targets as they are."""
+        together = torch.empty(len(numbers), *self.shape, dtype=self.dtype)
+        targets = []
+        for place, number in enumerate(numbers):
             values, target = pair_of(self.dataset[number], number, self.name)
             if tuple(values.shape) != self.shape or values.dtype != self.dtype:
                 first = f"{shape_text(torch.empty(self.shape, device='meta'))} of {self.dtype}"
@@ -134,16 +135,16 @@ class ItemBatches(Dataset[Any]):
                     "shape and type, images by image_size (--image-size) or the data set's "
                     "transform"
                 )
-            inputs.append(values)
+            together[place] = values
             targets.append(target)
-        together, notes = standard_inputs(torch.stack(inputs), self.layout)
+        together, _ = standard_inputs(together, self.layout)
         if not bool(together.sum().isfinite()):
             for number, values in zip(numbers, together, strict=True):
                 what = f"{self.name}, input {number}"
                 check_finite(values, what=what, advice="replace it or leave it out")
         for change in self.changes:
             together = change(together)
-        return together, stacked(targets), notes
+        return together, stacked(targets)
 
 
 def default_workers() -> int:

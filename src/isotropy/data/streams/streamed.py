@@ -2,7 +2,7 @@
 
 `StreamedData` are `LabelledData` in two parts:
 
-    inputs, targets   a sample of the examples, evenly spaced, at most `SAMPLE_EXAMPLES` of them and
+    inputs, targets   a sample of the examples, spread evenly, at most `SAMPLE_EXAMPLES` of them and
                       `SAMPLE_BYTES`; all of them in their order if there are no more
     read              any examples by their numbers, batch by batch, read ahead by workers
 
@@ -35,6 +35,7 @@ from isotropy.data.labelled import (
     Split,
     class_shares,
     random_order,
+    standard_inputs,
     standard_targets,
 )
 from isotropy.data.saved_datasets import ColumnItems, is_hugging_face
@@ -145,7 +146,7 @@ class StreamedData(LabelledData):
     def part(self, indices: Tensor) -> StreamedData:
         """The examples at `indices`, streamed however few they are."""
         numbers = indices if self.numbers is None else self.numbers[indices]
-        inputs, targets = _gathered(self, indices[_evenly_spaced(len(indices), self.most)])
+        inputs, targets = _gathered(self, indices[_spread(len(indices), self.most)])
         return replace(self, inputs=inputs, targets=targets, numbers=numbers)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> StreamedData:
@@ -200,8 +201,10 @@ def streamed(
             "second time; take random transforms out of the data set"
         )
     reader = ItemBatches(dataset, name, tuple(first.shape), first.dtype, layout)
-    standard, _, notes = reader.batch([0])
-    chosen = _evenly_spaced(len(dataset), _most(sample, standard))
+    standard, _ = reader.batch([0])
+    every = torch.empty(len(dataset), *first.shape, dtype=first.dtype, device="meta")
+    notes = standard_inputs(every, layout)[1]
+    chosen = _spread(len(dataset), _most(sample, standard))
     workers = default_workers() if workers is None else workers
     parts = list(batches_of_items(reader, chosen.split(READ_AT_ONCE), workers))
     classes = class_names_of(dataset) if reference is None else reference.classes
@@ -211,9 +214,9 @@ def streamed(
         names=classes,
         regression=reference is not None and not reference.is_classification,
     )
-    brought = targets.classes
+    brought, known = targets.classes, getattr(dataset, "targets_of_all", targets.values)
     if brought is None and not targets.values.is_floating_point():
-        brought = classes
+        brought = classes or tuple(str(label) for label in range(int(known.max()) + 1))
     return StreamedData(
         torch.cat([inputs for _, inputs, _ in parts if inputs is not None]),
         targets.values,
@@ -249,7 +252,7 @@ def _items(source: Any, image_size: ImageSize, reference: LabelledData | None) -
 
 def stream_note(data: StreamedData) -> str:
     """The sentence on data that are not held."""
-    some = "all" if data.is_whole else f"{len(data.inputs):,} evenly spaced"
+    some = "all" if data.is_whole else f"{len(data.inputs):,} spread evenly"
     return (
         f"{len(data):,} examples are read while they are used; {some} of them are held, for "
         "what needs no more than a sample"
@@ -269,7 +272,7 @@ def held(split: Split) -> Split:
     notes = split.notes
     if not data.is_whole:
         note = (
-            f"a sample of {len(data.inputs):,} of {len(data):,} examples, evenly spaced: only "
+            f"a sample of {len(data.inputs):,} of {len(data):,} examples, spread evenly: only "
             "learn reads data while it uses them"
         )
         notes = (*notes, note)
@@ -282,7 +285,7 @@ def as_test(data: LabelledData) -> tuple[LabelledData, Notes]:
         return data, ()
     if data.is_whole:
         return data.sample(), ()
-    note = f"{len(data.inputs):,} of {len(data):,} test examples are scored, evenly spaced"
+    note = f"{len(data.inputs):,} of {len(data):,} test examples are scored, spread evenly"
     return data.sample(), (note,)
 
 
@@ -318,9 +321,16 @@ def _most(sample: int, example: Tensor) -> int:
     return max(2, min(sample, SAMPLE_BYTES // (example.numel() * example.element_size())))
 
 
-def _evenly_spaced(count: int, most: int) -> Tensor:
-    """At most so many of `count` numbers, in their order."""
-    return torch.arange(count) if count <= most else torch.arange(most) * count // most
+def _spread(count: int, most: int) -> Tensor:
+    """At most so many of `count` numbers, in their order: one at random of each of equal parts.
+
+    The middles of the parts would be at even distances, and may all be of the same class.
+    """
+    if count <= most:
+        return torch.arange(count)
+    ends = torch.arange(most + 1) * count // most
+    drawn = torch.rand(most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return ends[:-1] + (drawn * ends.diff()).long()
 
 
 def _gathered(data: StreamedData, indices: Tensor) -> tuple[Tensor, Tensor]:
