@@ -248,7 +248,7 @@ class LaplaceEvidence:
         sums.join(self.ranks, self._device)
         sums.check()
         spectra = shared_spectra(sums.factors, sums.count, self.ranks, values_only=values_only)
-        return self._laplace_fit(spectra, sums.statistic, sums.count)
+        return self._laplace_fit(spectra, sums.statistics, sums.count)
 
     def fit_of_few(self, batches: Iterable[Batch]) -> LaplaceFit:
         """`fit` of few examples by their roots, which are kept: for `value` and `steps`.
@@ -271,9 +271,7 @@ class LaplaceEvidence:
             count += len(batch.targets)
         if not count:
             raise CallerError("evidence: expected at least one batch of data, got none")
-        return self._laplace_fit(
-            spectra_of_roots(kept, count), torch.stack(statistics).sum(), count
-        )
+        return self._laplace_fit(spectra_of_roots(kept, count), torch.stack(statistics), count)
 
     def _curvature_of(self, batch: Batch, *, graph: bool) -> BatchCurvature:
         rows, copies = batch.rows, batch.copies
@@ -289,7 +287,7 @@ class LaplaceEvidence:
         )
 
     def _laplace_fit(
-        self, spectra: Mapping[str, AnySpectrum], statistic: Tensor, count: int
+        self, spectra: Mapping[str, AnySpectrum], statistics: Tensor, count: int
     ) -> LaplaceFit:
         parameters = dict(self.network.named_parameters())
         names = self.curvature.parameter_names
@@ -299,7 +297,7 @@ class LaplaceEvidence:
                 name: parameters[name].detach().double().square().sum() for name in names
             },
             sizes={name: parameters[name].numel() for name in names},
-            statistic=statistic.detach(),
+            statistic=statistics.sum().detach(),
             count=count,
         )
 
@@ -413,10 +411,9 @@ class _Sums:
     def __init__(self, likelihood: Likelihood) -> None:
         self.likelihood = likelihood
         self.factors: dict[str, Factors] = {}
-        self.count = self._batches = 0
-        # One place for all: a tensor of its own for each batch would lie between those that are
-        # freed, and memory would grow although little is kept.
-        self._statistics = torch.zeros(64, dtype=torch.float64)
+        # (batches,); small tensors that are kept between large ones that are freed scatter memory
+        self.statistics = torch.zeros(0, dtype=torch.float64)
+        self.count = 0
 
     @torch.no_grad()
     def add(self, found: BatchCurvature, batch: Batch) -> None:
@@ -428,18 +425,9 @@ class _Sums:
         if not batch.is_checked:
             self.likelihood.check_targets(batch.targets, found.outputs)
         statistic = self.likelihood.statistic(found.outputs, batch.targets)
-        if not self._batches:
-            self._statistics = self._statistics.to(statistic.device)
-        elif self._batches == len(self._statistics):
-            self._statistics = torch.cat([self._statistics, torch.zeros_like(self._statistics)])
-        self._statistics[self._batches] = statistic.double()
-        self._batches += 1
+        own = statistic.double()[None]
+        self.statistics = torch.cat([self.statistics, own]) if self.count else own
         self.count += len(batch.targets)
-
-    @property
-    def statistic(self) -> Tensor:
-        """Of all batches."""
-        return self._statistics[: self._batches].sum()
 
     def join(self, ranks: Ranks, device: torch.device) -> None:
         """Add up over ranks; one may have had no batch."""
@@ -448,10 +436,9 @@ class _Sums:
         self.factors = joined_factors(self.factors, ranks, device)
         own = torch.zeros(2, dtype=torch.float64, device=device)
         own[1] = self.count
-        if self._batches:
-            own[0] = self.statistic
+        own[0] = self.statistics.sum()
         ranks.add_([own])
-        self._statistics, self._batches, self.count = own[:1], 1, int(own[1])
+        self.statistics, self.count = own[:1], int(own[1])
 
     def check(self) -> None:
         """Raise unless there was data, and all of it finite."""
