@@ -22,6 +22,7 @@ from benchmarks import (
     orbit_training,
     pathways,
     projectors,
+    streaming,
     warp,
 )
 
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "orbit_training": orbit_training.main,
     "pathways": pathways.main,
     "projectors": projectors.main,
+    "streaming": streaming.main,
     "warp": warp.main,
 }
 

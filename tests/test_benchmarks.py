@@ -37,6 +37,7 @@ from benchmarks import (  # noqa: E402
     peers,
     projectors,
     same_ranges,
+    streaming,
     timing,
 )
 from benchmarks.basis import CASES, compared, goals_of, peer  # noqa: E402
@@ -123,6 +124,7 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
         "SO+(1,3)",
     ),
     "pathways": (small_pathways, pathways._table, "ffc+conv"),
+    "streaming": (lambda _: streaming.run(300, workers=0), streaming._table, "300 images"),
     "projectors": (small_projectors, projectors._table, "copies of D"),
     "basis": (lambda _: basis.run(0, SMALL_CASES), basis._table, "rank    15"),
 }
@@ -216,6 +218,11 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
         dead = {kind: row["dead"] for kind, row in rows.items()}
         assert dead == {**dict.fromkeys(projectors.KINDS, 0), projectors.PUBLISHED: 4}
         assert all(row["copies"] >= 2 for row in rows.values())
+    elif name == "streaming":
+        assert set(report["seconds"]) == {"epoch", "evidence"}
+        assert {row[0] for row in report["resident"]} >= {"begin", "evidence"}
+        grown = report["peak_megabytes"] - report["before_megabytes"]
+        assert report["grown_megabytes"] == report["goals"][0]["measured"] == grown
     elif name == "large_layers":
         exact, parts = report["passes"]["exact"], report["passes"]["in parts"]
         assert report["goals"][0]["measured"] == exact["seconds"] / parts["seconds"]

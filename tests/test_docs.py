@@ -189,10 +189,16 @@ def test_pretrained_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["constants"] == {"0.weight": "frozen", "0.bias": "frozen"}
 
 
+def test_scale_code_runs(elsewhere: Path) -> None:
+    result = run_page(DOCS / "scale.md", {})["result"]
+    assert result.record["train_examples"] == 40
+    assert any("read while they are used" in note for note in result.config["notes"])
+
+
 def test_every_page_with_python_is_run() -> None:
     """Pages with a test of their own are in the tests of pages and of chains."""
     here = {"README.md", "build.md", "certify.md", "index.md", "manual.md", "networks.md"}
-    here |= {"pretrained.md", "which-method.md", *(page.name for page in HOWTO)}
+    here |= {"pretrained.md", "scale.md", "which-method.md", *(page.name for page in HOWTO)}
     others = {"bases.md", "measure.md", "relax.md", "represent.md", "robots.md", "verbs.md"}
     assert {page.name for page in PAGES if blocks(page, "python")} == here | others
 

@@ -23,7 +23,8 @@ NAMES = """
     RelaxResult RepresentConfig RepresentResult Representation Result Scalar T V __version__
     actions_named affine assert_equivariant build certify compose equivariant_basis flip fold
     group_named harden intensity learn learn_layers lie_derivative_penalty load log_to measure
-    points profile quarter_turns read relax represent screen sequences verify
+    points profile quarter_turns read relax represent screen sequences streamed
+    verify
 """.split()
 DOCUMENTED = [name for name in NAMES if name != "__version__"]
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference.md"

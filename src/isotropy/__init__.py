@@ -17,6 +17,7 @@ _ROOMS = {
     "checks": "CallerError",
     "data.labelled": "LabelledData",
     "data.readers": "read",
+    "data.streams.streamed": "streamed",
     "equivariance.lie_derivative": "lie_derivative_penalty",
     "equivariance.testing": "assert_equivariant",
     "evidence.layers.settings": "RelaxConfig",

@@ -4,6 +4,7 @@ from isotropy._version import __version__
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
 from isotropy.data.readers import read
+from isotropy.data.streams.streamed import streamed
 from isotropy.equivariance.lie_derivative import lie_derivative_penalty
 from isotropy.equivariance.testing import assert_equivariant
 from isotropy.evidence.layers.settings import RelaxConfig
@@ -94,5 +95,6 @@ __all__ = [
     "represent",
     "screen",
     "sequences",
+    "streamed",
     "verify",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from stream_cases import Items
 from torch import Tensor, nn
 
 import isotropy
@@ -40,13 +41,17 @@ def networks(name: str) -> nn.Module:
 
 
 def learned(
-    network: str, settings: dict[str, Any], folder: str | None = None, resume: bool = False
+    network: str,
+    settings: dict[str, Any],
+    folder: str | None = None,
+    resume: bool = False,
+    train: Any = None,
 ) -> dict[str, Any]:
     """A short run; all numbers that it ends with."""
     config = LearnConfig(**{**SETTINGS, **settings})
     result = isotropy.learn(
         networks(network),
-        spots(),
+        spots() if train is None else train,
         spots(9),
         actions=isotropy.affine(("rotation", "translation_x")),
         config=config,
@@ -82,6 +87,14 @@ def relaxed(settings: dict[str, Any]) -> dict[str, Any]:
         "evidence": np.array([result.record["log_evidence"] or 0.0]),
         "losses": np.array([row["train_loss"] for row in result.record["epochs"]]),
     }
+
+
+def streamed(network: str, settings: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """The same on data that are read while they are used, and the numbers that were read."""
+    items = Items(*spots())
+    data = isotropy.streamed(items, workers=0, sample=12)
+    items.asked.clear()
+    return learned(network, settings, train=data), items.asked
 
 
 def interrupted(network: str, folder: str, epochs: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ranked_jobs
+from ranked_jobs import SETTINGS
 from ranked_runs import RankedProcesses
 
 from isotropy.kernels.ranks import ALONE, ranks
@@ -85,6 +86,22 @@ def test_two_ranks_relax_as_one(settings: dict[str, Any], two: RankedProcesses) 
     assert_alike(alone, first, TOLERANCE)
     assert_alike(first, second, 0.0)
     assert settings.get("objective") == "map" or np.ptp(alone["precisions"]) > 0.1
+
+
+@pytest.mark.parametrize("name", ["mlp", "a sample of the data", "one batch for all"])
+def test_ranks_read_their_own_shares_of_a_stream(name: str, two: RankedProcesses) -> None:
+    network, settings = RUNS[name]
+    alone = ranked_jobs.learned(network, settings)
+    (first, own), (second, others) = two.run("ranked_jobs:streamed", network, settings)
+    assert_alike(alone, first, TOLERANCE)
+    assert_alike(first, second, 0.0)
+    _, every = ranked_jobs.streamed(network, settings)
+    tried = 20  # a few examples, by every rank, to see whether network and data fit
+    assert len(every) <= len(own) + len(others) <= len(every) + tried
+    weight_steps = SETTINGS["epochs"] * 23
+    assert len(own) + len(others) > weight_steps
+    if name != "one batch for all":  # whose evidence passes are the first rank's
+        assert max(len(own), len(others)) < 0.7 * len(every)
 
 
 @pytest.mark.slow

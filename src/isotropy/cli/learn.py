@@ -160,6 +160,11 @@ _WEIGHTS = (
     metavar="FIELD=VALUE",
     help="Any other setting of LearnConfig, such as range_rate=0.1; repeatable.",
 )
+@click.option(
+    "--stream",
+    is_flag=True,
+    help="Read tar shards while learning. Default where they take more than a quarter of memory.",
+)
 @click.option("--calibration", is_flag=True, help="Score the posterior predictive on test data.")
 @LOG
 @seeds_options

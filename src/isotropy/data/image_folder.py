@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -133,9 +134,13 @@ def _resized(data: LabelledData, size: int) -> tuple[LabelledData, Notes]:
         f"{data.name}: images {cut}resized from {height} × {width} to {size} × {size} pixels "
         "(bilinear, antialiased)"
     )
-    square = (size, size)
-    _check_size(len(data), data.inputs.shape[1], square, data.name)
-    return replace(data, inputs=resize_images(middle(data.inputs, square), square)), (note,)
+    _check_size(len(data.inputs), data.inputs.shape[1], (size, size), data.name)
+    return data.mapped(partial(_square, size=size)), (note,)
+
+
+def _square(images: Tensor, size: int) -> Tensor:
+    """The middle square of images in `size` pixels."""
+    return resize_images(middle(images, (size, size)), (size, size))
 
 
 def _check_size(count: int, channels: int, size: tuple[int, int], name: str) -> None:

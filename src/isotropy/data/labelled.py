@@ -19,7 +19,7 @@ told in a note.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -107,6 +107,10 @@ class LabelledData:
         """The examples at `indices` (int64, `(count,)`), in that order."""
         return replace(self, inputs=self.inputs[indices], targets=self.targets[indices])
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> LabelledData:
+        """With inputs (examples, …) changed one by one."""
+        return replace(self, inputs=change(self.inputs))
+
     def subset(self, count: int, seed: int) -> LabelledData:
         """`count` examples drawn uniformly without replacement.
 
@@ -118,7 +122,7 @@ class LabelledData:
                 f"{self.name}: expected a subset of 1 to {len(self)} examples, got {count}; "
                 f"ask for at most {len(self)}"
             )
-        return self.take(_permutation(len(self), seed)[:count])
+        return self.take(random_order(len(self), seed)[:count])
 
     def without_subset(self, count: int, seed: int) -> LabelledData:
         """The examples that `subset(count, seed)` leaves, in random order; at least one."""
@@ -126,7 +130,7 @@ class LabelledData:
             raise CallerError(
                 f"{self.name}: expected to leave out 0 to {len(self) - 1} examples, got {count}"
             )
-        return self.take(_permutation(len(self), seed)[count:])
+        return self.take(random_order(len(self), seed)[count:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,10 +215,10 @@ def hold_out(data: LabelledData, fraction: float = 0.2, seed: int = 0) -> Split:
             "give a test set of its own"
         )
     count = min(max(round(fraction * len(data)), 1), len(data) - 1)
-    order = _permutation(len(data), seed)
+    order = random_order(len(data), seed)
     chosen = order[:count]
     if data.is_classification:
-        chosen = _of_every_class(data.targets[order], order, count)
+        chosen = class_shares(data.targets[order], order, count)
         count = len(chosen)
     is_test = torch.zeros(len(data), dtype=torch.bool)
     is_test[chosen] = True
@@ -228,7 +232,7 @@ def hold_out(data: LabelledData, fraction: float = 0.2, seed: int = 0) -> Split:
     return Split(train=train, test=test, notes=(note,))
 
 
-def _of_every_class(labels: Tensor, order: Tensor, count: int) -> Tensor:
+def class_shares(labels: Tensor, order: Tensor, count: int) -> Tensor:
     """`count` entries of `order`, a random order with these `labels`: the first of each class."""
     sizes = labels.bincount()
     most = (sizes - 1).clamp_min(0)
@@ -292,7 +296,7 @@ def _floats(values: Tensor) -> tuple[float, ...]:
     return tuple(values.tolist())
 
 
-def _permutation(count: int, seed: int) -> Tensor:
+def random_order(count: int, seed: int) -> Tensor:
     """A uniformly random order of `count` examples, int64 `(count,)`."""
     if not 0 <= seed < 2**63:
         raise CallerError(f"seed: expected a number from 0 and below 2^63, got {seed}")

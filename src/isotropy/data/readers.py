@@ -1,11 +1,11 @@
 """Data from wherever they are: `read` recognises what it is given, `digits` come with the package.
 
 A path is recognised by what lies there: IDX files, CIFAR-10 binary batches, an `.npz` archive, a
-pair of `.npy` files, a table (`tables`), a folder of Hugging Face datasets, or a folder of pictures
-per class. In memory: a
-`torch.utils.data.Dataset` of pairs (input, target), a pair (inputs, targets), or `LabelledData`. A
-data set is read once, in its own order: learning passes over the same examples many times and must
-see the same pixels.
+pair of `.npy` files, a table (`tables`), a folder of Hugging Face datasets, tar shards, or a folder
+of pictures per class. In memory: a `torch.utils.data.Dataset` of pairs (input, target), a data set
+of Hugging Face, a pair (inputs, targets), or `LabelledData`. A data set is read once, in its own
+order: learning passes over the same examples many times and must see the same pixels. Data sets and
+shards that would take more than a quarter of memory are not held but streamed (`streams`).
 
 The digits are 200 training and 100 test images of each class, 28 × 28, chosen at random from the
 training and the test images of MNIST (Y. LeCun and C. Cortes, CC BY-SA 3.0).
@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -52,7 +51,6 @@ from isotropy.data.image_folder import (
     SUFFIXES,
     ImageSize,
     is_image_folder,
-    picture_tensor,
     read_image_folder,
     resized,
     working_size,
@@ -67,15 +65,32 @@ from isotropy.data.labelled import (
     hold_out,
     labelled_from_arrays,
     standardised,
-    tensor_from,
 )
-from isotropy.data.saved_datasets import is_saved_dataset, read_saved_dataset
+from isotropy.data.saved_datasets import (
+    ColumnItems,
+    first_and_test,
+    is_hugging_face,
+    is_saved_dataset,
+    parts_of,
+    read_columns,
+    saved_dataset,
+)
+from isotropy.data.streams.items import class_names_of, pair_of, several_inputs, stacked
+from isotropy.data.streams.shards import shard_paths
+from isotropy.data.streams.streamed import (
+    StreamedData,
+    as_test,
+    hold_out_streamed,
+    is_large,
+    stream_note,
+    streamed,
+)
 from isotropy.data.tables import TASKS, Target, Task, is_table, read_table
 
 KNOWN_KINDS = (
     "IDX files (train-images-idx3-ubyte), CIFAR-10 binary batches (data_batch_1.bin), an .npz "
     "archive with x and y, x.npy beside y.npy, a table (csv, parquet), a folder of Hugging Face "
-    "datasets, or a folder of pictures per class"
+    "datasets, tar shards, or a folder of pictures per class"
 )
 OPENING = 4096
 """Bytes of a file by which it is recognised."""
@@ -94,8 +109,9 @@ def read(
 ) -> Split:
     """Training and test data, checked and in standard form.
 
-    source: a path (str or Path), a `torch.utils.data.Dataset`, a pair (inputs, targets) of
-        tensors or arrays, or a `Split` or `LabelledData`, which is taken as it is.
+    source: a path (str or Path), a `torch.utils.data.Dataset`, a data set of Hugging Face, a pair
+        (inputs, targets) of tensors or arrays, or a `Split` or `LabelledData` (`streamed` ones
+        among them), which is taken as it is.
     test: the same kinds. Of a source that has a training and a test part, the test part is
         taken. None takes the test set that comes with `source`; where none does, some examples
         are held out.
@@ -129,7 +145,8 @@ def read(
     split = _read(source, how, None)
     if test is not None:
         given = _read(test, how, split.train)
-        split = with_test(split, given.test or given.train, given.notes)
+        tested, more = as_test(given.test or given.train)
+        split = with_test(split, tested, (*given.notes, *more))
     side = _side(split.train, image_size)
     if side is not None:
         split = resized(split, side)
@@ -146,7 +163,11 @@ def read(
     elif hold_out_fraction == 0:
         split = replace(split, notes=(*split.notes, "no test set, and nothing held out"))
     else:
-        parts = hold_out(split.train, hold_out_fraction, seed)
+        data, share = split.train, hold_out_fraction
+        if isinstance(data, StreamedData):
+            parts = hold_out_streamed(data, share, seed)
+        else:
+            parts = hold_out(data, share, seed)
         check_two_labels(parts.train)
         split = replace(parts, notes=split.notes + parts.notes)
     is_raw_table = split.train.columns is not None and split.train.scaling is None
@@ -164,11 +185,15 @@ class _How:
 
 def _read(source: Any, how: _How, reference: LabelledData | None) -> Split:
     """Whatever `source` holds; `reference` is the training data where this is the test set."""
+    if isinstance(source, StreamedData):
+        return Split(train=source, test=None, notes=(*source.notes, stream_note(source)))
     if isinstance(source, LabelledData):
         return Split(train=source, test=None)
     if isinstance(source, Split):
         return source
     if isinstance(source, (str, Path)):
+        if shard_paths(source) is not None and not Path(source).expanduser().is_dir():
+            return _streamed(source, how, reference)
         path = existing_path(source)
         try:
             return _read_path(path, how, reference)
@@ -178,7 +203,11 @@ def _read(source: Any, how: _How, reference: LabelledData | None) -> Split:
             if str(path) in str(error):
                 raise
             raise CallerError(f"{path}: {error}") from None
+    if is_hugging_face(source):
+        return _read_columns(source, Path("data"), how, reference)
     if isinstance(source, Dataset):
+        if _is_large(source):
+            return _streamed(source, how, reference)
         data, notes = read_dataset(source, reference=reference)
         return Split(train=data, test=None, notes=notes)
     if isinstance(source, (tuple, list)) and _has_several_inputs(source):
@@ -195,6 +224,44 @@ def _read(source: Any, how: _How, reference: LabelledData | None) -> Split:
     )
 
 
+def _streamed(source: Any, how: _How, reference: LabelledData | None) -> Split:
+    """Data that are read while they are used, or in memory if they are small."""
+    data = streamed(source, image_size=how.image_size, layout=how.layout, reference=reference)
+    if is_large(len(data), data.inputs[0]):
+        return _read(data, how, reference)
+    return Split(train=data.in_memory(), test=None, notes=data.notes)
+
+
+def _is_large(dataset: Any) -> bool:
+    """Whether a data set takes too much memory; one whose first item says nothing does not."""
+    try:
+        count = len(dataset)
+        return count > 0 and is_large(count, pair_of(dataset[0], 0, "data")[0])
+    except (CallerError, TypeError, NotImplementedError):  # said where it is read
+        return False
+
+
+def _read_columns(found: Any, folder: Path, how: _How, reference: LabelledData | None) -> Split:
+    """A data set of Hugging Face, or a dictionary of them; folder: how it is called."""
+    parts = parts_of(found)
+    first, test = first_and_test(parts)
+    own = [each for each in (first, test) if each is not None]
+    try:
+        items = [ColumnItems(parts[e], folder.name, how.target, how.image_size) for e in own]
+    except CallerError:  # no pictures and no arrays
+        items = []
+    if not items or not any(_is_large(each) for each in items):
+        return read_columns(found, folder, how.target, how.layout, reference)
+    if reference is not None:
+        return _streamed(items[-1], how, reference)
+    split = _streamed(items[0], how, None)
+    if test is None:
+        return split
+    given = _streamed(items[1], how, split.train)
+    tested, more = as_test(given.train)
+    return with_test(split, tested, (*given.notes, *more))
+
+
 def _has_several_inputs(source: Sequence[Any]) -> bool:
     """((first, second), targets), ({"image": first, …}, targets) or (first, second, targets)."""
     if len(source) > 2 and all(hasattr(each, "shape") for each in source):
@@ -206,15 +273,6 @@ def _has_several_inputs(source: Sequence[Any]) -> bool:
         return False
     shapes = {tuple(each.shape) if hasattr(each, "shape") else () for each in inputs}
     return len(shapes) > 1 and () not in shapes
-
-
-def several_inputs(name: str) -> CallerError:
-    """The refusal of data with several inputs, and what to do with them."""
-    return CallerError(
-        f"{name}: expected one tensor of inputs, got several; pack them with "
-        "isotropy.networks.several_inputs.packed_inputs(network, inputs, actions), which gives "
-        "model, inputs and actions in place of yours"
-    )
 
 
 def _read_path(path: Path, how: _How, reference: LabelledData | None) -> Split:
@@ -241,7 +299,7 @@ def _read_folder(folder: Path, how: _How, reference: LabelledData | None) -> Spl
     if not found:
         raise CallerError(f"{folder}: expected {KNOWN_KINDS}, got an empty folder; name another")
     if is_saved_dataset(folder):
-        return read_saved_dataset(folder, how.target, layout=how.layout, reference=reference)
+        return _read_columns(saved_dataset(folder), folder, how, reference)
     idx_folder = find_idx_folder(folder)
     if idx_folder is not None:
         return read_idx_folder(idx_folder, reference=reference)
@@ -253,6 +311,8 @@ def _read_folder(folder: Path, how: _How, reference: LabelledData | None) -> Spl
     inputs = find_npy(folder)
     if inputs is not None:
         return read_npy(inputs, layout=how.layout, reference=reference)
+    if shard_paths(folder) is not None:
+        return _streamed(folder, how, reference)
     if any(entry.suffix.lower() in SUFFIXES for entry in found):
         raise CallerError(
             f"{folder}: expected a subfolder of pictures per class, got pictures in no subfolder, "
@@ -302,7 +362,7 @@ def _conform(test: LabelledData, train: LabelledData) -> LabelledData:
 
 def _absent_classes(data: LabelledData) -> tuple[str, ...]:
     """A note on classes without an example: labels that begin at 1 show up here."""
-    if data.classes is None:
+    if data.classes is None or len(data.targets) < len(data):  # of a sample, rare ones may be
         return ()
     counts = data.targets.bincount(minlength=data.num_classes)
     absent = [name for name, count in zip(data.classes, counts, strict=True) if count == 0]
@@ -340,7 +400,7 @@ def read_dataset(
     # The batches are not collated by torch: its message for unequal shapes names no item.
     for batch in DataLoader(dataset, batch_size=BATCH_SIZE, collate_fn=list):
         for item in batch:
-            values, target = _pair(item, len(inputs), name)
+            values, target = pair_of(item, len(inputs), name)
             if inputs and values.shape != inputs[0].shape:
                 raise CallerError(
                     f"{name}: expected every input as the first, {shape_text(inputs[0])}, got "
@@ -349,39 +409,17 @@ def read_dataset(
                 )
             inputs.append(values)
             targets.append(target)
+        if is_large(len(inputs), inputs[0]):  # a data set with a length is not read here then
+            raise CallerError(
+                f"{name}: expected data that fit into memory or have a length, got {len(inputs):,} "
+                "examples and no end; write them to tar shards, or wrap them in a map-style Dataset"
+            )
     if not inputs:
         raise CallerError(f"{name}: expected at least one example, got an empty data set; add some")
     return labelled_from_arrays(
-        torch.stack(inputs), _stack(targets), name=name,
-        classes=_class_names(dataset), reference=reference,
+        torch.stack(inputs), stacked(targets), name=name,
+        classes=class_names_of(dataset), reference=reference,
     )  # fmt: skip
-
-
-def _pair(item: Any, index: int, name: str) -> tuple[Tensor, Any]:
-    if isinstance(item, Sequence) and (len(item) > 2 or isinstance(item[0], Mapping | tuple)):
-        raise several_inputs(name)
-    if not isinstance(item, Sequence) or len(item) != 2:
-        raise CallerError(
-            f"{name}: expected items (input, target), got {type(item).__name__} at item {index}; "
-            "unlabelled data cannot be learned from"
-        )
-    values, target = item
-    if isinstance(values, Image.Image):
-        return picture_tensor(values), target
-    return tensor_from(values, what=f"{name}, input {index}"), target
-
-
-def _stack(targets: list[Any]) -> Any:
-    """Targets of all items in one tensor, or as they are (numbers, names) for numpy to join."""
-    shapes = {target.shape if isinstance(target, Tensor) else None for target in targets}
-    return torch.stack(targets) if len(shapes) == 1 and None not in shapes else targets
-
-
-def _class_names(dataset: Dataset[Any]) -> tuple[str, ...] | None:
-    names = getattr(dataset, "classes", None)
-    if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
-        return tuple(names) or None
-    return None
 
 
 DIGITS_FILE = "digits.npz"

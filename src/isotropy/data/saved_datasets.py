@@ -1,7 +1,8 @@
-"""Folders that the `datasets` library of Hugging Face wrote with `save_to_disk`; an optional extra.
+"""Data sets of the `datasets` library of Hugging Face, and the folders that `save_to_disk` writes.
 
-A folder of one data set, or of several parts: `train` is trained on and `test` (else `validation`)
-is the test set. Of the columns
+The library is an optional extra. A folder or a dictionary of several parts: `train` is trained on
+and `test` (else `validation`) is the test set. Data sets that take much memory are streamed
+(`streams`). Of the columns
 
     target   the one that is named, or `label`, `labels`, `fine_label`, `target`, `y`, or the last;
              a column of classes brings their names
@@ -23,17 +24,29 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import Dataset
 
 from isotropy.checks import CallerError, column_index
 from isotropy.data.formats import split_of
-from isotropy.data.image_folder import middle, picture_tensor, resize_images
+from isotropy.data.image_folder import (
+    ImageSize,
+    is_grey,
+    middle,
+    picture_tensor,
+    resize_images,
+    upright_size,
+    working_size,
+)
 from isotropy.data.labelled import LabelledData, Layout, Notes, Split, labelled_from_arrays
+from isotropy.data.streams.items import picture_input
 from isotropy.data.tables import Table, Target, cell_text, data_of
 
 FILES = ("dataset_dict.json", "dataset_info.json")
 """Of a folder of parts, and of one data set."""
 TARGETS = ("label", "labels", "fine_label", "target", "y")
 TEST_PARTS = ("test", "validation")
+TRIED = 16
+"""Pictures that are opened to see whether there are colours."""
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -41,14 +54,8 @@ def is_saved_dataset(folder: Path) -> bool:
     return any((folder / name).is_file() for name in FILES)
 
 
-def read_saved_dataset(
-    folder: Path, target: Target, *, layout: Layout = "auto", reference: LabelledData | None = None
-) -> Split:
-    """The parts of a folder that `save_to_disk` wrote.
-
-    target, layout, reference: as for `tables.read_table` and `labelled.standard_inputs`
-    Raises `CallerError` without the library, and for columns that nothing can be made of.
-    """
+def saved_dataset(folder: Path) -> Any:
+    """What a folder holds that `save_to_disk` wrote; raises `CallerError` without the library."""
     try:
         from datasets import load_from_disk
     except ImportError:
@@ -56,17 +63,90 @@ def read_saved_dataset(
             f"{folder}: folders of Hugging Face datasets need the library; install "
             "isotropy[datasets], or save the columns with numpy.savez_compressed(path, x=…, y=…)"
         ) from None
-    found = load_from_disk(str(folder))
-    parts: Mapping[str, Any] = found if isinstance(found, Mapping) else {"train": found}
-    named = next((each for each in TEST_PARTS if each in parts), None)
-    first = "train" if "train" in parts else next(iter(parts))
-    test = None if named == first else named
+    return load_from_disk(str(folder))
+
+
+def read_columns(
+    found: Any, folder: Path, target: Target, layout: Layout, reference: LabelledData | None
+) -> Split:
+    """A data set, or a dictionary of parts, in memory.
+
+    folder: how it is called; target, layout, reference: as for `tables.read_table` and
+    `labelled.standard_inputs`. Raises `CallerError` for columns that nothing can be made of.
+    """
+    parts = parts_of(found)
+    first, test = first_and_test(parts)
 
     def part(is_test: bool, known: LabelledData | None) -> tuple[LabelledData, Notes]:
         own = parts[test if is_test and test is not None else first]
         return _part(own, folder, target, layout, known)
 
     return split_of(part, test is not None, reference)
+
+
+def parts_of(found: Any) -> Mapping[str, Any]:
+    """The data sets of a dictionary, or the one that is there."""
+    return found if isinstance(found, Mapping) else {"train": found}
+
+
+def first_and_test(parts: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Which part is trained on, and which is the test set."""
+    named = next((each for each in TEST_PARTS if each in parts), None)
+    first = "train" if "train" in parts else next(iter(parts))
+    return first, None if named == first else named
+
+
+def is_hugging_face(source: Any) -> bool:
+    """Whether the library made this object, a data set or a dictionary of them."""
+    return type(source).__module__.partition(".")[0] == "datasets"
+
+
+class ColumnItems(Dataset[Any]):
+    """Items (input, target) of a data set of Hugging Face, read row by row.
+
+    classes: names of the column of targets, where it has some
+    Raises `CallerError` where no column is a picture or an array.
+    """
+
+    def __init__(self, dataset: Any, name: str, target: Target, image_size: ImageSize) -> None:
+        if not hasattr(dataset, "__len__"):
+            raise CallerError(
+                f"{name}: expected a data set with a length, got {type(dataset).__name__}; load it "
+                "without streaming=True, or write its examples to tar shards"
+            )
+        names, self.dataset, self.name = list(dataset.column_names), dataset, name
+        self.target = _target_column(names, target, name)
+        first = dataset[0]
+        own = [each for each in names if each != self.target and _is_whole_input(first[each])]
+        if not own or isinstance(first[own[0]], Mapping):
+            raise CallerError(
+                f"{name}: expected a column of pictures or arrays to read while learning, got the "
+                f"columns {', '.join(names)}; take part of the data, which is held in memory"
+            )
+        self.input, self.classes = own[0], _class_names(dataset, self.target)
+        self._channels, self._side = 1, None if isinstance(image_size, str) else image_size
+        if isinstance(first[self.input], Image.Image):
+            step = max(1, len(dataset) // TRIED)
+            tried = [dataset[each][self.input] for each in range(0, len(dataset), step)]
+            self._channels = 1 if all(is_grey(each) for each in tried) else 3
+            if image_size == "auto":
+                self._side = working_size(*upright_size(tried[0]))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        row = self.dataset[number]
+        values = row[self.input]
+        if isinstance(values, Image.Image):
+            values = picture_input(values, self._channels, self._side)
+        return (values if isinstance(values, Tensor) else np.asarray(values)), row[self.target]
+
+
+def _target_column(names: Sequence[str], target: Target, name: str) -> str:
+    usual = next((each for each in TARGETS if each in names), names[-1])
+    asked = usual if target.column is None else target.column
+    return names[column_index(asked, names, what=f"{name}, target")]
 
 
 def _part(
@@ -78,9 +158,7 @@ def _part(
             f"{folder}: expected examples with an input and a target, got {len(dataset)} with the "
             f"columns {', '.join(names) or 'none'}; name another folder"
         )
-    usual = next((each for each in TARGETS if each in names), names[-1])
-    asked = usual if target.column is None else target.column
-    wanted = names[column_index(asked, names, what=f"{folder}, target")]
+    wanted = _target_column(names, target, str(folder))
     for name in names:
         if name != wanted and _is_whole_input(dataset[0][name]):
             inputs, notes = _inputs(dataset[name], f"{folder}, column {name!r}")

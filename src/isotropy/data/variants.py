@@ -49,6 +49,7 @@ from torch.nn.functional import interpolate, pad
 
 from isotropy.checks import CallerError, check_at_least, check_axes, check_choice, shape_text
 from isotropy.data.labelled import LabelledData, Split, normalised
+from isotropy.data.streams.streamed import StreamedData
 from isotropy.symmetry.actions.images import affine
 
 CHUNK_SIZE = 1000
@@ -149,6 +150,11 @@ def vary(split: Split, variant: str) -> Split:
     """
     if not LAWS[check_choice(variant, LAWS, what="variant")]:
         return split
+    if isinstance(split.train, StreamedData):
+        raise CallerError(
+            f"variant {variant}: expected images in memory, got data that are read while they are "
+            "used; transform them where they come from"
+        )
     note = (
         f"every image {_DONE[variant]}, once and for all (seed {TRAIN_SEED} for training, "
         f"{TEST_SEED} for test)"

@@ -84,7 +84,7 @@ def estimate_run(trainer: Trainer, test_examples: int = 0) -> Estimate:
 
 
 def _estimated(trainer: Trainer, test_examples: int) -> Estimate:
-    config, count = trainer.config, len(trainer.inputs)
+    config, count = trainer.config, trainer.examples
     epochs = config.epochs - trainer.epoch
     if trainer.features is not None:
         return _by_features(trainer, trainer.features, test_examples)
@@ -190,7 +190,7 @@ def _put_back(trainer: Trainer) -> Iterator[None]:
 def _evidence_batches(trainer: Trainer) -> tuple[float, float, float, float]:
     """Seconds of factors a batch, of their spectra, of a gradient a batch; bytes on a GPU."""
     evidence, place = trainer.evidence, trainer.device
-    several = len(trainer.inputs) > trainer.config.curvature_batch
+    several = trainer.examples > trainer.config.curvature_batch
     fits: list[LaplaceFit] = []
     of_batches: list[float] = []
 

@@ -78,7 +78,7 @@ class EvidenceSteps(HyperSteps):
         self.config = trainer.config
         self.moves_ranges = trainer.follows_evidence and trainer.config.refine
         few = trainer.config.curvature_examples
-        self.few = few if few < len(trainer.inputs) else 0
+        self.few = few if few < trainer.examples else 0
         self.gradient_limit = trainer.config.gradient_batches * trainer.config.batch_size or few
 
     def due(self, epoch: int) -> bool:
@@ -90,7 +90,7 @@ class EvidenceSteps(HyperSteps):
         evidence, moves = trainer.evidence, self.moves_ranges
         batches = trainer.orbit_batches("factors", limit=self.few)
         fit = evidence.fit(batches, values_only=not moves)
-        fit = replace(fit, stands_for=len(trainer.inputs))
+        fit = replace(fit, stands_for=trainer.examples)
         with torch.no_grad():
             found = trainer.likelihood.log_likelihood(fit.statistic, fit.count)
             log_likelihood = fit.share * float(found)

@@ -274,7 +274,7 @@ class LaplaceEvidence:
             count = sum(self.ranks.gathered(count))
         if not count:
             raise CallerError("evidence: expected at least one batch of data, got none")
-        return self._laplace_fit(spectra_of_roots(kept, count), statistics, count)
+        return self._laplace_fit(spectra_of_roots(kept, count), torch.stack(statistics), count)
 
     def _curvature_of(self, batch: Batch, *, graph: bool) -> BatchCurvature:
         rows, copies = batch.rows, batch.copies
@@ -290,7 +290,7 @@ class LaplaceEvidence:
         )
 
     def _laplace_fit(
-        self, spectra: Mapping[str, AnySpectrum], statistics: Sequence[Tensor], count: int
+        self, spectra: Mapping[str, AnySpectrum], statistics: Tensor, count: int
     ) -> LaplaceFit:
         parameters = dict(self.network.named_parameters())
         names = self.curvature.parameter_names
@@ -300,7 +300,7 @@ class LaplaceEvidence:
                 name: parameters[name].detach().double().square().sum() for name in names
             },
             sizes={name: parameters[name].numel() for name in names},
-            statistic=torch.stack(list(statistics)).sum().detach(),
+            statistic=statistics.sum().detach(),
             count=count,
         )
 
@@ -414,7 +414,8 @@ class _Sums:
     def __init__(self, likelihood: Likelihood) -> None:
         self.likelihood = likelihood
         self.factors: dict[str, Factors] = {}
-        self.statistics: list[Tensor] = []
+        # (batches,); small tensors that are kept between large ones that are freed scatter memory
+        self.statistics = torch.zeros(0, dtype=torch.float64)
         self.count = 0
 
     @torch.no_grad()
@@ -427,7 +428,8 @@ class _Sums:
         if not batch.is_checked:
             self.likelihood.check_targets(batch.targets, found.outputs)
         statistic = self.likelihood.statistic(found.outputs, batch.targets)
-        self.statistics.append(statistic.double())
+        own = statistic.double()[None]
+        self.statistics = torch.cat([self.statistics, own]) if self.count else own
         self.count += len(batch.targets)
 
     def join(self, ranks: Ranks, device: torch.device) -> None:
@@ -437,10 +439,9 @@ class _Sums:
         self.factors = joined_factors(self.factors, ranks, device)
         own = torch.zeros(2, dtype=torch.float64, device=device)
         own[1] = self.count
-        if self.statistics:
-            own[0] = torch.stack(self.statistics).sum()
+        own[0] = self.statistics.sum()
         ranks.add_([own])
-        self.statistics, self.count = [own[0]], int(own[1])
+        self.statistics, self.count = own[:1], int(own[1])
 
     def check(self) -> None:
         """Raise unless there was data, and all of it finite."""

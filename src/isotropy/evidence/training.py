@@ -19,7 +19,7 @@ with the numbers of an unbroken one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic
 
@@ -31,6 +31,7 @@ from isotropy.curvature.kfac import make_curvature
 from isotropy.curvature.kinds import Copies, kind_named
 from isotropy.curvature.recording import checked_outputs, evaluation_mode
 from isotropy.curvature.scale_invariance import scale_invariant_layers
+from isotropy.data.streams.streamed import StreamedData
 from isotropy.evidence.bound import BoundSteps
 from isotropy.evidence.elbo_steps import ElboSteps, head_evidence, head_steps
 from isotropy.evidence.hyper_steps import EvidenceSteps, HyperSteps
@@ -52,7 +53,7 @@ from isotropy.evidence.layers.training import (
 )
 from isotropy.evidence.predictive import Scores, score
 from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, stream
-from isotropy.evidence.weight_steps import FeatureSteps, OrbitSteps, WeightSteps
+from isotropy.evidence.weight_steps import FeatureSteps, OrbitSteps, WeightSteps, parts_of
 from isotropy.kernels.captured import adam
 from isotropy.kernels.precision import multiplying_in
 from isotropy.kernels.ranks import Ranks, ranks
@@ -101,7 +102,7 @@ class EpochRecord:
         evidence = numbers.get("log_evidence")
         return cls(
             **numbers,
-            log_evidence_per_example=None if evidence is None else evidence / len(trainer.inputs),
+            log_evidence_per_example=None if evidence is None else evidence / trainer.examples,
             ranges={symmetry.name: symmetry.high for symmetry in trainer.model.symmetries()},
             prior_precision=trainer.prior.by_group(),
             noise=getattr(trainer.likelihood, "noise", None),
@@ -118,6 +119,7 @@ class Trainer(Generic[AnySchedule]):
 
     model: averaged over copies, or a network alone, whose only copy is the input itself
     inputs (examples, …) and targets lie on the model's device
+    stream: where all examples are read from, if inputs and targets are a sample of them
     remark: told how far an evidence pass is that takes long; may be set at any time
     target_deviation: by which outputs were divided; scores on test data are in the unit before
     features: averaged over copies, where the last layer alone is trained; weight steps and evidence
@@ -134,14 +136,16 @@ class Trainer(Generic[AnySchedule]):
         config: AnySchedule,
         inputs: Tensor,
         targets: Tensor,
+        stream: StreamedData | None = None,
     ) -> None:
         if not isinstance(model, InvariantModel):
             model = InvariantModel(model, Untransformed(), samples=1)
         self.model, self.network = model, model.network
         self.likelihood, self.config, self.recipe = likelihood, config, config.recipe
-        self.inputs, self.targets = inputs, targets
+        self.inputs, self.targets, self.stream = inputs, targets, stream
         self.device = inputs.device
         self.ranks = _ranks_of(config)
+        _check_stream(config, stream)
         self._check_outputs()
         find_first_statistics(self.network, inputs)
         self.features = _features(self)
@@ -163,6 +167,25 @@ class Trainer(Generic[AnySchedule]):
         self.seconds = 0.0
 
     @property
+    def examples(self) -> int:
+        """How many there are to learn from."""
+        return len(self.inputs) if self.stream is None else len(self.stream)
+
+    def read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets by the numbers of their examples, batch by batch.
+
+        Of a stream, batches are read ahead and may be asked for before those in front are used.
+        """
+        if self.stream is None:
+            for batch in batches:
+                yield self.inputs[batch], self.targets[batch]
+            return
+        on_gpu, dtype = self.device.type == "cuda", self.inputs.dtype
+        for inputs, targets in self.stream.read(batches, pinned=on_gpu):
+            own = targets.to(self.device, self.targets.dtype, non_blocking=on_gpu)
+            yield inputs.to(self.device, dtype, non_blocking=on_gpu), own
+
+    @property
     def follows_evidence(self) -> bool:
         """Whether there are ranges that the evidence moves."""
         return self.recipe.ranges == "evidence" and bool(self.ranges)
@@ -178,6 +201,9 @@ class Trainer(Generic[AnySchedule]):
                     f"the network cannot be run on inputs of shape {shape}: {error}"
                 ) from error
         self.likelihood.check_targets(self.targets, checked_outputs(outputs))
+        if self.stream is not None and self.stream.classes is not None:
+            last = self.targets.new_tensor([self.stream.num_classes - 1])
+            self.likelihood.check_targets(last, outputs)
         self.outputs = outputs.shape[1]
 
     # -- what a checkpoint holds -----------------------------------------------------------
@@ -257,13 +283,17 @@ class Trainer(Generic[AnySchedule]):
         of_epoch: whose order and noise, if not this epoch's
         """
         epoch = self.epoch if of_epoch is None else of_epoch
-        seed, chosen = self.config.seed, torch.arange(len(self.inputs))
+        seed, size = self.config.seed, self.config.curvature_batch
+        chosen = torch.arange(self.examples)
         if limit:
             generator = stream(seed, order or purpose + " order", epoch)
-            chosen = torch.randperm(len(self.inputs), generator=generator)[:limit]
+            chosen = torch.randperm(self.examples, generator=generator)[:limit]
         noise_stream = stream(seed, purpose, epoch, self.device)
         told = PassProgress(self.remark, f"evidence pass ({purpose})", len(chosen))
-        for index, batch in enumerate(chosen.to(self.device).split(self.config.curvature_batch)):
+        chosen = chosen.to(self.device) if self.stream is None else chosen
+        mine = (b for index, b in enumerate(parts_of(chosen, size)) if self.ranks.is_mine(index))
+        reading = self.read(mine)
+        for index, batch in enumerate(parts_of(chosen, size)):
             told.add(len(batch))
             drawn_for = f"{labels or purpose + ' labels'}{f' {index}' if index else ''}"
             label_stream = stream(seed, drawn_for, epoch, self.device)
@@ -275,13 +305,14 @@ class Trainer(Generic[AnySchedule]):
             noise = self.model.noise(len(batch), generator=noise_stream)
             if not self.ranks.is_mine(index):
                 continue
+            inputs, targets = next(reading)
             with torch.set_grad_enabled(graph):
                 if self.features is not None:
-                    rows, copies = self.features.of(self.inputs[batch], noise), Copies(1)
+                    rows, copies = self.features.of(inputs, noise), Copies(1)
                 else:
-                    rows = self.model.orbit(self.inputs[batch], noise)
+                    rows = self.model.orbit(inputs, noise)
                     copies = self.model.augmentation.copies(noise.shape[1])
-            yield Batch(rows, self.targets[batch], copies, label_stream, is_checked=True)
+            yield Batch(rows, targets, copies, label_stream, is_checked=True)
 
     def final_evidence(self) -> EvidenceValue | None:
         """log Z of the model as it stands (None for objectives that have no prior)."""
@@ -297,7 +328,7 @@ class Trainer(Generic[AnySchedule]):
             error = self.evidence.largest_error(fit) if self.evidence.kind == "laplace" else 0.0
         return EvidenceValue(
             nats=float(value),
-            examples=len(self.inputs),
+            examples=self.examples,
             curvature=self.evidence.curvature_name,
             samples=self.model.samples,
             prior_structure=self.prior.structure,
@@ -397,6 +428,18 @@ def _ranks_of(config: Schedule) -> Ranks:
     return found
 
 
+def _check_stream(config: Schedule, found: StreamedData | None) -> None:
+    """Raise CallerError for a run that needs all examples at once, where they are streamed."""
+    if found is None:
+        return
+    if config.evidence != "laplace" or getattr(config, "bound", "none") != "none":
+        raise CallerError(
+            f"{found.name}: expected the Laplace evidence and no bound for data that are read "
+            "while they are used, got a run that holds all of them; take part of the data "
+            "(--subset), or leave evidence and bound at their defaults"
+        )
+
+
 FEATURES_STREAM = "features"
 """Where the copies behind features are drawn from."""
 
@@ -409,6 +452,8 @@ def _features(trainer: Trainer[Any]) -> AveragedFeatures | None:
     """
     config = trainer.config
     if not isinstance(config, LearnSchedule) or config.freeze == "none":
+        return None
+    if trainer.stream is not None:  # features of all examples would be held
         return None
     outputs = config.recipe.averaged == "outputs" and config.recipe.ranges != "loss"
     if config.evidence != "laplace" or config.bound != "none" or not outputs:

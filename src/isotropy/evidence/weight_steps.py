@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -203,6 +203,8 @@ class WeightSteps:
         config: Schedule = trainer.config
         self.config, self.likelihood, self.network = config, trainer.likelihood, trainer.network
         self.inputs, self.targets, self.device = trainer.inputs, trainer.targets, trainer.device
+        self.examples, self._read = trainer.examples, trainer.read
+        self.is_streamed = trainer.stream is not None
         self.optimiser = optimiser
         fix_statistics(self.network)  # a single example has none
         self.ranks = trainer.ranks
@@ -221,6 +223,7 @@ class WeightSteps:
         self._one_step: Callable[[Tensor, Tensor], None] = self._step
         self._captured: CapturedFunction | None = None
         can_be = can_capture(self.network, self.device) and not self.ranks.are_many
+        can_be &= not self.is_streamed  # a graph reads its examples from one place
         if config.captured and can_be:
             self._captured = CapturedFunction(self._step, self._state)
 
@@ -244,16 +247,17 @@ class WeightSteps:
 
         after_step: told after each how many there have been in the run
         """
-        config, count = self.config, len(self.inputs)
+        config, count = self.config, self.examples
         order = torch.randperm(count, generator=stream(config.seed, "order", number))
-        batches = order.to(self.device).split(config.batch_size)
+        steps = math.ceil(count / config.batch_size)
         draws = stream(config.seed, self.purpose, number, self.device)
         self.begin()
         self._sums.zero_()
-        with nullcontext() if self.average is None else self.average.trained():
+        averaging = nullcontext() if self.average is None else self.average.trained()
+        with averaging, closing(self._batches(order)) as batches:
             for index, batch in enumerate(batches):
-                progress = (number - 1 + index / len(batches)) / config.epochs
-                done = (number - 1) * len(batches) + index + 1
+                progress = (number - 1 + index / steps) / config.epochs
+                done = (number - 1) * steps + index + 1
                 self.set_rates(progress, done)
                 self.take(batch, self.draw(len(batch), draws))
                 if self.average is not None:
@@ -264,6 +268,40 @@ class WeightSteps:
         self._average_statistics()
         loss, hits = (self._sums / count).tolist()
         return loss, hits if self.targets.ndim == 1 else None
+
+    def _batches(self, order: Tensor) -> Generator[Tensor, None, None]:
+        """The batches of an epoch, as places in `inputs` and `targets`.
+
+        Of a stream, these are the rows of the batch that was read last, and no more than this
+        rank's parts of it; the rows of others have no place.
+        """
+        size = self.config.batch_size
+        if not self.is_streamed:
+            yield from parts_of(order.to(self.device), size)
+            return
+        sample = self.inputs, self.targets
+        mine = (
+            torch.cat([batch[:0], *(batch[part] for part in self._own_parts(len(batch)))])
+            for batch in parts_of(order, size)
+        )
+        try:
+            for batch, rows in zip(parts_of(order, size), self._read(mine), strict=True):
+                self.inputs, self.targets = rows
+                places, done = torch.full((len(batch),), -1, device=self.device), 0
+                for part in self._own_parts(len(batch)):
+                    count = len(places[part])
+                    places[part] = torch.arange(done, done + count, device=self.device)
+                    done += count
+                yield places
+        finally:
+            self.inputs, self.targets = sample
+
+    def _own_parts(self, count: int) -> Iterator[slice]:
+        """This rank's parts of a batch of so many examples, each small enough for memory."""
+        size = min(self.micro_batch, math.ceil(count / self.ranks.count))
+        for index, start in enumerate(range(0, count, size)):
+            if self.ranks.is_mine(index):
+                yield slice(start, start + size)
 
     def state(self) -> dict[str, Tensor]:
         """What the next epoch depends on beside the network and the optimiser, between epochs."""
@@ -308,16 +346,13 @@ class WeightSteps:
         """One weight step on the examples with these numbers; adds to the epoch's sums."""
         self.optimiser.zero_grad(set_to_none=True)
         # Gradients of parts of the batch add up to those of the whole, over ranks too.
-        size = min(self.micro_batch, math.ceil(len(batch) / self.ranks.count))
-        for index, part in enumerate(range(0, len(batch), size)):
-            if not self.ranks.is_mine(index):
-                continue
-            own = batch[part : part + size]
-            loss, outputs = self.loss_of(own, noise[part : part + size])
+        for part in self._own_parts(len(batch)):
+            own = batch[part]
+            loss, outputs = self.loss_of(own, noise[part])
             self._sums[0] += loss.detach() * len(own)
             if len(own) < len(batch):
                 loss = loss * (len(own) / len(batch))
-            if part == 0:
+            if part.start == 0:
                 loss = self._rewarded(loss)
             loss.backward()
             if self.targets.ndim == 1:
@@ -383,7 +418,7 @@ class OrbitSteps(WeightSteps):
         config = trainer.config
         self.model, self.prior, self.recipe = trainer.model, trainer.prior, trainer.recipe
         super().__init__(trainer, self._optimiser(trainer))
-        steps_per_epoch = math.ceil(len(trainer.inputs) / config.batch_size)
+        steps_per_epoch = math.ceil(trainer.examples / config.batch_size)
         self.warm_up = max(1, math.ceil(config.warm_up * steps_per_epoch))
         if config.ema_decay:
             self.average = AveragedWeights(trainer.network, config.ema_decay)
@@ -457,7 +492,7 @@ class OrbitSteps(WeightSteps):
     def _add_penalty(self) -> None:
         if self.recipe.evidence:
             parameters = dict(self.network.named_parameters())
-            self.prior.add_penalty_gradients(parameters, 1 / len(self.inputs))
+            self.prior.add_penalty_gradients(parameters, 1 / self.examples)
 
     def held(self) -> Iterator[Tensor]:
         yield from super().held()
@@ -488,6 +523,11 @@ class FeatureSteps(OrbitSteps):
     def loss_of(self, examples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self.features.head(self.features.now()[examples])
         return self.likelihood.training_loss(outputs, self.targets[examples]), outputs
+
+
+def parts_of(numbers: Tensor, size: int) -> Iterator[Tensor]:
+    """`numbers.split(size)`, each made when it is asked for: of many there would be many."""
+    return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
 def tensors_of(*modules: nn.Module) -> Iterator[Tensor]:

@@ -57,6 +57,7 @@ from isotropy.bounds.symmetries import CodedSymmetry, coded_group, coded_law
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
 from isotropy.data.readers import read
+from isotropy.data.streams.streamed import held
 from isotropy.networks.export.laws import augmentation_from_law
 from isotropy.networks.zoo.specification import NetworkSpecification, specification_of
 from isotropy.records import (
@@ -170,7 +171,7 @@ def _begin(
         if settings.left_out:
             raise CallerError("expected one of start and left_out, got both")
         if isinstance(start, tuple):
-            return _from_network(start[0], read(start[1], hold_out_fraction=0.0).train, data)
+            return _from_network(start[0], held(read(start[1], hold_out_fraction=0.0)).train, data)
         return _from_run(Path(start), data, settings.seed)
     assert model is not None
     source = Source.of(model, tuple(data.inputs.shape[1:]), data.num_outputs)
@@ -276,7 +277,7 @@ def certify(
     """
     began = time.monotonic()
     settings = config or CertifyConfig()
-    split = read(train, test, hold_out_fraction=0.0)
+    split = held(read(train, test, hold_out_fraction=0.0))
     place = torch.device("cpu" if device is None else device)
     begun = _begin(model, split.train, settings, start)
     coded = _coded(symmetry, begun.source.shape, settings.samples)
@@ -427,7 +428,7 @@ def _whole(claim: Claim, start: nn.Module) -> nn.Module:
 
 def _recounted(claim: Claim, start: nn.Module, data: Any, place: torch.device) -> int:
     """The errors of the decoded network, which must be those that are claimed."""
-    train = read(data, hold_out_fraction=0.0).train
+    train = held(read(data, hold_out_fraction=0.0)).train
     left_out = int(claim.start.get("left_out") or 0)
     if left_out and left_out < len(train):
         seed = claim.start["left_out_seed"]

@@ -107,7 +107,7 @@ def screen(
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
-    ).selecting(select).acting(actions)  # fmt: skip
+    ).held().selecting(select).acting(actions)  # fmt: skip
     begun = begun.freezing(settings.freeze)
     # The climb passes through the whole network.
     settings = replace(settings, freeze="none")
@@ -229,7 +229,7 @@ def profile(
         raise CallerError("curvatures: expected one or more kinds, got none")
     begun, actions = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, network=network
-    ).selecting(select).acting(actions)  # fmt: skip
+    ).held().selecting(select).acting(actions)  # fmt: skip
     begun = begun.freezing(settings.freeze)
     split = begun.split
     unit, chosen = _amounts(actions, generator, amounts)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.streams.streamed import StreamedData
 from isotropy.evidence.elbo import ElboEvidence, HeadPredictive
 from isotropy.evidence.objectives import Objective
 from isotropy.evidence.predictive import METHODS, Predictive, calibration
@@ -198,7 +199,8 @@ def learn(
     """Train `model` and learn the ranges of `actions` from the training data alone.
 
     model      any nn.Module from (batch, …) to (batch, outputs); a copy is trained
-    train      (inputs, targets), a torch Dataset, LabelledData, a Split, or a path to data
+    train      (inputs, targets), a torch Dataset, LabelledData, a Split, or a path to data; what
+               takes much memory is read while it is used, as `isotropy.streamed` data are
     test       the same, only scored; paths and Splits bring their own (or 20 % are held out of a
                path's data), tensors given alone are all used for training
     actions    what may be a symmetry; the affine group's six generators of the paper by default
@@ -393,7 +395,7 @@ def _result(
         "evidence": None if evidence is None else evidence.as_dict(),
         "elbo": trainer.evidence.parts() if settings.evidence == "elbo" else None,
         "log_evidence": log_evidence,
-        "null_log_evidence": trainer.likelihood.constant_log_likelihood(trainer.targets),
+        "null_log_evidence": _constant_log_likelihood(trainer),
         "log_evidence_per_example": None if log_evidence is None else log_evidence / count,
         "test_accuracy": test_accuracy,
         "test_log_likelihood": _latest(history, "test_log_likelihood"),
@@ -427,13 +429,27 @@ def constants_of(trainer: Trainer) -> dict[str, str]:
     return {**frozen, **getattr(trainer.evidence.curvature, "constants", {})}
 
 
+def _constant_log_likelihood(trainer: Trainer) -> float:
+    """What a constant prediction reaches; where targets are not known, as the sample says."""
+    data, targets = trainer.stream, trainer.targets
+    if data is not None and data.known_targets is not None:
+        targets = data.known_targets
+    found = trainer.likelihood.constant_log_likelihood(targets.to(trainer.targets))
+    return found if len(targets) == trainer.examples else found * trainer.examples / len(targets)
+
+
 def class_counts(split: Split) -> dict[str, list[int]] | None:
-    """Training and test examples of every class, by its name; None for a regression."""
-    if split.train.classes is None:
+    """Training and test examples of every class, by its name; None for a regression.
+
+    None also for a stream of examples whose labels are not known before they are read.
+    """
+    data = split.train
+    known = data.known_targets if isinstance(data, StreamedData) else data.targets
+    if data.classes is None or known is None:
         return None
-    parts = [split.train] if split.test is None else [split.train, split.test]
-    counts = [each.targets.bincount(minlength=split.train.num_classes).tolist() for each in parts]
-    return {name: [own[i] for own in counts] for i, name in enumerate(split.train.classes)}
+    parts = [known] if split.test is None else [known, split.test.targets]
+    counts = [each.bincount(minlength=data.num_classes).tolist() for each in parts]
+    return {name: [own[i] for own in counts] for i, name in enumerate(data.classes)}
 
 
 def _correlations(augmentation: Augmentation) -> dict[str, Any] | None:

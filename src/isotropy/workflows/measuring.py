@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 from isotropy.checks import CallerError, check_at_least
 from isotropy.data.labelled import Split
 from isotropy.data.readers import read
+from isotropy.data.streams.streamed import held
 from isotropy.equivariance.attribution import LayerSettings
 from isotropy.equivariance.bridge import Acting, Acts, Own, Symmetry, hidden_layout, symmetries
 from isotropy.equivariance.layouts import Layout
@@ -255,7 +256,7 @@ def _data(label: str, data: Any, moves: str | None, examples: int, seed: int) ->
         data = _gathered(data)
     if isinstance(data, Tensor):
         return MeasuredData(label, label, _some(data, examples, seed), None)
-    split = read(data, seed=seed, hold_out_fraction=0.0) if not isinstance(data, Split) else data
+    split = held(data if isinstance(data, Split) else read(data, seed=seed, hold_out_fraction=0.0))
     labelled = split.train if split.test is None else split.test
     chosen = labelled.subset(min(examples, len(labelled)), seed)
     return MeasuredData(label, labelled.name, chosen.inputs, labelled)

@@ -243,7 +243,7 @@ def learn_layers(
     begun = begin(
         model, train, test, seed=settings.seed, device=device, folder=folder, resume=resume,
         network=network,
-    ).selecting(select)  # fmt: skip
+    ).held().selecting(select)  # fmt: skip
     begun.check_ranks()
     split, run = begun.split, _prepared(begun, settings)
     if request is not None:

@@ -23,6 +23,7 @@ from isotropy.data.borders import PADDING_CHOICES, chosen_border
 from isotropy.data.image_folder import LARGEST_SIDE, WORKING_SIZE, ImageSize
 from isotropy.data.labelled import LAYOUTS, LabelledData, Split
 from isotropy.data.readers import digits, read
+from isotropy.data.streams.streamed import streamed
 from isotropy.data.tables import TASKS
 from isotropy.data.variants import LAWS, vary
 from isotropy.evidence.laplace import STRUCTURES
@@ -159,8 +160,8 @@ _DATA = (
     click.option(
         "--data",
         help="Training data: IDX files or their folder, CIFAR-10 binary batches, "
-        ".npz with x and y, x.npy beside y.npy, a table (csv, csv.gz, parquet), or a folder per "
-        "class. Default: the embedded digits.",
+        ".npz with x and y, x.npy beside y.npy, a table (csv, csv.gz, parquet), tar shards "
+        "(shard-{000..009}.tar), or a folder per class. Default: the embedded digits.",
     ),
     TEST_DATA,
     *TABLE,
@@ -293,8 +294,11 @@ def data_from(options: dict[str, Any], *, working_size: bool = False) -> Split:
         if options["image_size"] is not None:
             split = read(split, image_size=options["image_size"])
     else:
+        source: Any = options["data"]
+        if options.get("stream"):
+            source = streamed(source, image_size=size, layout=options.get("layout", "auto"))
         split = read(
-            options["data"],
+            source,
             options["test_data"],
             image_size=size,
             seed=options["seed"],

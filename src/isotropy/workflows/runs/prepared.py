@@ -26,6 +26,7 @@ from isotropy.curvature.recording import evaluation_mode
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import CHANNEL_ADDED, LabelledData, Split
 from isotropy.data.readers import read
+from isotropy.data.streams.streamed import StreamedData, held
 from isotropy.evidence.elbo import head_of
 from isotropy.evidence.estimate import estimate_run
 from isotropy.evidence.machine import (
@@ -147,6 +148,10 @@ class Beginning:
     def seconds(self) -> float:
         """Since it began."""
         return time.monotonic() - self.started
+
+    def held(self) -> Beginning:
+        """With data in memory, a sample of them where they are streamed."""
+        return replace(self, split=held(self.split))
 
     def acting(self, actions: Actions | None) -> tuple[Beginning, Actions]:
         """With the Actions that were given, or the default ones and notes on these.
@@ -283,7 +288,7 @@ def _without_channels(split: Split) -> Split:
     """The split with the channel axis of its images taken out again."""
 
     def plain_axes(data: LabelledData) -> LabelledData:
-        return replace(data, inputs=data.inputs[:, 0])
+        return data.mapped(lambda inputs: inputs[:, 0])
 
     shape = shape_text(split.train.inputs[:, 0])
     notes = [note for note in split.notes if CHANNEL_ADDED not in note]
@@ -320,7 +325,8 @@ def make_trainer(
         place
     )
     averaged = InvariantModel(network, augmentation, config.samples)
-    trainer = Trainer(averaged, likelihood, config, inputs, targets)
+    stream = train if isinstance(train, StreamedData) else None
+    trainer = Trainer(averaged, likelihood, config, inputs, targets, stream)
     if train.scaling is not None:
         trainer.target_deviation = train.scaling.target_deviation
     return trainer

@@ -19,7 +19,8 @@ def fingerprint(data: LabelledData) -> str:
 
     Sizes, sums over the inputs in which every place has a weight of its own (so that mirrored or
     reordered images differ), and a hash of the targets. The sums are rounded: inputs that two
-    machines computed alike but for the last bits count as the same.
+    machines computed alike but for the last bits count as the same. Of streamed data it is that of
+    their number and their sample.
     """
     flat = data.inputs.flatten(1)
     examples, numbers = flat.shape
@@ -31,6 +32,8 @@ def fingerprint(data: LabelledData) -> str:
         size += float(weights @ (rows.double().abs() @ by_number))
     digest = hashlib.sha256(data.targets.cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
     shape = "×".join(str(length) for length in data.inputs.shape)
+    if examples < len(data):
+        shape = f"{len(data)}:{shape}"
     return f"{shape}/{size:.8e}/{total / (size or 1.0):.8f}/{digest}"
 
 

@@ -41,6 +41,7 @@ from torch import Tensor
 from isotropy.evidence.search.selection import LEAST_GAIN, Search, candidates_of, search
 from isotropy.evidence.search.trials import Amounts, Trial, Trials
 from isotropy.evidence.settings import LearnConfig, stream
+from isotropy.evidence.training import Trainer
 from isotropy.evidence.verdict import NOTHING_LEARNED, nothing_learned
 from isotropy.records import (
     CHECKPOINT,
@@ -85,8 +86,8 @@ def find_amounts(
     """
     started = time.monotonic()
     trainer, config = run.trainer, run.trainer.config
-    count = config.search_examples or len(trainer.inputs)
-    data = _part(trainer.inputs, trainer.targets, count, config.seed)
+    count = config.search_examples or trainer.examples
+    data = _searched(trainer, count)
     scored = run.scored()
     most = TEST_EXAMPLES if trainer.features is None else min(count, TEST_EXAMPLES)
     test = None if scored is None else _part(*scored, most, 0)
@@ -202,13 +203,27 @@ def _beside_held_out(name: str, found: Search, trials: Trials) -> list[dict[str,
     return rows
 
 
+def _searched(trainer: Trainer[Any], count: int) -> tuple[Tensor, Tensor]:
+    """So many examples of the training data; of a stream, the same ones are read."""
+    seed = trainer.config.seed
+    if trainer.stream is None:
+        return _part(trainer.inputs, trainer.targets, count, seed)
+    return next(trainer.read([_drawn(trainer.examples, count, seed)]))
+
+
 def _part(inputs: Tensor, targets: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """So many examples, drawn at random; all of them in their order if there are no more."""
     if count >= len(inputs):
         return inputs, targets
-    order = torch.randperm(len(inputs), generator=stream(seed, "search"))[:count]
-    chosen = order.sort().values.to(inputs.device)
+    chosen = _drawn(len(inputs), count, seed).to(inputs.device)
     return inputs[chosen], targets[chosen]
+
+
+def _drawn(examples: int, count: int, seed: int) -> Tensor:
+    """The numbers of so many examples, in their order."""
+    if count >= examples:
+        return torch.arange(examples)
+    return torch.randperm(examples, generator=stream(seed, "search"))[:count].sort().values
 
 
 class KeptTrials:
