@@ -197,11 +197,12 @@ def told(case: Case, device: torch.device) -> dict[str, float]:
 
 
 def run(device: torch.device, rounds: int, parts: Sequence[str] = PARTS) -> dict[str, Any]:
-    """Everything, or some parts of it, as one JSON object."""
+    """Everything, or some parts of it, which the name then says, as one JSON object."""
     on_gpu = device.type == "cuda"
     cases = TOLD if on_gpu else {"resnet": Case("resnet", (3, 8, 8), 16, SMALL)}
     deep = EPOCHS if on_gpu else {"ResNet-8-16": Case("resnet", (3, 8, 8), 16, SHORT)}
-    report: dict[str, Any] = {"benchmark": "deep_networks", **provenance(device)}
+    name = "-".join(["deep_networks", *(() if set(parts) == set(PARTS) else parts)])
+    report: dict[str, Any] = {"benchmark": name, **provenance(device)}
     if "epoch" in parts:
         few = max(1, rounds // 2)
         report["epoch"] = {name: epochs(case, device, few) for name, case in deep.items()}

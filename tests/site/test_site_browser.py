@@ -143,6 +143,7 @@ def pages() -> list[str]:
     return sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
 
 
+@pytest.mark.slow
 def test_every_page_on_a_phone(browser: Browser) -> None:
     """No error in the console, no missing picture, nothing wider than the screen."""
     complaints, pictures = [], 0

@@ -91,7 +91,13 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "settings"), RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        pytest.param(*run, id=what, marks=[pytest.mark.slow] if "search" in run[1] else [])
+        for what, run in RUNS.items()
+    ],
+)
 def test_streams_give_the_numbers_of_memory(name: str, settings: dict[str, Any]) -> None:
     assert_same(learned(data(), name, **settings), learned(stream(), name, **settings))
 
@@ -214,6 +220,7 @@ print(json.dumps(run(int(sys.argv[1]), samples=1, workers=1)))
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_examples() -> None:
     """As one tensor, 45,000 images take 94 MB more than 15,000."""
     peaks = {}
