@@ -618,11 +618,13 @@ def test_full_disk_at_the_end(
 # -- as a process ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_process_sentence_and_status(folder: Path) -> None:
     finished = run_process("learn", "--data", "gone.npz", "--json")
     assert_one_sentence(finished, "gone.npz")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_full_standard_output(folder: Path) -> None:
     bars_file(folder)

@@ -273,6 +273,7 @@ def test_changed_model_file_is_refused(folder: Path, capsys: Capture) -> None:
     assert_one_sentence(finished, "nets.py", "has changed since the run began")
 
 
+@pytest.mark.slow
 def test_code_of_a_run_folder_is_named_again(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

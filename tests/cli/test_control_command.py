@@ -29,6 +29,7 @@ def called(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_json_progress_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     needs_rl()
     out = str(tmp_path / "run")

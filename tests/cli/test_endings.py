@@ -133,6 +133,7 @@ def test_usage_errors_and_interruptions() -> None:
     assert ending(SystemExit(1)) == ("", 1)
 
 
+@pytest.mark.slow
 def test_sigterm_as_sigint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("learn", *WORDS, "--json")
     process = start_process(*words, "--out", "run", code=PAUSED)

@@ -58,6 +58,7 @@ def interrupt_after(
     return stdout, "".join(seen) + rest
 
 
+@pytest.mark.slow
 def test_interrupted_run_is_resumed_with_the_same_numbers(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

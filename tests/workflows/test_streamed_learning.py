@@ -102,6 +102,7 @@ def test_streams_give_the_numbers_of_memory(name: str, settings: dict[str, Any])
     assert_same(learned(data(), name, **settings), learned(stream(), name, **settings))
 
 
+@pytest.mark.slow
 def test_workers_and_samples_change_nothing() -> None:
     found = learned(data())
     ahead = learned(stream(sample=COUNT, workers=2))
