@@ -152,7 +152,7 @@ def test_running_rows_are_given_up_and_finished_ones_kept(tmp_path: Path, worker
 
 
 LEFT_BEHIND = """
-import os, time
+import os, signal, time
 from pathlib import Path
 import torch
 from isotropy.experiments.runner import Job, RunOptions, run_series
@@ -163,6 +163,7 @@ def named(job, device):
     return []
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell with & ignores it
     jobs = [Job(row, (0,), {}) for row in ("a", "b")]
     run_series(named, jobs, Path("rows"), RunOptions(torch.device("cpu"), workers=2), print)
 """
