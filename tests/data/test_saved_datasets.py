@@ -12,26 +12,9 @@ import pytest
 import torch
 from data_files import assert_one_sentence
 from PIL import Image
+from stream_cases import Columns
 
 from isotropy.data.readers import read
-
-
-class Columns:
-    """A data set as the library hands it over: columns by name, rows by number."""
-
-    def __init__(self, classes: dict[str, list[str]] | None = None, **columns: list[Any]) -> None:
-        self.columns = columns
-        self.column_names = list(columns)
-        names = {name: types.SimpleNamespace(names=own) for name, own in (classes or {}).items()}
-        self.features = {name: names.get(name) for name in columns}
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def __getitem__(self, key: str | int) -> Any:
-        if isinstance(key, str):
-            return self.columns[key]
-        return {name: cells[key] for name, cells in self.columns.items()}
 
 
 @pytest.fixture

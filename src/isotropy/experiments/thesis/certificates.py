@@ -66,7 +66,9 @@ COMPARED = (
      f"{PIXELS}-cnn-pixels", 0),
     ("transfer to MNIST: below the bound from scratch", "transfer/fashion-mnist-to-mnist",
      "table/mnist", 0),
-    ("transfer to Fashion-MNIST: below the bound from scratch",
+    ("transfer to Fashion-MNIST: below the bound from scratch", "transfer/mnist-to-fashion-mnist",
+     "table/fashion-mnist", 0),
+    ("transfer from CIFAR-10 to Fashion-MNIST: below the bound from scratch",
      "transfer/cifar-10-to-fashion-mnist", "table/fashion-mnist", 0),
 )  # fmt: skip
 """What must be seen, the row with the lower bound, the one with the higher, by how many points."""
