@@ -48,6 +48,7 @@ _ROOMS = {
     "workflows.relaxing": "RelaxResult learn_layers relax",
     "workflows.representing": "RepresentConfig RepresentResult represent",
     "workflows.runs.result": "Result",
+    "workflows.story": "StoryConfig StoryResult story",
 }
 """Where public names are, by module."""
 _MODULES = {name: module for module, names in _ROOMS.items() for name in names.split()}

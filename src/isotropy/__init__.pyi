@@ -39,6 +39,7 @@ from isotropy.workflows.measuring import MeasureResult, measure
 from isotropy.workflows.relaxing import RelaxResult, learn_layers, relax
 from isotropy.workflows.representing import RepresentConfig, RepresentResult, represent
 from isotropy.workflows.runs.result import Result
+from isotropy.workflows.story import StoryConfig, StoryResult, story
 
 __all__ = [
     "__version__",
@@ -69,6 +70,8 @@ __all__ = [
     "Representation",
     "Result",
     "Scalar",
+    "StoryConfig",
+    "StoryResult",
     "actions_named",
     "affine",
     "assert_equivariant",
@@ -95,6 +98,7 @@ __all__ = [
     "represent",
     "screen",
     "sequences",
+    "story",
     "streamed",
     "verify",
 ]

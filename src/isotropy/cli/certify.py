@@ -155,14 +155,19 @@ def _teller(display: LiveDisplay) -> Any:
 def _data(options: Mapping[str, Any], request: Mapping[str, Any] | None = None) -> Split:
     """The data a user named; nothing is held out of them.
 
-    request: variant, subset and seed of a certificate, where the user did not say others
+    request: variant, subset and seed of a certificate, where the user did not say others; of a
+    story the size of images too, and the share that it held out to score its networks
     """
-    own = {**options, **(request or {})}
+    own = {"hold_out": 0.0, **options, **(request or {})}
     if own["data"] is None:
         split = digits()
     else:
         split = read(
-            own["data"], own["test_data"], image_size=own["image_size"], hold_out_fraction=0.0
+            own["data"],
+            own["test_data"],
+            image_size=own["image_size"],
+            seed=own["seed"],
+            hold_out_fraction=own["hold_out"],
         )
     return taken(vary(split, own["variant"]), own)
 

@@ -35,6 +35,7 @@ from isotropy.cli.shared.endings import (
     show,
 )
 from isotropy.cli.shared.processes import is_mine_to_say, of_this_rank, process_group
+from isotropy.cli.story import story_command
 from isotropy.kernels.ranks import group
 
 SHORT_VARIABLE = "ISOTROPY_SHORT"
@@ -47,6 +48,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "represent": {"steps": 5},
     "control": {"steps": 20, "episodes": 1, "width": 16, "evaluate_every": 10, "batch_size": 8},
     "measure": {"examples": 2, "finite": False},
+    "story": {"subset": 200, "epochs": 1, "quick": True, "generators": "rotation"},
 }
 """Defaults of options by command, for runs that only show whether a command works."""
 
@@ -68,6 +70,7 @@ COMMANDS: tuple[click.Command, ...] = (
     relax_command,
     represent_command,
     reproduce_command,
+    story_command,
     verify_command,
 )
 for each in COMMANDS:

@@ -272,8 +272,8 @@ def data_request(
         kept = config.get("request")
         if not isinstance(kept, dict) or not set(_OF_THE_DATA) <= set(kept):
             continue  # a run in Python, whose data has no name
-        if config.get("kind") == KIND:
-            continue  # relaxed layers, whose data are prepared in other ways
+        if _is_prepared(config):
+            continue
         own = {name: kept[name] for name in _OF_THE_DATA} | _typed(context, options)
         if "train" not in options["splits"]:
             own["subset"] = None  # of training data, which are not looked at
@@ -290,6 +290,15 @@ def data_request(
     return asked | (found or {})
 
 
+def _is_prepared(config: Mapping[str, Any]) -> bool:
+    """Whether a run is one of relaxed layers whose data `isotropy relax` prepared in its own ways.
+
+    Those of a story are as all others.
+    """
+    kept = config.get("request")
+    return config.get("kind") == KIND and not (isinstance(kept, dict) and "full" in kept)
+
+
 def measured_split(request: dict[str, Any], models: Sequence[NamedModel]) -> Split:
     """The data that the options name, or those of a run of relaxed layers, prepared as they were.
 
@@ -298,7 +307,7 @@ def measured_split(request: dict[str, Any], models: Sequence[NamedModel]) -> Spl
     if request["data"] is not None or request["test_data"] is not None:
         return data_from(request)
     configs = [read_json(model.folder / CONFIG) for model in models if model.folder is not None]
-    relaxed = [config.get("request") for config in configs if config.get("kind") == KIND]
+    relaxed = [config.get("request") for config in configs if _is_prepared(config)]
     if not relaxed:
         return data_from(request)
     kept = relaxed[0]

@@ -10,6 +10,8 @@ without any symmetry would learn it too.)
     scaled              logarithm of one factor for both axes ~ U[−ln 2, ln 2]
     flipped             left and right exchanged with probability ½
 
+`turned` is rotated with another largest angle.
+
 All but the last are the laws of Immer et al. (2022), "Invariance learning in deep neural networks
 with differentiable Laplace approximations". Here pixels stay floating-point (there: cut to 8 bits),
 all versions are resampled on one grid convention (that of `symmetry.actions.images`), and zeros
@@ -50,7 +52,7 @@ from torch.nn.functional import interpolate, pad
 from isotropy.checks import CallerError, check_at_least, check_axes, check_choice, shape_text
 from isotropy.data.labelled import LabelledData, Split, normalised
 from isotropy.data.streams.streamed import StreamedData
-from isotropy.symmetry.actions.images import affine
+from isotropy.symmetry.actions.images import AffineAction, affine
 
 CHUNK_SIZE = 1000
 """Images that are moved at once."""
@@ -136,11 +138,15 @@ def apply_variant(data: LabelledData, variant: str, *, seed: int) -> LabelledDat
         mirrored = chosen.to(data.inputs.device)[:, None, None, None]
         images = torch.where(mirrored, data.inputs.flip(-1), data.inputs)
     else:
-        action = affine(tuple(law))
-        coordinates = variant_coordinates(variant, len(data), seed=seed).to(data.inputs)
-        chunks = zip(coordinates.split(CHUNK_SIZE), data.inputs.split(CHUNK_SIZE), strict=True)
-        images = torch.cat([action.act(each[:, None], part)[:, 0] for each, part in chunks])
+        drawn = variant_coordinates(variant, len(data), seed=seed)
+        images = _moved(data.inputs, affine(tuple(law)), drawn)
     return replace(data, inputs=images, name=f"{data.name}, {variant}")
+
+
+def _moved(images: Tensor, action: AffineAction, coordinates: Tensor) -> Tensor:
+    """Images (examples, …), each moved by its row of coordinates (examples, generators)."""
+    chunks = zip(coordinates.to(images).split(CHUNK_SIZE), images.split(CHUNK_SIZE), strict=True)
+    return torch.cat([action.act(each[:, None], part)[:, 0] for each, part in chunks])
 
 
 def vary(split: Split, variant: str) -> Split:
@@ -165,6 +171,36 @@ def vary(split: Split, variant: str) -> Split:
         note,
         seeds=(TRAIN_SEED, TEST_SEED),
     )
+
+
+def turned(split: Split, degrees: float) -> Split:
+    """Every image rotated once by an angle ~ U[−degrees, degrees]; 0 leaves the data as they are.
+
+    Seeds are those of `vary`: 180 gives "rotated" and 90 "partially-rotated". Raises `CallerError`
+    for angles beyond 0 to 180 and for data that are not images.
+    """
+    if not 0 <= degrees <= 180:
+        raise CallerError(f"degrees: expected an angle from 0 to 180, got {degrees:g}")
+    if not degrees:
+        return split
+    half_width = math.radians(degrees)
+
+    def change(data: LabelledData, seed: int) -> LabelledData:
+        if not data.is_images:
+            raise CallerError(
+                f"{data.name}: expected images (examples, channels, height, width) to rotate, got "
+                f"{shape_text(data.inputs)}"
+            )
+        drawn = torch.rand(len(data), 1, generator=torch.Generator().manual_seed(seed))
+        angles = (2 * drawn - 1) * torch.tensor([half_width])
+        images = _moved(data.inputs, affine(("rotation",)), angles)
+        return replace(data, inputs=images, name=f"{data.name}, turned by up to {degrees:g}°")
+
+    note = (
+        f"every image turned by an angle between −{degrees:g}° and {degrees:g}°, once and for all "
+        f"(seed {TRAIN_SEED} for training, {TEST_SEED} for test)"
+    )
+    return _changed(split, change, note, seeds=(TRAIN_SEED, TEST_SEED))
 
 
 # --- quadrants ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ is measured under every element of the group.
 
 `rebuilt` makes a built network of any kind again, with new weights, from what `isotropy.build`
 writes into config.json: how it was built, the words of the network that was given, and the group,
-the law or the representations.
+the law or the representations. `relaxed_again` does the same for relaxed layers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from isotropy.networks.equivariant.point_group_layers import (
     polyphase_factor,
 )
 from isotropy.networks.export.laws import augmentation_from_law
-from isotropy.networks.pathways.relax import observed, replaced
+from isotropy.networks.pathways.relax import observed, relax, relaxed_cnn, replaced
+from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.language import parse_representation
@@ -468,8 +469,7 @@ def rebuilt(config: Mapping[str, Any], network: nn.Module | None = None) -> nn.M
         specification = NetworkSpecification.from_dict(config.get("network"), where=where)
         network = specification.build(config["shape"], config["outputs"])
     law, shape, model = config["law"], config["shape"], copy.deepcopy(network)
-    matrices: Any = tuple(tuple(map(tuple, each)) for each in config["matrices"] or ())
-    group = PointGroup(str(config["group"]), matrices)
+    group = _point_group(config)
     if how == "group convolutions":
         model = group_network(network, group, shape, width=config["width"]).model
     if law is not None:
@@ -477,6 +477,32 @@ def rebuilt(config: Mapping[str, Any], network: nn.Module | None = None) -> nn.M
     if how == "average":
         return InvariantModel(model, uniform_over([group.as_action()]))
     return model
+
+
+def _point_group(words: Mapping[str, Any]) -> PointGroup:
+    """The group of a record: its name and the matrices of its elements."""
+    matrices: Any = tuple(tuple(map(tuple, each)) for each in words["matrices"] or ())
+    return PointGroup(str(words["group"]), matrices)
+
+
+def relaxed_again(arguments: Mapping[str, Any], shape: Sequence[int], outputs: int) -> nn.Module:
+    """A network of relaxed layers with new weights, from the words of its specification.
+
+    arguments: pathways, group and options of the layers; network, the words of what was relaxed, or
+    width, of the paper's network; symmetry, name and matrices of a group that was built in before
+    """
+    own: dict[str, Any] = {
+        "pathways": arguments["pathways"],
+        "group": arguments["group"],
+        "options": PathwayOptions(**arguments["options"]),
+    }
+    if "network" not in arguments:
+        return relaxed_cnn(shape, outputs, width=arguments["width"], **own)
+    before = NetworkSpecification.from_dict(arguments["network"], where="config.json")
+    network = before.build(shape, outputs)
+    if arguments.get("symmetry") is not None:
+        network = group_network(network, _point_group(arguments["symmetry"]), shape).model
+    return relax(network, example=shape, **own)
 
 
 def _equivariant(config: Mapping[str, Any]) -> EMLP:

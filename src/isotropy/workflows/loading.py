@@ -20,8 +20,6 @@ from isotropy.networks.frozen import with_new_head
 from isotropy.networks.invariant_autoencoder import InvariantAutoencoder
 from isotropy.networks.one_output import SelectedOutput
 from isotropy.networks.pathways.harden import harden
-from isotropy.networks.pathways.relax import relax, relaxed_cnn
-from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.networks.zoo.specification import NetworkSpecification
 from isotropy.records import (
     CHECKPOINT,
@@ -213,16 +211,5 @@ def _relaxed_network(path: Path, config: Mapping[str, Any]) -> nn.Module:
             "Python and cannot be rebuilt from its name; give it again, relaxed in the same way, "
             "with network="
         )
-    arguments, data = specification.arguments, config["data"]
-    shape, outputs = data["shape"], data["outputs"]
-    own: dict[str, Any] = {
-        "pathways": arguments["pathways"],
-        "group": arguments["group"],
-        "options": PathwayOptions(**arguments["options"]),
-        "generator": torch.Generator().manual_seed(0),  # all is overwritten
-    }
-    if "network" not in arguments:
-        return relaxed_cnn(shape, outputs, width=arguments["width"], **own)
-    before = NetworkSpecification.from_dict(arguments["network"], where=where)
-    with torch.random.fork_rng(devices=[]):
-        return relax(before.build(shape, outputs), example=shape, **own)
+    with torch.random.fork_rng(devices=[]):  # all weights are overwritten
+        return specification.build(config["data"]["shape"], config["data"]["outputs"])

@@ -180,9 +180,10 @@ _LEARNING = (
         default=AUTO,
         show_default=True,
         help="auto (from the data, and says which) | mlp | mlp:WIDTH | relu | rff | compact | "
-        "oriented | pooled | cnn | convnet | convnet-blur | circular | resnet | wrn:16-4 | vit | "
-        "mixer | clouds | FILE.py:factory | timm:NAME | RUN_FOLDER. mlp alone has the paper's "
-        "1000, relu and rff 1024; rff:WIDTH:SIGMA also says the deviation of its random features "
+        "oriented | pooled | turnable | cnn | convnet | convnet-blur | circular | resnet | "
+        "wrn:16-4 | vit | mixer | clouds | FILE.py:factory | timm:NAME | RUN_FOLDER. mlp alone has "
+        "the paper's 1000, relu and rff 1024; rff:WIDTH:SIGMA also says the deviation of its "
+        "random features "
         "(0.3).",
     ),
     SELECT,

@@ -30,6 +30,7 @@ from isotropy.workflows.controlling import ControlConfig, Evaluation
 from isotropy.workflows.learning import LearnProgress
 from isotropy.workflows.relaxing import RelaxProgress
 from isotropy.workflows.representing import RepresentConfig, RepresentEpoch
+from isotropy.workflows.story import StoryProgress
 
 LOG = click.option(
     "--log",
@@ -133,6 +134,21 @@ class MeasureDisplay(LiveDisplay):
         elif text != self.last:
             self.say(f"measuring {text}")
         self.last = text
+
+
+class StoryDisplay(LiveDisplay):
+    """The steps of a story: a line on a terminal that changes, lines elsewhere."""
+
+    last = ""
+
+    def __call__(self, progress: StoryProgress) -> None:
+        line = f"{progress.number}/{progress.steps} {progress.step}: {progress.text}"
+        if self.is_interactive:
+            words = Text(line)
+            self.live.update(_bar_line(words, progress.number - 1, max(progress.steps, 1), ""))
+        elif line != self.last:
+            self.say(line)
+        self.last = line
 
 
 class EpochDisplay(LiveDisplay):

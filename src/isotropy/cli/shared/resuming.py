@@ -59,9 +59,10 @@ def continuable(command: str, folder: Path) -> Iterator[None]:
 
 
 def _is_continuable(folder: Path) -> bool:
-    """Whether a folder holds epochs, trials of the search before them, or a screening."""
+    """Whether a folder holds epochs, trials of the search before them, a screening or a story."""
     places = (folder / CHECKPOINT, folder / TRIALS, folder / SCREENED / CHECKPOINT)
-    return any(place.exists() for place in places)
+    steps = folder.glob(f"*/{CONFIG}")  # of a story
+    return any(place.exists() for place in (*places, *steps))
 
 
 def kept_options(options: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:

@@ -11,9 +11,9 @@
 
 The first four are those of Immer et al. 2022, without normalisation layers; `rff` and `relu` are
 those of van der Ouderaa & van der Wilk 2021 (Learning invariant weights). `residual_networks` has
-`resnet` and `wrn`, `image_networks` `compact`, `oriented`, `pooled`, `convnet`, `convnet-blur`,
-`vit` and `mixer`. Each factory takes the shape of one input and the number of outputs, so that a
-run folder can rebuild its network from a name and arguments.
+`resnet` and `wrn`, `image_networks` `compact`, `oriented`, `pooled`, `turnable`, `convnet`,
+`convnet-blur`, `vit` and `mixer`. Each factory takes the shape of one input and the number of
+outputs, so that a run folder can rebuild its network from a name and arguments.
 
 Clouds (batch, points, dimensions) are counted softly about a regular grid of places c,
 
@@ -53,6 +53,7 @@ from isotropy.networks.zoo.image_networks import (
     mixer,
     oriented,
     pooled,
+    turnable,
     vit,
 )
 from isotropy.networks.zoo.residual_networks import resnet, wrn
@@ -268,6 +269,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "compact": compact,
     "oriented": oriented,
     "pooled": pooled,
+    "turnable": turnable,
     "convnet": convnet,
     "convnet-blur": blurred_convnet,
     "vit": vit,

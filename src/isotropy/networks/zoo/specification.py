@@ -44,20 +44,21 @@ from isotropy.networks.zoo.image_networks import data_statistics
 from isotropy.symmetry.actions.catalogue import are_clouds
 
 _WIDTH_ARGUMENT = {"mlp": "hidden"} | dict.fromkeys(
-    ("relu", "rff", "circular", "compact", "oriented", "pooled", "resnet", "convnet",
-     "convnet-blur", "vit", "mixer"),
+    ("relu", "rff", "circular", "compact", "oriented", "pooled", "turnable", "resnet",
+     "convnet", "convnet-blur", "vit", "mixer"),
     "width",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class NetworkSpecification:
-    """A network by kind (backbone, file, timm, built, given), name and JSON arguments.
+    """A network by kind (backbone, file, timm, built, relaxed, given), name and JSON arguments.
 
-    `built` has a symmetry built in; its arguments are the settings of that. `given` is a module
-    handed over in Python: it has a name but cannot be rebuilt from it. select: which of several
-    outputs counts (`one_output`). head: outputs of a new last layer (`frozen`), if it has one.
-    where: the file that the words were read from, None for those of the caller.
+    `built` has a symmetry built in and `relaxed` has relaxed layers; their arguments are the
+    settings of that. `given` is a module handed over in Python: it has a name but cannot be rebuilt
+    from it. select: which of several outputs counts (`one_output`). head: outputs of a new last
+    layer (`frozen`), if it has one. where: the file that the words were read from, None for those
+    of the caller.
     """
 
     kind: str
@@ -125,6 +126,10 @@ class NetworkSpecification:
             from isotropy.networks.building import rebuilt
 
             return rebuilt(self.arguments)
+        if self.kind == "relaxed":
+            from isotropy.networks.building import relaxed_again
+
+            return relaxed_again(self.arguments, shape, outputs)
         raise CallerError(
             f"the network {self.name!r} was handed over in Python and cannot be rebuilt from its "
             "name; pass it again"

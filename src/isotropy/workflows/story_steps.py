@@ -1,0 +1,462 @@
+"""The steps of a story (`workflows.story`), their settings, and what each leaves in its folder.
+
+A step is one call of a verb with the folder of its name. One that has ended is read from its
+folder, one that was interrupted goes on there where its verb can, so that a story of any length can
+be called again. The numbers of a network are put together from the records of all steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from isotropy.bounds.admission import drawn_by
+from isotropy.bounds.compressing import Grid
+from isotropy.bounds.symmetries import SQUARE_GROUPS
+from isotropy.data.borders import chosen_border
+from isotropy.data.labelled import LabelledData, Split
+from isotropy.evidence.layers.settings import RelaxConfig
+from isotropy.evidence.settings import LearnConfig, Settings
+from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.pathways.relaxed_layer import PathwayOptions
+from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
+from isotropy.records import RESULT, read_json
+from isotropy.report.pages.findings import finding_sentences
+from isotropy.report.pages.story import NETWORKS
+from isotropy.symmetry.actions.catalogue import actions_named
+from isotropy.symmetry.actions.finite import FiniteAction
+from isotropy.symmetry.groups.point_groups import PointGroup
+from isotropy.workflows.building import build, finding_of, group_of
+from isotropy.workflows.certifying import CertifyConfig, certify
+from isotropy.workflows.learning import learn
+from isotropy.workflows.loading import load
+from isotropy.workflows.measuring import measure, measured_actions
+from isotropy.workflows.relaxing import learn_layers, relax
+
+LEARNED, MEASURED, CERTIFIED = "learned", "measured", "certified"
+PLAIN, AUGMENTED, AVERAGED, BUILT, RELAXED = NETWORKS
+PATHWAYS = ("conv", "equivariant")
+"""Of the relaxed network: what is free, and the group convolution."""
+STEPS = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4)
+"""Step sizes that a certificate declares."""
+HELD_OUT = 0.2
+"""Share of the examples of data that bring no test set, for scores."""
+COUNTED = 1000
+"""Test examples that are predicted at once."""
+
+
+@dataclass(frozen=True)
+class StoryConfig(Settings):
+    """What a caller may set.
+
+    model            of all networks, by name; one that `build` and `relax` can convert
+    generators       candidates for a symmetry, by name, separated by commas
+    group            is built in whatever was found; None: what was found decides
+    epochs           passes over the training data, of every network
+    batch_size       examples a weight step. None: a fortieth of the examples, 32 to 256
+    weight_rate      learning rate of the weights
+    samples          copies of an example that the averaged network is trained with
+    test_samples     copies that it predicts with
+    search_examples  examples of a trial of the search
+    relaxed          laplace: the precisions of the relaxed network are learned; map: they are fixed
+    dimension        of the subspace of certificates. None: 150 up to 5,000 examples, 300 above
+    certified_epochs passes over the training data of a certificate. None: by their number
+    certified_copies copies that a certificate of an average has
+    delta            1 − confidence of each certificate
+    measured         test examples that are measured
+    """
+
+    model: str = "turnable:6"
+    generators: str = "rotation,translation_x,translation_y,horizontal_flip"
+    group: str | None = None
+    epochs: int = 20
+    batch_size: int | None = None
+    weight_rate: float = 3e-3
+    samples: int = 4
+    test_samples: int = 12
+    search_examples: int = 1000
+    relaxed: str = "laplace"
+    dimension: int | None = None
+    certified_epochs: int | None = None
+    certified_copies: int = 4
+    delta: float = 0.05
+    measured: int = 100
+    seed: int = 0
+
+    counts: ClassVar[tuple[str, ...]] = (
+        "epochs", "batch_size", "samples", "test_samples", "search_examples", "dimension",
+        "certified_epochs", "certified_copies", "measured",
+    )  # fmt: skip
+    positive: ClassVar[tuple[str, ...]] = ("weight_rate",)
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {"relaxed": ("laplace", "map")}
+
+    @property
+    def names(self) -> list[str]:
+        """The candidates."""
+        return [each.strip() for each in self.generators.split(",") if each.strip()]
+
+    def batch(self, examples: int) -> int:
+        """Examples a weight step."""
+        return min(examples, self.batch_size or max(32, min(256, examples // 40)))
+
+    def subspace(self, examples: int) -> int:
+        """Coordinates of a certificate."""
+        return self.dimension or (150 if examples <= 5000 else 300)
+
+
+QUICK: dict[str, Any] = {
+    "generators": "rotation,horizontal_flip", "epochs": 6, "search_examples": 400, "samples": 2,
+    "test_samples": 6, "certified_epochs": 16, "measured": 40, "relaxed": "map",
+}  # fmt: skip
+"""Settings of a story that shows in two minutes what a story is."""
+FULL: dict[str, Any] = {"model": "turnable:16", "epochs": 40, "samples": 8, "search_examples": 1500}
+"""Settings of a story of MNIST on a GPU."""
+
+
+@dataclass(frozen=True)
+class StoryProgress:
+    """Told of every step: its name, the number of it and of all, and what goes on in it."""
+
+    step: str
+    number: int
+    steps: int
+    text: str
+
+
+@dataclass
+class Trained:
+    """A network that was trained, in words and itself, and its own record."""
+
+    model: nn.Module
+    words: NetworkSpecification
+    record: Mapping[str, Any]
+
+
+@dataclass
+class Steps:
+    """The steps of one story; each is read from its folder where it has ended."""
+
+    settings: StoryConfig
+    split: Split
+    folder: Path
+    place: torch.device
+    progress: Callable[[StoryProgress], None] | None
+    describe: dict[str, Any]
+    step: str = ""
+    numbers: dict[str, int] = field(default_factory=dict)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        own, train = self.settings, self.split.train
+        self.shape: tuple[int, ...] = tuple(train.inputs.shape[1:])
+        border = chosen_border(train.inputs)
+        self.actions = actions_named(
+            own.names, self.shape, padding=border.padding, fill=border.fill
+        )
+        self.words = parse_network(own.model)
+        self.trained: dict[str, Trained] = {}
+
+    # --- saying what goes on
+
+    def say(self, text: str) -> None:
+        if self.progress is not None:
+            number = len(self.steps) + 1
+            self.progress(StoryProgress(self.step, number, self.count, text))
+
+    @property
+    def count(self) -> int:
+        """Steps in all, as far as is known."""
+        return max(len(self.numbers), len(self.steps) + 1)
+
+    def done(self, name: str) -> Mapping[str, Any] | None:
+        """Begin a step; its record if it has ended before."""
+        self.step = name
+        path = self.folder / name / RESULT
+        return read_json(path) if path.exists() else None
+
+    def ended(self, record: Mapping[str, Any], words: str) -> None:
+        """Note the end of a step."""
+        self.say(words)
+        seconds = float(record.get("seconds") or 0.0)
+        self.steps.append(
+            {"name": self.step, "folder": str(self.folder / self.step), "seconds": seconds}
+        )
+
+    # --- training
+
+    def fresh(self) -> nn.Module:
+        """The network before training: the same weights in every step."""
+        with drawn_by(self.settings.seed):
+            return self.words.build(self.shape, self.split.train.num_outputs)
+
+    def schedule(self, **others: Any) -> LearnConfig:
+        own, examples = self.settings, len(self.split.train)
+        every = max(1, own.epochs // 5)
+        return LearnConfig(
+            **{
+                "epochs": own.epochs, "batch_size": own.batch(examples), "seed": own.seed,
+                "weight_rate": own.weight_rate, "samples": own.samples,
+                "test_samples": own.test_samples, "curvature": "kfac-mc",
+                "curvature_examples": min(examples, 500), "update_every": every,
+                "evaluate_every": own.epochs, "search_examples": min(examples, own.search_examples),
+                **others,
+            }
+        )  # fmt: skip
+
+    def learned(
+        self, name: str, network: nn.Module, words: NetworkSpecification, **own: Any
+    ) -> Mapping[str, Any]:
+        """A run of `learn` in the subfolder of this name; its record."""
+        record = self.done(name)
+        if record is None:
+            self.say("training")
+            request = {"actions": self.settings.names, **self.describe}
+            run = learn(
+                network, self.split, actions=self.actions, config=self.schedule(**own),
+                device=self.place, folder=self.folder / name, resume=True, network=words,
+                remark=self.say, describe=request,
+            )  # fmt: skip
+            record = run.record
+        self.ended(record, f"test accuracy {100 * (record['test_accuracy'] or 0):.1f} %")
+        return record
+
+    def keep(self, name: str, folder: str, words: NetworkSpecification, record: Any) -> None:
+        model = load(self.folder / folder).to(self.place).eval()
+        if name in (PLAIN, AUGMENTED, BUILT) and isinstance(model, InvariantModel):
+            model = model.network  # these predict images as they are
+        self.trained[name] = Trained(model, words, record)
+
+    # --- the story
+
+    def told(self) -> tuple[dict[str, Any], dict[str, nn.Module]]:
+        """All steps; the story's record, and the trained networks."""
+        found = self.learned(LEARNED, self.fresh(), self.words)
+        self.keep(AVERAGED, LEARNED, self.words, found)
+        finding = finding_of(self.folder / LEARNED)
+        group, chosen = self.group(finding)
+        names = [LEARNED, PLAIN, *([AUGMENTED] if finding.found else [])]
+        names += [BUILT, RELAXED] if group is not None else []
+        self.numbers = {each: n for n, each in enumerate([*names, MEASURED, "", "", ""])}
+        plain = self.learned(PLAIN, self.fresh(), self.words, objective="none", samples=1)
+        self.keep(PLAIN, PLAIN, self.words, plain)
+        if finding.found:
+            ranges = {each["name"]: float(each["high"]) for each in finding.found}
+            others = {"objective": "averaged-losses", "ranges": ranges, "samples": 1}
+            record = self.learned(AUGMENTED, self.fresh(), self.words, **others)
+            self.keep(AUGMENTED, AUGMENTED, self.words, record)
+        else:
+            del self.trained[AVERAGED]  # it is the plain network
+        built: Mapping[str, Any] | None = None
+        if group is not None:
+            built = self.build(group)
+            self.relax(group)
+        measured = self.measure(group)
+        certified = self.certify(group, paid=self.settings.group is None)
+        record = {
+            "data": self.split.train.name,
+            "train_examples": len(self.split.train),
+            "test_examples": len(self.test),
+            "network": self.words.text,
+            "epochs": self.settings.epochs,
+            "found": [dict(each) for each in finding.found],
+            "finding": list(finding_sentences(found, self.describe.get("truth") or {})),
+            "verdicts": found.get("verdicts") or [],
+            "symmetries": found["symmetries"],
+            "gain_nats": self.gain(found),
+            "group": None if group is None else group.name,
+            "group_from": chosen,
+            "built": built,
+            "networks": [
+                self.network(name, group, measured, certified)
+                for name in NETWORKS
+                if name in self.trained
+            ],
+            "delta": self.settings.delta,
+            "steps": self.steps,
+            "notes": list(self.split.notes),
+        }
+        return record, {name: each.model for name, each in self.trained.items()}
+
+    @property
+    def test(self) -> LabelledData:
+        assert self.split.test is not None  # it was checked
+        return self.split.test
+
+    def group(self, finding: Any) -> tuple[PointGroup | None, str]:
+        """What is built in, and where that comes from: "given", "found" or "nothing"."""
+        if self.settings.group is not None:
+            return PointGroup.of(self.settings.group), "given"
+        found = group_of(finding)
+        if isinstance(found, PointGroup):
+            square = self.shape[1] == self.shape[2]
+            if square or not found.exchanges_axes:
+                return found, "found"
+        return None, "nothing"
+
+    def gain(self, found: Mapping[str, Any]) -> float | None:
+        """Of the search: the log predictive density of what was found, less that of nothing."""
+        gains = [each["gain_nats"] for each in found.get("verdicts") or []
+                 if each["verdict"] == "present"]  # fmt: skip
+        return max(gains, default=0.0)
+
+    def built_words(self, group: PointGroup) -> tuple[nn.Module, NetworkSpecification, Any]:
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        made = build(self.fresh(), group, example=self.shape, generator=generator)
+        made = made.named(self.words)
+        words = NetworkSpecification("built", f"built {made.how}", made.config)
+        return made.model, words, made.record
+
+    def build(self, group: PointGroup) -> Mapping[str, Any]:
+        model, words, about = self.built_words(group)
+        record = self.learned(BUILT, model, words, objective="none", samples=1)
+        self.keep(BUILT, BUILT, words, record)
+        told = ("how", "sentence", "exact", "num_parameters", "plain_parameters", "error")
+        return {name: about[name] for name in told}
+
+    def relax(self, group: PointGroup) -> None:
+        own, examples = self.settings, len(self.split.train)
+        options = PathwayOptions()
+        kept = {each.name: getattr(options, each.name) for each in fields(options)
+                if each.name != "group"}  # fmt: skip
+        matrices = [[*map(list, each)] for each in group.matrices]
+        arguments = {
+            "pathways": list(PATHWAYS), "width": None, "group": None, "options": kept,
+            "network": self.words.as_dict(),
+            "symmetry": {"group": group.name, "matrices": matrices},
+        }  # fmt: skip
+        words = NetworkSpecification("relaxed", f"relaxed {self.words.text}", arguments)
+        record = self.done(RELAXED)
+        if record is None:
+            self.say("training")
+            generator = torch.Generator().manual_seed(own.seed)
+            model = relax(
+                self.fresh(), PATHWAYS, symmetry=group, example=self.shape, generator=generator
+            )
+            config = RelaxConfig(
+                objective=own.relaxed, epochs=own.epochs, batch_size=own.batch(examples),  # type: ignore[arg-type]
+                weight_rate=own.weight_rate, curvature="kfac-mc", evaluate_every=own.epochs,
+                curvature_examples=min(examples, 250), seed=own.seed,
+            )  # fmt: skip
+            record = learn_layers(
+                model, self.split, config=config, device=self.place, resume=True,
+                folder=self.folder / RELAXED, network=words, remark=self.say,
+                describe={"pathways": list(PATHWAYS), "group": group.name},
+                request=self.describe.get("request"),
+            ).record  # fmt: skip
+        self.ended(record, f"test accuracy {100 * (record['test_accuracy'] or 0):.1f} %")
+        self.keep(RELAXED, RELAXED, words, record)
+
+    def measure(self, group: PointGroup | None) -> dict[str, Mapping[str, Any]]:
+        """What every network has, by name: an entry of `measure`."""
+        record = self.done(MEASURED)
+        if record is None:
+            continuous = [each.names for each in self.actions if not isinstance(each, FiniteAction)]
+            names = [name for own in continuous for name in own] or ["rotation"]
+            actions: list[Any] = [*measured_actions(self.shape, names)]
+            actions += [] if group is None else [group.as_action()]
+            record = measure(
+                {name: each.model for name, each in self.trained.items()},
+                self.test, actions, layers=False, examples=self.settings.measured,
+                seed=self.settings.seed, device=self.place, folder=self.folder / MEASURED,
+                progress=lambda text, done, total: self.say(f"measuring {text}"),
+                describe=self.describe,
+            ).record  # fmt: skip
+        self.ended(record, "measured")
+        return {entry["model"]: entry for entry in record["entries"]}
+
+    def certify(self, group: PointGroup | None, *, paid: bool) -> dict[str, Mapping[str, Any]]:
+        """Certificates by network."""
+        own, examples = self.settings, len(self.split.train)
+        names = [PLAIN] if group is None else [PLAIN, BUILT, RELAXED]
+        if group is None and AVERAGED in self.trained:
+            names.append(AVERAGED)
+        found: dict[str, Mapping[str, Any]] = {}
+        for name in names:
+            chosen = SQUARE_GROUPS if name in (BUILT, RELAXED) and paid else 1
+            grid = Grid(
+                dimensions=(own.subspace(examples),), steps=STEPS, betas=(1.0,), seeds=(own.seed,),
+                trials=chosen,
+            )  # fmt: skip
+            folder = f"{CERTIFIED}-{name}"
+            record = self.done(folder)
+            if record is None:
+                last = -1
+
+                def tell(told: Any) -> None:
+                    nonlocal last
+                    fifth = 5 * told.epoch // max(told.epochs, 1)
+                    if fifth > last:
+                        last = fifth
+                        self.say(f"epoch {told.epoch} of {told.epochs}")
+
+                record = certify(
+                    self.trained[name].words, self.split, device=self.place,
+                    config=CertifyConfig(
+                        delta=own.delta, grid=grid, train=grid, epochs=own.certified_epochs,
+                        samples=own.certified_copies, seed=own.seed,
+                    ),
+                    symmetry=self.folder / LEARNED if name == AVERAGED else None,
+                    folder=self.folder / folder, progress=tell, describe=self.certificate_words(),
+                ).record  # fmt: skip
+            self.ended(record, f"at most {100 * record['bound']:.1f} % with 95 % confidence")
+            found[name] = record
+        return found
+
+    def certificate_words(self) -> dict[str, Any]:
+        """What a certificate says of its data: how they are read again, but not from where."""
+        request = self.describe.get("request")
+        if request is None:
+            return self.describe
+        names = ("variant", "subset", "seed", "image_size")
+        own = {name: request[name] for name in names if name in request}
+        return {**self.describe, "request": {**own, "hold_out": HELD_OUT}}
+
+    # --- numbers of a network
+
+    def network(
+        self,
+        name: str,
+        group: PointGroup | None,
+        measured: Mapping[str, Mapping[str, Any]],
+        certified: Mapping[str, Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        own, entry = self.trained[name], measured[name]
+        error = share_wrong(own.model, self.test, self.place)
+        claim = certified.get(name)
+        told = ("bound", "train_error", "test_error", "n", "dimension", "num_weights")
+        exact = {each["name"]: each for each in entry["exact"]}
+        elements = None if group is None else exact[group.as_action().name]
+        return {
+            "name": name,
+            "num_parameters": sum(each.numel() for each in own.model.parameters()),
+            "test_error": error,
+            "test_standard_error": math.sqrt(error * (1 - error) / len(self.test)),
+            "log_evidence": own.record.get("log_evidence"),
+            "lie_derivatives": [
+                {key: row[key] for key in ("name", "unit", "error", "standard_error")}
+                for row in entry["actions"]
+            ],
+            "elements": elements,
+            "certified": None
+            if claim is None
+            else {**{key: claim[key] for key in told}, "bits": claim["bits"]["total"]},
+            "seconds": own.record.get("seconds"),
+        }
+
+
+@torch.no_grad()
+def share_wrong(model: nn.Module, data: LabelledData, place: torch.device) -> float:
+    """The share of examples that a network in evaluation mode gets wrong."""
+    wrong = 0
+    for inputs, targets in zip(
+        data.inputs.split(COUNTED), data.targets.split(COUNTED), strict=True
+    ):
+        guesses = model(inputs.to(place)).argmax(1).cpu()
+        wrong += int((guesses != targets.cpu()).sum())
+    return wrong / len(data)
