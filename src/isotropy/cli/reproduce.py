@@ -24,6 +24,7 @@ from isotropy.experiments import (
     layer_equivariance,
     lila_tables,
     representations,
+    story,
 )
 from isotropy.experiments.runner import (
     ROWS,
@@ -57,6 +58,7 @@ SERIES = {
     "representations": representations.SERIES,
     "robots": robots.SERIES,
     "soft-symmetry": soft_symmetry.SERIES,
+    "story": story.SERIES,
     "transitions": transitions.SERIES,
 }
 

@@ -59,7 +59,7 @@ class StoryConfig(Settings):
     generators       candidates for a symmetry, by name, separated by commas
     group            is built in whatever was found; None: what was found decides
     epochs           passes over the training data, of every network
-    batch_size       examples a weight step. None: a fortieth of the examples, 32 to 256
+    batch_size       examples a weight step. None: an eightieth of the examples, 32 to 256
     weight_rate      learning rate of the weights
     samples          copies of an example that the averaged network is trained with
     test_samples     copies that it predicts with
@@ -77,7 +77,7 @@ class StoryConfig(Settings):
     group: str | None = None
     epochs: int = 20
     batch_size: int | None = None
-    weight_rate: float = 3e-3
+    weight_rate: float = 5e-3
     samples: int = 4
     test_samples: int = 12
     search_examples: int = 1000
@@ -103,7 +103,7 @@ class StoryConfig(Settings):
 
     def batch(self, examples: int) -> int:
         """Examples a weight step."""
-        return min(examples, self.batch_size or max(32, min(256, examples // 40)))
+        return min(examples, self.batch_size or max(32, min(256, examples // 80)))
 
     def subspace(self, examples: int) -> int:
         """Coordinates of a certificate."""
