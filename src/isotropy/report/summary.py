@@ -19,6 +19,7 @@ from isotropy.report.pages import (
     relax,
     represent,
     screen,
+    story,
 )
 from isotropy.report.pages.findings import finding_sentences
 from isotropy.report.pages.measure import with_code
@@ -90,6 +91,7 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Sequence[str]], Callable[[Any], li
     "relax": (Relaxed, relax.relax_sentences, relax.key_numbers),
     "build": (Built, lambda built: [built.sentence or "A network was built."], _build_numbers),
     "certify": (certify.Certified, certify.certify_sentences, certify.key_numbers),
+    "story": (story.Told, story.story_sentences, story.key_numbers),
     "screen": (Screened, screen.screen_sentences, screen.key_numbers),
     "profile": (Profiled, profile.profile_sentences, profile.key_numbers),
     "represent": (
