@@ -18,9 +18,9 @@ from isotropy.workflows.story_steps import LEARNED, MEASURED
 
 TINY = isotropy.StoryConfig(
     model="turnable:2", generators="rotation", group="C(4)", epochs=2, samples=2, test_samples=2,
-    search_examples=20, relaxed="map", dimension=10, certified_epochs=2, measured=6,
+    learn_examples=40, learn_epochs=1, learn_samples=2, search_examples=20, relaxed="map", dimension=10, certified_epochs=2, measured=6,
 )  # fmt: skip
-FOLDERS = [LEARNED, "plain", "augmented", "built", "relaxed", MEASURED, "certified-plain",
+FOLDERS = [LEARNED, "plain", "augmented", "averaged", "built", "relaxed", MEASURED, "certified-plain",
            "certified-built", "certified-relaxed"]  # fmt: skip
 
 

@@ -4,14 +4,16 @@
     result.sentence              what was found, what was built, and what it is worth
     result.networks              a dictionary each: test error, measured errors, certified error
 
-    RUN/learned                  learn: which symmetry the data have; the averaged network
-    RUN/plain, RUN/augmented     learn: the same network without it, and on transformed images
-    RUN/built, RUN/relaxed       the group built in, hard and soft, trained
+    RUN/learned                  learn: which symmetry the data have
+    RUN/plain                    one network without symmetry
+    RUN/augmented, RUN/averaged  the same on transformed images, and averaged over them
+    RUN/built, RUN/relaxed       the same with a group built in, hard and soft
     RUN/measured                 measure: what the trained networks really have
     RUN/certified-…              certify: the most that networks like these err on new data
 
-All networks have one architecture, one number of epochs, one batch size and one learning rate, and
-see the same training data; test data are only scored. Every subfolder is a run folder of its verb.
+`learn` takes the network that suits the data (`default_network`). All others have one architecture,
+one number of epochs, one batch size and one learning rate, and see the same training data; test
+data are only scored. Every subfolder is a run folder of its verb.
 A story that was interrupted goes on with the first step that has not ended.
 
 What is built follows from what was found (`group_of`): quarter turns where images may be turned by

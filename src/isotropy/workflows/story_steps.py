@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.settings import LearnConfig, Settings
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
-from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
+from isotropy.networks.zoo.specification import NetworkSpecification, default_network, parse_network
 from isotropy.records import RESULT, read_json
 from isotropy.report.pages.findings import finding_sentences
 from isotropy.report.pages.story import NETWORKS
@@ -58,12 +58,15 @@ class StoryConfig(Settings):
     model            of all networks, by name; one that `build` and `relax` can convert
     generators       candidates for a symmetry, by name, separated by commas
     group            is built in whatever was found; None: what was found decides
+    learn_examples   examples of `learn`, at most
+    learn_epochs     its passes over them
+    learn_samples    copies of an example in it
+    search_examples  examples of a trial of its search
     epochs           passes over the training data, of every network
     batch_size       examples a weight step. None: an eightieth of the examples, 32 to 256
     weight_rate      learning rate of the weights
     samples          copies of an example that the averaged network is trained with
     test_samples     copies that it predicts with
-    search_examples  examples of a trial of the search
     relaxed          laplace: the precisions of the relaxed network are learned; map: they are fixed
     dimension        of the subspace of certificates. None: 150 up to 5,000 examples, 300 above
     certified_epochs passes over the training data of a certificate. None: by their number
@@ -75,12 +78,15 @@ class StoryConfig(Settings):
     model: str = "turnable:6"
     generators: str = "rotation,translation_x,translation_y,horizontal_flip"
     group: str | None = None
+    learn_examples: int = 2000
+    learn_epochs: int = 20
+    learn_samples: int = 8
+    search_examples: int = 1000
     epochs: int = 20
     batch_size: int | None = None
     weight_rate: float = 5e-3
     samples: int = 4
     test_samples: int = 12
-    search_examples: int = 1000
     relaxed: str = "laplace"
     dimension: int | None = None
     certified_epochs: int | None = None
@@ -90,8 +96,9 @@ class StoryConfig(Settings):
     seed: int = 0
 
     counts: ClassVar[tuple[str, ...]] = (
-        "epochs", "batch_size", "samples", "test_samples", "search_examples", "dimension",
-        "certified_epochs", "certified_copies", "measured",
+        "learn_examples", "learn_epochs", "learn_samples", "search_examples", "epochs",
+        "batch_size", "samples", "test_samples", "dimension", "certified_epochs",
+        "certified_copies", "measured",
     )  # fmt: skip
     positive: ClassVar[tuple[str, ...]] = ("weight_rate",)
     choices: ClassVar[Mapping[str, Sequence[str]]] = {"relaxed": ("laplace", "map")}
@@ -111,11 +118,15 @@ class StoryConfig(Settings):
 
 
 QUICK: dict[str, Any] = {
-    "generators": "rotation,horizontal_flip", "epochs": 6, "search_examples": 400, "samples": 2,
-    "test_samples": 6, "certified_epochs": 16, "measured": 40, "relaxed": "map",
+    "generators": "rotation,horizontal_flip", "learn_examples": 1000, "search_examples": 500,
+    "learn_epochs": 12, "learn_samples": 6, "epochs": 6, "samples": 2, "test_samples": 6,
+    "certified_epochs": 16, "measured": 40, "relaxed": "map",
 }  # fmt: skip
 """Settings of a story that shows in two minutes what a story is."""
-FULL: dict[str, Any] = {"model": "turnable:16", "epochs": 40, "samples": 8, "search_examples": 1500}
+FULL: dict[str, Any] = {
+    "model": "turnable:16", "epochs": 40, "samples": 8, "learn_examples": 5000,
+    "search_examples": 1500, "learn_epochs": 40, "learn_samples": 16,
+}  # fmt: skip
 """Settings of a story of MNIST on a GPU."""
 
 
@@ -196,6 +207,7 @@ class Steps:
             return self.words.build(self.shape, self.split.train.num_outputs)
 
     def schedule(self, **others: Any) -> LearnConfig:
+        """Of the networks that are compared, which differ in `others` alone."""
         own, examples = self.settings, len(self.split.train)
         every = max(1, own.epochs // 5)
         return LearnConfig(
@@ -204,13 +216,32 @@ class Steps:
                 "weight_rate": own.weight_rate, "samples": own.samples,
                 "test_samples": own.test_samples, "curvature": "kfac-mc",
                 "curvature_examples": min(examples, 500), "update_every": every,
-                "evaluate_every": own.epochs, "search_examples": min(examples, own.search_examples),
-                **others,
+                "evaluate_every": own.epochs, "search": False, **others,
             }
         )  # fmt: skip
 
+    def found(self) -> Mapping[str, Any]:
+        """The run of `learn` that finds the symmetry, with the network that suits the data."""
+        own, train = self.settings, self.split.train
+        count = min(len(train), own.learn_examples)
+        part = replace(self.split, train=train.subset(count, own.seed))
+        words = default_network(part.train.inputs, own.names).specification
+        with drawn_by(own.seed):
+            network = words.build(self.shape, train.num_outputs)
+        config = LearnConfig(
+            epochs=own.learn_epochs, samples=own.learn_samples, test_samples=own.test_samples,
+            search_examples=min(count, own.search_examples), seed=own.seed,
+            evaluate_every=own.learn_epochs,
+        )  # fmt: skip
+        return self.learned(LEARNED, network, words, part, config)
+
     def learned(
-        self, name: str, network: nn.Module, words: NetworkSpecification, **own: Any
+        self,
+        name: str,
+        network: nn.Module,
+        words: NetworkSpecification,
+        split: Split,
+        config: LearnConfig,
     ) -> Mapping[str, Any]:
         """A run of `learn` in the subfolder of this name; its record."""
         record = self.done(name)
@@ -218,13 +249,25 @@ class Steps:
             self.say("training")
             request = {"actions": self.settings.names, **self.describe}
             run = learn(
-                network, self.split, actions=self.actions, config=self.schedule(**own),
+                network, split, actions=self.actions, config=config,
                 device=self.place, folder=self.folder / name, resume=True, network=words,
                 remark=self.say, describe=request,
             )  # fmt: skip
             record = run.record
         self.ended(record, f"test accuracy {100 * (record['test_accuracy'] or 0):.1f} %")
         return record
+
+    def train(
+        self,
+        name: str,
+        network: nn.Module | None = None,
+        words: NetworkSpecification | None = None,
+        **own: Any,
+    ) -> None:
+        """One of the networks that are compared."""
+        network, words = network or self.fresh(), words or self.words
+        record = self.learned(name, network, words, self.split, self.schedule(**own))
+        self.keep(name, name, words, record)
 
     def keep(self, name: str, folder: str, words: NetworkSpecification, record: Any) -> None:
         model = load(self.folder / folder).to(self.place).eval()
@@ -236,22 +279,17 @@ class Steps:
 
     def told(self) -> tuple[dict[str, Any], dict[str, nn.Module]]:
         """All steps; the story's record, and the trained networks."""
-        found = self.learned(LEARNED, self.fresh(), self.words)
-        self.keep(AVERAGED, LEARNED, self.words, found)
+        found = self.found()
         finding = finding_of(self.folder / LEARNED)
         group, chosen = self.group(finding)
-        names = [LEARNED, PLAIN, *([AUGMENTED] if finding.found else [])]
+        names = [LEARNED, PLAIN, *([AUGMENTED, AVERAGED] if finding.found else [])]
         names += [BUILT, RELAXED] if group is not None else []
         self.numbers = {each: n for n, each in enumerate([*names, MEASURED, "", "", ""])}
-        plain = self.learned(PLAIN, self.fresh(), self.words, objective="none", samples=1)
-        self.keep(PLAIN, PLAIN, self.words, plain)
+        self.train(PLAIN, objective="none", samples=1)
         if finding.found:
             ranges = {each["name"]: float(each["high"]) for each in finding.found}
-            others = {"objective": "averaged-losses", "ranges": ranges, "samples": 1}
-            record = self.learned(AUGMENTED, self.fresh(), self.words, **others)
-            self.keep(AUGMENTED, AUGMENTED, self.words, record)
-        else:
-            del self.trained[AVERAGED]  # it is the plain network
+            self.train(AUGMENTED, objective="averaged-losses", ranges=ranges, samples=1)
+            self.train(AVERAGED, objective="fixed", ranges=ranges)
         built: Mapping[str, Any] | None = None
         if group is not None:
             built = self.build(group)
@@ -314,8 +352,7 @@ class Steps:
 
     def build(self, group: PointGroup) -> Mapping[str, Any]:
         model, words, about = self.built_words(group)
-        record = self.learned(BUILT, model, words, objective="none", samples=1)
-        self.keep(BUILT, BUILT, words, record)
+        self.train(BUILT, model, words, objective="none", samples=1)
         told = ("how", "sentence", "exact", "num_parameters", "plain_parameters", "error")
         return {name: about[name] for name in told}
 

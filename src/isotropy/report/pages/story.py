@@ -41,7 +41,7 @@ NETWORKS = ("plain", "augmented", "averaged", "built", "relaxed")
 ABOUT = {
     "plain": "no symmetry",
     "augmented": "trained on images transformed by the learned ranges, predicts them as they are",
-    "averaged": "outputs averaged over the learned ranges, as `learn` trained it",
+    "averaged": "outputs averaged over the learned ranges, in training too",
     "built": "hard: group convolutions, exactly invariant to the group",
     "relaxed": "soft: group convolutions and free ones in one layer, with a prior on each",
 }
@@ -49,6 +49,7 @@ COMMANDS = {
     "learned": "isotropy measure --model {}",
     "plain": "isotropy measure --model {}",
     "augmented": "isotropy measure --model {}",
+    "averaged": "isotropy measure --model {}",
     "built": "isotropy measure --model {}",
     "relaxed": "isotropy measure --model {}",
     "certified": "isotropy verify {}",
