@@ -147,10 +147,6 @@ def _check_data(split: Split) -> None:
             f"{train.name}: expected classes for a story, got a regression; use `isotropy learn`, "
             "`isotropy build` and `isotropy measure` (a certificate counts errors of classes)"
         )
-    if split.test is None:
-        raise CallerError(
-            f"{train.name}: a story scores its networks on test data and got none; give test data"
-        )
 
 
 def _config(
