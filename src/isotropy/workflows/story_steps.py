@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,21 +18,24 @@ from torch import nn
 
 from isotropy.bounds.admission import drawn_by
 from isotropy.bounds.compressing import Grid
-from isotropy.bounds.symmetries import SQUARE_GROUPS
+from isotropy.bounds.symmetries import SQUARE_GROUPS, CodedSymmetry, coded_law
 from isotropy.data.borders import chosen_border
 from isotropy.data.labelled import LabelledData, Split
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.settings import LearnConfig, Settings
 from isotropy.networks.averaging.invariant_model import InvariantModel
+from isotropy.networks.averaging.mixtures import augmentation_over
 from isotropy.networks.pathways.relaxed_layer import PathwayOptions
 from isotropy.networks.zoo.specification import NetworkSpecification, default_network, parse_network
 from isotropy.records import RESULT, read_json
 from isotropy.report.pages.findings import finding_sentences
 from isotropy.report.pages.story import NETWORKS
+from isotropy.report.record import Symmetry, read
+from isotropy.report.wording import joined, short_amount, spoken_name
 from isotropy.symmetry.actions.catalogue import actions_named
 from isotropy.symmetry.actions.finite import FiniteAction
 from isotropy.symmetry.groups.point_groups import PointGroup
-from isotropy.workflows.building import build, finding_of, group_of
+from isotropy.workflows.building import Finding, build, finding_of, group_of
 from isotropy.workflows.certifying import CertifyConfig, certify
 from isotropy.workflows.learning import learn
 from isotropy.workflows.loading import load
@@ -57,6 +60,8 @@ class StoryConfig(Settings):
 
     model            of all networks, by name; one that `build` and `relax` can convert
     generators       candidates for a symmetry, by name, separated by commas
+    ranges           half-widths by name in reported units, known from elsewhere: then `learn` is
+                     left out
     group            is built in whatever was found; None: what was found decides
     learn_examples   examples of `learn`, at most
     learn_epochs     its passes over them
@@ -77,6 +82,7 @@ class StoryConfig(Settings):
 
     model: str = "turnable:6"
     generators: str = "rotation,translation_x,translation_y,horizontal_flip"
+    ranges: Mapping[str, float] | None = None
     group: str | None = None
     learn_examples: int = 2000
     learn_epochs: int = 20
@@ -279,10 +285,19 @@ class Steps:
 
     def told(self) -> tuple[dict[str, Any], dict[str, nn.Module]]:
         """All steps; the story's record, and the trained networks."""
-        found = self.found()
-        finding = finding_of(self.folder / LEARNED)
+        if self.settings.ranges is None:
+            found = self.found()
+            finding = finding_of(self.folder / LEARNED)
+            sentences = list(finding_sentences(found, self.describe.get("truth") or {}))
+        else:
+            found, finding = self.known(self.settings.ranges)
+            sentences = [f"{joined(_amounts(finding))} is known from elsewhere."]
         group, chosen = self.group(finding)
-        names = [LEARNED, PLAIN, *([AUGMENTED, AVERAGED] if finding.found else [])]
+        names = [
+            *([LEARNED] if self.settings.ranges is None else []),
+            PLAIN,
+            *([AUGMENTED, AVERAGED] if finding.found else []),
+        ]
         names += [BUILT, RELAXED] if group is not None else []
         self.numbers = {each: n for n, each in enumerate([*names, MEASURED, "", "", ""])}
         self.train(PLAIN, objective="none", samples=1)
@@ -295,7 +310,7 @@ class Steps:
             built = self.build(group)
             self.relax(group)
         measured = self.measure(group)
-        certified = self.certify(group, paid=self.settings.group is None)
+        certified = self.certify(group, finding, paid=self.settings.group is None)
         record = {
             "data": self.split.train.name,
             "train_examples": len(self.split.train),
@@ -303,7 +318,7 @@ class Steps:
             "network": self.words.text,
             "epochs": self.settings.epochs,
             "found": [dict(each) for each in finding.found],
-            "finding": list(finding_sentences(found, self.describe.get("truth") or {})),
+            "finding": sentences,
             "verdicts": found.get("verdicts") or [],
             "symmetries": found["symmetries"],
             "gain_nats": self.gain(found),
@@ -321,12 +336,19 @@ class Steps:
         }
         return record, {name: each.model for name, each in self.trained.items()}
 
+    def known(self, ranges: Mapping[str, float]) -> tuple[Mapping[str, Any], Finding]:
+        """What was found elsewhere, as `learn` would tell it."""
+        law = augmentation_over(self.actions, start=dict(ranges))
+        told = [{**asdict(each), "interval": None} for each in law.symmetries()]
+        found = [each for each in told if each["high"]]
+        return {"symmetries": told, "verdicts": []}, Finding(found, law, self.shape)
+
     @property
     def test(self) -> LabelledData:
         assert self.split.test is not None  # it was checked
         return self.split.test
 
-    def group(self, finding: Any) -> tuple[PointGroup | None, str]:
+    def group(self, finding: Finding) -> tuple[PointGroup | None, str]:
         """What is built in, and where that comes from: "given", "found" or "nothing"."""
         if self.settings.group is not None:
             return PointGroup.of(self.settings.group), "given"
@@ -407,7 +429,9 @@ class Steps:
         self.ended(record, "measured")
         return {entry["model"]: entry for entry in record["entries"]}
 
-    def certify(self, group: PointGroup | None, *, paid: bool) -> dict[str, Mapping[str, Any]]:
+    def certify(
+        self, group: PointGroup | None, finding: Finding, *, paid: bool
+    ) -> dict[str, Mapping[str, Any]]:
         """Certificates by network."""
         own, examples = self.settings, len(self.split.train)
         names = [PLAIN] if group is None else [PLAIN, BUILT, RELAXED]
@@ -438,12 +462,18 @@ class Steps:
                         delta=own.delta, grid=grid, train=grid, epochs=own.certified_epochs,
                         samples=own.certified_copies, seed=own.seed,
                     ),
-                    symmetry=self.folder / LEARNED if name == AVERAGED else None,
+                    symmetry=self.law(finding) if name == AVERAGED else None,
                     folder=self.folder / folder, progress=tell, describe=self.certificate_words(),
                 ).record  # fmt: skip
             self.ended(record, f"at most {100 * record['bound']:.1f} % with 95 % confidence")
             found[name] = record
         return found
+
+    def law(self, finding: Finding) -> CodedSymmetry:
+        """What was found, as a certificate codes it."""
+        names = [each["name"] for each in finding.found]
+        copies = self.settings.certified_copies
+        return coded_law(finding.law, self.shape, samples=copies, only=names)
 
     def certificate_words(self) -> dict[str, Any]:
         """What a certificate says of its data: how they are read again, but not from where."""
@@ -485,6 +515,11 @@ class Steps:
             else {**{key: claim[key] for key in told}, "bits": claim["bits"]["total"]},
             "seconds": own.record.get("seconds"),
         }
+
+
+def _amounts(finding: Finding) -> list[str]:
+    """`rotation ±60°` and so on."""
+    return [f"{spoken_name(s['name'])} {short_amount(read(Symmetry, s))}" for s in finding.found]
 
 
 @torch.no_grad()
