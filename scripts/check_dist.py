@@ -131,7 +131,10 @@ def try_wheel(wheel: Path, version: str) -> None:
         )  # fmt: skip
         if not (place / "run" / "report.html").is_file():
             sys.exit("isotropy learn wrote no report")
-        print(f"{told.strip()} runs from the wheel: learn wrote its report.")
+        run(binaries / "isotropy", "story", "--quick", "--quiet", "--out", place / "story")
+        if not (place / "story" / "report.html").is_file():
+            sys.exit("isotropy story wrote no report")
+        print(f"{told.strip()} runs from the wheel: learn and story wrote their reports.")
 
 
 if __name__ == "__main__":

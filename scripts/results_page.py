@@ -28,6 +28,7 @@ from representation_tables import TABLES as REPRESENTATION_TABLES
 from results_table import evidence_tables, learning_table, records
 from robot_tables import TABLES as ROBOT_TABLES
 from soft_tables import TABLES as SOFT_TABLES
+from story_figure import TABLES as STORY_TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 Record = dict[str, Any]
@@ -326,6 +327,7 @@ TABLES = {
 PAGES: dict[str, Mapping[str, Callable[[Path], str]]] = {
     "results.md": TABLES,
     "relax.md": {**LAYER_TABLES, "layers-figure": figure_link},
+    "story.md": STORY_TABLES,
 }
 
 

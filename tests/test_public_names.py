@@ -20,10 +20,11 @@ NAMES = """
     Action BuildResult CallerError CertifyConfig CertifyResult EMLP EquivariantLinear
     FiniteAction Generator Group InvariantClassifier InvariantEncoder InvariantModel
     InvariantRegressor LabelledData LearnConfig LearnResult MeasureResult RelaxConfig
-    RelaxResult RepresentConfig RepresentResult Representation Result Scalar T V __version__
+    RelaxResult RepresentConfig RepresentResult Representation Result Scalar StoryConfig
+    StoryResult T V __version__
     actions_named affine assert_equivariant build certify compose equivariant_basis flip fold
     group_named harden intensity learn learn_layers lie_derivative_penalty load log_to measure
-    points profile quarter_turns read relax represent screen sequences streamed
+    points profile quarter_turns read relax represent screen sequences story streamed
     verify
 """.split()
 DOCUMENTED = [name for name in NAMES if name != "__version__"]

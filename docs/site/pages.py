@@ -27,7 +27,7 @@ PROJECT = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")
 
 HOWTO = ("own-data", "own-network", "own-group", "own-action", "own-layer-rule", "own-bound")
 CONTENTS = {
-    "Start": ("which-method", "verbs", "notebooks/index", "gallery/index"),
+    "Start": ("story", "which-method", "verbs", "notebooks/index", "gallery/index"),
     "How to use your own": tuple(f"howto/{name}" for name in HOWTO),
     "Verbs": (
         "manual", "build", "measure", "relax", "represent", "certify", "robots", "bases",

@@ -48,6 +48,8 @@ CASES = {
     "compact, sequences": ("compact", (2, 20), {"width": 2}, 10 * 27 + 22 + 28 + 104),
     "oriented": ("oriented", (1, 28, 28), {}, 32 * 73 + 10 * (16 * 32 + 1)),
     "pooled": ("pooled", (3, 32, 32), {}, 98_826),
+    "turnable": ("turnable", (1, 28, 28), {}, 7_186),
+    "turnable, few pixels": ("turnable", (3, 10, 8), {"width": 2}, 56 + 76 + 296 + 10 * 33),
     "oriented, colour": (
         "oriented",
         (3, 64, 32),
@@ -214,8 +216,8 @@ REFUSED = {
     "unknown": (
         lambda: backbone("resnt", (3, 32, 32), 10),
         "unknown model 'resnt': expected one of mlp, rff, relu, cnn, circular, resnet, wrn, "
-        "clouds, compact, oriented, pooled, convnet, convnet-blur, vit, mixer; did you mean "
-        "'resnet'",
+        "clouds, compact, oriented, pooled, turnable, convnet, convnet-blur, vit, mixer; did you "
+        "mean 'resnet'",
     ),
 }  # fmt: skip
 

@@ -84,6 +84,7 @@ PARSED: dict[str, NetworkSpecification] = {
     "resnet:8": NetworkSpecification("backbone", "resnet", {"width": 8}),
     "wrn": NetworkSpecification("backbone", "wrn"),
     "wrn:16-4": NetworkSpecification("backbone", "wrn", {"depth": 16, "width": 4}),
+    "turnable:3": NetworkSpecification("backbone", "turnable", {"width": 3}),
     "oriented:9": NetworkSpecification("backbone", "oriented", {"width": 9}),
     "convnet": NetworkSpecification("backbone", "convnet"),
     "convnet:64": NetworkSpecification("backbone", "convnet", {"width": 64}),

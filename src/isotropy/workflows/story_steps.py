@@ -166,7 +166,7 @@ class Steps:
     progress: Callable[[StoryProgress], None] | None
     describe: dict[str, Any]
     step: str = ""
-    numbers: dict[str, int] = field(default_factory=dict)
+    count: int = 10
     steps: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -185,11 +185,6 @@ class Steps:
         if self.progress is not None:
             number = len(self.steps) + 1
             self.progress(StoryProgress(self.step, number, self.count, text))
-
-    @property
-    def count(self) -> int:
-        """Steps in all, as far as is known."""
-        return max(len(self.numbers), len(self.steps) + 1)
 
     def done(self, name: str) -> Mapping[str, Any] | None:
         """Begin a step; its record if it has ended before."""
@@ -299,7 +294,8 @@ class Steps:
             *([AUGMENTED, AVERAGED] if finding.found else []),
         ]
         names += [BUILT, RELAXED] if group is not None else []
-        self.numbers = {each: n for n, each in enumerate([*names, MEASURED, "", "", ""])}
+        certified = (BUILT, RELAXED) if group else (AVERAGED,) if finding.found else ()
+        self.count = len([*names, MEASURED, PLAIN, *certified])
         self.train(PLAIN, objective="none", samples=1)
         if finding.found:
             ranges = {each["name"]: float(each["high"]) for each in finding.found}
