@@ -294,8 +294,8 @@ class Steps:
             *([AUGMENTED, AVERAGED] if finding.found else []),
         ]
         names += [BUILT, RELAXED] if group is not None else []
-        certified = (BUILT, RELAXED) if group else (AVERAGED,) if finding.found else ()
-        self.count = len([*names, MEASURED, PLAIN, *certified])
+        others = 2 if group is not None else int(bool(finding.found))  # certificates
+        self.count = len(names) + 2 + others
         self.train(PLAIN, objective="none", samples=1)
         if finding.found:
             ranges = {each["name"]: float(each["high"]) for each in finding.found}
