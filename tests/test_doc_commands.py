@@ -18,8 +18,9 @@ from isotropy.cli.main import SHORT, SHORT_VARIABLE, cli, main
 
 COMMANDS = all_commands()
 BY_PAGE = {each.page: [other for other in COMMANDS if other.page == each.page] for each in COMMANDS}
+LONG = "takes minutes, and its folders are those of a run that the tests make themselves"
 DOWNLOADS = "needs the extra vision and downloads weights"
-NOT_RUN = {"measure.md": [DOWNLOADS], "pretrained.md": [DOWNLOADS]}
+NOT_RUN = {"measure.md": [DOWNLOADS], "pretrained.md": [DOWNLOADS], "story.md": 9 * [LONG]}
 """Reasons that the pages give, each once for every command."""
 LEFT_OUT = (
     "basis --table",

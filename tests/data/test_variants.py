@@ -11,7 +11,14 @@ from scipy import ndimage
 
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData, Split
-from isotropy.data.variants import LAWS, TRUE_RANGES, apply_variant, variant_coordinates, vary
+from isotropy.data.variants import (
+    LAWS,
+    TRUE_RANGES,
+    apply_variant,
+    turned,
+    variant_coordinates,
+    vary,
+)
 from isotropy.symmetry.actions.images import GENERATORS
 
 VARIANTS = list(LAWS)
@@ -158,3 +165,20 @@ def test_only_images_have_variants(variant):
 def test_an_unknown_variant_suggests_the_nearest():
     with pytest.raises(CallerError, match=r"unknown variant 'rotate': .* did you mean 'rotated'"):
         apply_variant(pictures(), "rotate", seed=0)
+
+
+def test_turned_by_other_angles():
+    """The named variants are two of its angles; beyond a half turn nothing more can be asked."""
+    split = Split(train=pictures(), test=pictures(6))
+    for degrees, variant in ((180, "rotated"), (90, "partially-rotated")):
+        made, known = turned(split, degrees), vary(split, variant)
+        assert torch.equal(made.train.inputs, known.train.inputs)
+        assert torch.equal(made.test.inputs, known.test.inputs)
+    assert turned(split, 0) is split
+    assert not torch.equal(turned(split, 45).train.inputs, split.train.inputs)
+    for degrees in (-1, 181, math.nan):
+        with pytest.raises(CallerError, match="angle from 0 to 180"):
+            turned(split, degrees)
+    vectors = LabelledData(torch.rand(4, 3), torch.arange(4) % 2, None, "vectors")
+    with pytest.raises(CallerError, match="vectors: expected images"):
+        turned(Split(train=vectors, test=None), 45)

@@ -48,7 +48,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "represent": {"steps": 5},
     "control": {"steps": 20, "episodes": 1, "width": 16, "evaluate_every": 10, "batch_size": 8},
     "measure": {"examples": 2, "finite": False},
-    "story": {"subset": 200, "epochs": 1, "quick": True, "generators": "rotation"},
+    "story": {"subset": 40, "epochs": 1, "generators": "rotation"},
 }
 """Defaults of options by command, for runs that only show whether a command works."""
 

@@ -73,7 +73,7 @@ class StoryConfig(Settings):
     samples          copies of an example that the averaged network is trained with
     test_samples     copies that it predicts with
     relaxed          laplace: the precisions of the relaxed network are learned; map: they are fixed
-    dimension        of the subspace of certificates. None: 150 up to 5,000 examples, 300 above
+    dimension        of the subspace of certificates. None: a fourteenth of the examples, 5 to 300
     certified_epochs passes over the training data of a certificate. None: by their number
     certified_copies copies that a certificate of an average has
     delta            1 − confidence of each certificate
@@ -120,7 +120,7 @@ class StoryConfig(Settings):
 
     def subspace(self, examples: int) -> int:
         """Coordinates of a certificate."""
-        return self.dimension or (150 if examples <= 5000 else 300)
+        return self.dimension or max(5, min(300, examples // 14))
 
 
 QUICK: dict[str, Any] = {
