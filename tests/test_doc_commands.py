@@ -25,7 +25,6 @@ NOT_RUN = {"measure.md": [DOWNLOADS], "pretrained.md": [DOWNLOADS], "story.md": 
 LEFT_OUT = (
     "basis --table",
     "basis --table A.4",
-    "learn --data pictures/ --model resnet --generators rotation,horizontal_flip",
     "learn --data cifar-10-batches-bin/ --model wrn:16-4 --optimiser sgd --batch-size 128 "
     "--prior-steps 4 --set prior_rate=0.1 --no-search",
     "measure --model before=runs/first --model after=runs/second --split train,test",
