@@ -25,7 +25,7 @@ depends on how many copies the run has.
 Where a part of the network is frozen and the last layer alone is trained, the gradients are its
 averaged features with a 1 for the bias, and a trial is one pass through the frozen layers. These
 may be large, so copies are few and spread evenly over the ranges, from a place that is drawn for
-every example.
+every example. Their features are in bfloat16 where that is faster and precise enough.
 
 The same examples in `BLOCKS` parts give the share of each part in L, from which differences get an
 error over data (`Trial.blocks`).
@@ -50,8 +50,13 @@ from isotropy.evidence.machine import FEWEST_COPIES, affordable_rows
 from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
 from isotropy.evidence.settings import LearnSchedule, stream
 from isotropy.evidence.weight_steps import augmentation_for
+from isotropy.kernels.precision import on_one_core
 from isotropy.networks.averaging.augmentations import Augmentation
-from isotropy.networks.averaging.averaged_features import features_of, spread_evenly
+from isotropy.networks.averaging.averaged_features import (
+    features_of,
+    may_be_bfloat16,
+    spread_evenly,
+)
 from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.networks.frozen import trained_head
 from isotropy.symmetry.actions.action import Action
@@ -70,6 +75,8 @@ without it L would reward how exactly codes are met, long after classes are told
 COPIES_OF_FROZEN = (FEWEST_COPIES, 64)
 """`COPIES` where the last layer alone is trained, spread evenly."""
 BLOCKS = 20
+FEW_EXAMPLES = 256
+"""Up to which the spectrum of their kernel is computed on one core."""
 EXAMPLES_AT_ONCE = 32
 SCALED_ON = 256
 """Examples on which layers are scaled."""
@@ -141,7 +148,7 @@ class Trials:
         self.gradients = (
             gradients_for(self.network, self.inputs[:2], self.direction)
             if self.head is None
-            else HeadGradients(self.head)
+            else HeadGradients(self.head, may_be_bfloat16(self.network, self.head, self.inputs))
         )
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
 
@@ -203,7 +210,13 @@ class Trials:
         return Trial(amounts, replicate, fit.log_predictive, fit.log_evidence, blocks)
 
     def _fit(self, gradients: Tensor) -> KernelFit:
-        return fit_kernel(kernel_of(gradients), self.targets, self.least_noise)
+        with on_one_core(len(gradients) <= FEW_EXAMPLES):
+            return fit_kernel(kernel_of(gradients), self.targets, self.least_noise)
+
+    @property
+    def is_bfloat16(self) -> bool:
+        """Whether frozen layers run in bfloat16."""
+        return isinstance(self.gradients, HeadGradients) and self.gradients.bfloat16
 
     def _gradients(self, amounts: dict[str, float], replicate: int, inputs: Tensor) -> Tensor:
         """Gradients by the chosen weights of all inputs, each with copies of its own."""
@@ -410,9 +423,11 @@ class HeadGradients:
     """Gradients by the last layer, where that alone is trained: ∂ r·f̂/∂(W, b) = r (h̄, 1)ᵀ.
 
     r has length one, and inner products are those of (h̄, 1): the outputs' axis is left out.
+    bfloat16: whether the frozen layers are
     """
 
     head: str
+    bfloat16: bool = False
 
     @torch.no_grad()
     def __call__(
@@ -423,7 +438,7 @@ class HeadGradients:
         direction: Tensor,
         chosen: Tensor | None = None,
     ) -> Tensor:
-        features = copies.mean(features_of(network, self.head, rows))
+        features = copies.mean(features_of(network, self.head, rows, bfloat16=self.bfloat16))
         has_bias = network.get_submodule(self.head).bias is not None
         return functional.pad(features, (0, 1), value=1.0) if has_bias else features
 
