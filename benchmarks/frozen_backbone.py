@@ -105,7 +105,7 @@ def run(
         write_photographs(data, pictures, seed=SEED, upright=upright, smallest=SIDE, largest=SIDE)
         command = ["learn", "--model", model, "--freeze", "backbone", "--data", str(data),
                    "--image-size", str(SIDE), "--quiet", *more]  # fmt: skip
-        rows = {"with all": timed(command, Path(place) / "all", ())}
+        rows = {"with all": timed(command, Path(place) / "with-all", ())}
         for name in without:
             taken = list(PATHS) if name == EVERY else [name]
             label = "without any" if name == EVERY else f"without {name}"

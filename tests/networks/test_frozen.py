@@ -7,10 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.kernels import precision
+from isotropy.networks.averaging import averaged_features
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.averaged_features import (
     AveragedFeatures,
     HeadAlone,
+    features_of,
+    may_be_bfloat16,
     spread_evenly,
 )
 from isotropy.networks.averaging.invariant_model import InvariantModel
@@ -133,6 +137,69 @@ def test_even_copies_are_evenly_spaced_and_differ_between_examples():
     steps = noise.sort(1).values.diff(dim=1)
     torch.testing.assert_close(steps, torch.full((4, 7), 0.25))
     assert float(noise.abs().max()) <= 1 and len(set(noise[:, 0].tolist())) == 4
+
+
+def test_copies_are_even_along_every_one_of_several_ranges():
+    names = ("rotation", "scale_x", "scale_y")
+    start = {"rotation": 180.0, "scale_x": 0.3}
+    augmentation = UniformRanges(affine(names), start={**start, "scale_y": 0.0})
+    drawn = augmentation.noise(3, 8, generator=torch.Generator().manual_seed(0))
+    noise = spread_evenly(augmentation, drawn)
+    steps = noise[..., :2].sort(1).values.diff(dim=1)
+    torch.testing.assert_close(steps, torch.full((3, 7, 2), 0.25))
+    ranks = noise[..., :2].argsort(1)
+    assert not torch.equal(ranks[..., 0], ranks[..., 1])  # not along a diagonal
+    expected = torch.remainder(drawn[:, :1, 2] + 1, 2) - 1
+    torch.testing.assert_close(noise[..., 2], expected.expand(-1, 8))  # it does not move anything
+
+
+class Shifted(nn.Module):
+    """Features that are nearly the same for all inputs, which 8 bits do not tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Conv2d(1, 4, 6), nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(1e3 + self.body(images).flatten(1))
+
+
+def test_bfloat16_is_for_features_that_are_precise_in_it(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    inputs = torch.rand(20, 1, 6, 6)
+    monkeypatch.setattr(averaged_features, "has_bfloat16", lambda *_: True)
+    assert may_be_bfloat16(Residual(), "fc", inputs)
+    assert not may_be_bfloat16(Shifted(), "fc", inputs)
+    network = Residual()
+    one, other = (features_of(network, "fc", inputs, bfloat16=each) for each in (False, True))
+    assert other.dtype == torch.float32 and not torch.equal(one, other)
+    torch.testing.assert_close(one, other, atol=0.03, rtol=0.03)
+    monkeypatch.setattr(averaged_features, "has_bfloat16", lambda *_: False)
+    assert not may_be_bfloat16(network, "fc", inputs)
+
+
+def test_only_float32_on_a_cpu_is_faster_in_bfloat16(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(precision, "_cpu_multiplies_bfloat16", lambda: True)
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert precision.has_bfloat16(cpu, torch.float32)
+    assert not precision.has_bfloat16(cpu, torch.float64)
+    assert not precision.has_bfloat16(gpu, torch.float32)
+    monkeypatch.setattr(precision, "_cpu_multiplies_bfloat16", lambda: False)
+    assert not precision.has_bfloat16(cpu, torch.float32)
+
+
+def test_one_core_inside_and_as_many_as_before_after():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyError), precision.on_one_core():
+            assert torch.get_num_threads() == 1
+            raise KeyError
+        assert torch.get_num_threads() == 2
+        with precision.on_one_core(False):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_features_are_computed_again_only_when_ranges_move():

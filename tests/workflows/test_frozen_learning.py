@@ -23,8 +23,10 @@ from isotropy.cli.main import cli
 from isotropy.data.labelled import Split
 from isotropy.data.readers import digits
 from isotropy.data.variants import vary
+from isotropy.evidence.search import trials
 from isotropy.evidence.search.trials import HeadGradients, Trials, output_gradients
 from isotropy.evidence.settings import LearnConfig, stream
+from isotropy.networks.averaging import averaged_features
 from isotropy.networks.averaging.averaged_features import spread_evenly
 
 FEW = LearnConfig(epochs=3, samples=3, test_samples=2, search=False, seed=4)
@@ -146,6 +148,33 @@ def test_trials_are_those_of_the_tangent_kernel(backbone: Small):
     for name, value in trials.network.named_parameters():
         if name.startswith("body"):
             assert torch.equal(value, before[name])  # frozen layers are not scaled
+
+
+@pytest.mark.parametrize(("variant", "fewest"), [("rotated", 90), ("original", 0)])
+def test_searches_in_bfloat16_find_what_those_in_float32_find(
+    backbone: Small, variant: str, fewest: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Ranges, verdicts and gains; log densities differ by less than other copies change them."""
+    monkeypatch.setattr(trials, "COPIES_OF_FROZEN", (8, 8))
+    records = []
+    for given in (False, True):
+        monkeypatch.setattr(averaged_features, "has_bfloat16", lambda *_, own=given: own)
+        config = LearnConfig(epochs=4, samples=4, test_samples=2, search_examples=120)
+        split, rotation = some(variant, 120), isotropy.affine(("rotation",))
+        result = isotropy.learn(backbone, split, freeze="backbone", actions=rotation,
+                                config=config, verdicts=2)  # fmt: skip
+        records.append(result.record)
+    slow, fast = (record["search"] for record in records)
+    assert (slow["precision"], fast["precision"]) == ("float32", "bfloat16")
+    assert fast["log_predictive"] != slow["log_predictive"]
+    assert abs(fast["log_predictive"] - slow["log_predictive"]) < slow["seed_error"]
+    one, other = (each["symmetries"]["rotation"] for each in (slow, fast))
+    assert other["gain_nats"] == pytest.approx(one["gain_nats"], abs=slow["seed_error"])
+    assert other["amount"] == pytest.approx(one["amount"], rel=0.05)
+    assert other["probability"] == pytest.approx(one["probability"], abs=0.05)
+    assert one["amount"] >= fewest
+    words = [record["verdicts"][0]["verdict"] for record in records]
+    assert words[0] == words[1]
 
 
 @pytest.mark.slow
