@@ -106,7 +106,7 @@ def small_built(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 def small_backbone(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     patch.setattr(frozen_backbone, "SIDE", 28)
     few = ["--epochs", "2", "--samples", "2", "--test-samples", "2", "--generators", "scale_x"]
-    return frozen_backbone.run("cnn", 30, (frozen_backbone.EVERY,), few)
+    return frozen_backbone.run("cnn", 30, 0, few)
 
 
 def small_projectors(patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -120,7 +120,7 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
     "built_networks": (small_built, built_networks._table, "parameters"),
     "deep_networks": (small_networks, deep_networks._table, "bfloat16"),
     "distributed": (lambda _: distributed.run(1, 40, (1, 2)), distributed._table, "as fast"),
-    "frozen_backbone": (small_backbone, frozen_backbone._table, "without any"),
+    "frozen_backbone": (small_backbone, frozen_backbone._table, "without each core"),
     "orbit_training": (small_orbits, orbit_training._table, "full"),
     "evidence": (small_evidence, evidence._table, "recipe, kfac-mc"),
     "bound": (small_bound, bound._table, "half conditioned"),
@@ -194,10 +194,15 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
         assert report["in_epochs"]["epoch"]["1"] == 1.0
         assert set(report["in_epochs"]["factors"]) == {"1", "2"}
     elif name == "frozen_backbone":
-        both, neither = report["runs"].values()
-        assert both["without"] == [] and neither["precision"] == "float32"
-        assert set(both["verdicts"]) == set(neither["amounts"]) == {"scale_x"}
-        assert report["goals"][0]["measured"] == both["seconds"]
+        row, times = report["run"], report["run"]["times"]
+        assert set(row["verdicts"]) == set(row["amounts"]) == {"scale_x"}
+        assert report["goals"][0]["measured"] == row["seconds"] and times["epoch"] in (2, 4, 6)
+        assert set(report["times_as_long"]) == set(frozen_backbone.PATHS)
+        halves = frozen_backbone.ratios(
+            {"all": {"trial": 1.0, "epoch": 2.0}, "x": {"trial": 3.0, "epoch": 2.0}},
+            {"trial": 2, "epoch": 1},
+        )
+        assert halves == {"x": {"run": 2.0, "trial": 3.0, "epoch": 1.0}}
         assert "--data pictures" in report["command"]
     elif name == "evidence":
         row = report["evidence_over_epoch"][SMALL]

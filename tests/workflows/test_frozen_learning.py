@@ -24,7 +24,7 @@ from isotropy.data.labelled import Split
 from isotropy.data.readers import digits
 from isotropy.data.variants import vary
 from isotropy.evidence.search import trials
-from isotropy.evidence.search.trials import HeadGradients, Trials, output_gradients
+from isotropy.evidence.search.trials import Trials, output_gradients
 from isotropy.evidence.settings import LearnConfig, stream
 from isotropy.networks.averaging import averaged_features
 from isotropy.networks.averaging.averaged_features import spread_evenly
@@ -139,9 +139,13 @@ def test_trials_are_those_of_the_tangent_kernel(backbone: Small):
     trainer = result.trainer
     trials = Trials(trainer.network, isotropy.affine(("rotation",)), trainer.config,
                     (trainer.inputs, trainer.targets))  # fmt: skip
-    rows, copies = trainer.inputs[:6], type(next(trainer.orbit_batches("x")).copies)(2)
-    exact = HeadGradients("fc", bfloat16=False)
-    own = exact(trials.network, rows, copies, trials.direction, None)
+    trials.is_bfloat16 = False
+    rows, amounts = trainer.inputs[:6], {"rotation": 30.0}
+    own = trials._gradients(amounts, 0, rows)
+    augmentation = trials._augmentation(amounts)
+    copies = augmentation.copies(trials.copies(augmentation, amounts))
+    drawn = augmentation.noise(6, copies.count, generator=stream(4, "trial", 0))
+    rows = augmentation(rows, spread_evenly(augmentation, drawn)).flatten(0, 1).detach()
     slow = output_gradients(trials.network, rows, copies, trials.direction)
     torch.testing.assert_close(own @ own.mT, slow @ slow.mT, rtol=1e-4, atol=1e-4)
     before = dict(trainer.network.named_parameters())

@@ -51,11 +51,12 @@ from isotropy.evidence.layers.training import (
     Untransformed,
     pathway_prior,
 )
-from isotropy.evidence.predictive import Scores, score
+from isotropy.evidence.predictive import Scores, plain_scores, score
 from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, stream
 from isotropy.evidence.weight_steps import FeatureSteps, OrbitSteps, WeightSteps, parts_of
 from isotropy.kernels.captured import adam
-from isotropy.kernels.precision import multiplying_in, on_one_core
+from isotropy.kernels.cores import on_one_core
+from isotropy.kernels.precision import multiplying_in
 from isotropy.kernels.ranks import Ranks, ranks
 from isotropy.likelihoods import Likelihood
 from isotropy.networks.averaging.averaged_features import AveragedFeatures
@@ -353,6 +354,10 @@ class Trainer(Generic[AnySchedule]):
     def score(self, inputs: Tensor, targets: Tensor) -> Scores:
         """Averaged predictions over the same `test_samples` copies every time."""
         copies = self.config.test_samples
+        if self.features is not None and copies:
+            features, head = self.features.fixed(inputs, copies), self.features.head
+            scores = plain_scores(head, self.likelihood, features, targets)
+            return scores.in_units(self.target_deviation)
         scores = score(self.model, self.likelihood, inputs, targets, copies=copies)
         return scores.in_units(self.target_deviation)
 

@@ -1,4 +1,4 @@
-"""How exactly a device multiplies, and on how many cores.
+"""How exactly a device multiplies: float32, tf32 or bfloat16.
 
 float32 has 24 bits of each factor, tf32 11 bits, with products and sums in float32, several times
 faster. Ranges that are learned do not tell the two apart (benchmarks/orbit_training.py);
@@ -6,9 +6,6 @@ determinants are always in float64. On a CPU both are one.
 
 bfloat16 has 8 bits. On a GPU it is for weight steps alone, on request. On a CPU with instructions
 for it (`has_bfloat16`), layers of which no gradient is taken are about twice as fast in it.
-
-Operations on a few thousand numbers gain nothing by several cores. Where other programs use the
-cores, each of them waits until all threads had their turn (`on_one_core`).
 """
 
 from __future__ import annotations
@@ -55,17 +52,3 @@ def _cpu_multiplies_bfloat16() -> bool:
 def has_bfloat16(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether products of this type are faster in bfloat16: float32 on a CPU made for it."""
     return device.type == "cpu" and dtype == torch.float32 and _cpu_multiplies_bfloat16()
-
-
-@contextmanager
-def on_one_core(condition: bool = True) -> Iterator[None]:
-    """One thread for each operation inside, if the condition holds; as many as before after."""
-    before = torch.get_num_threads()
-    if not condition or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -50,10 +50,10 @@ from isotropy.evidence.machine import FEWEST_COPIES, affordable_rows
 from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
 from isotropy.evidence.settings import LearnSchedule, stream
 from isotropy.evidence.weight_steps import augmentation_for
-from isotropy.kernels.precision import on_one_core
+from isotropy.kernels.cores import on_one_core
 from isotropy.networks.averaging.augmentations import Augmentation
 from isotropy.networks.averaging.averaged_features import (
-    features_of,
+    averaged,
     may_be_bfloat16,
     spread_evenly,
 )
@@ -145,11 +145,13 @@ class Trials:
         self.chosen = some_of(sum(p.numel() for p in _trainable(network)), config.seed)
         frozen = config.freeze != "none"
         self.head = trained_head(self.network, self.inputs[:1]) if frozen else None
-        self.gradients = (
-            gradients_for(self.network, self.inputs[:2], self.direction)
-            if self.head is None
-            else HeadGradients(self.head, may_be_bfloat16(self.network, self.head, self.inputs))
-        )
+        self.gradients: Gradients = output_gradients
+        self.is_bfloat16 = False
+        """Whether frozen layers are in bfloat16."""
+        if self.head is None:
+            self.gradients = gradients_for(self.network, self.inputs[:2], self.direction)
+        else:
+            self.is_bfloat16 = may_be_bfloat16(self.network, self.head, self.inputs)
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
 
     @property
@@ -213,26 +215,41 @@ class Trials:
         with on_one_core(len(gradients) <= FEW_EXAMPLES):
             return fit_kernel(kernel_of(gradients), self.targets, self.least_noise)
 
-    @property
-    def is_bfloat16(self) -> bool:
-        """Whether frozen layers run in bfloat16."""
-        return isinstance(self.gradients, HeadGradients) and self.gradients.bfloat16
-
     def _gradients(self, amounts: dict[str, float], replicate: int, inputs: Tensor) -> Tensor:
         """Gradients by the chosen weights of all inputs, each with copies of its own."""
         augmentation = self._augmentation(amounts)
         samples = self.copies(augmentation, amounts)
         generator = stream(self.config.seed, "trial", replicate, inputs.device)
+        if self.head is not None:
+            return self._head_gradients(augmentation, samples, generator, inputs)
         found = []
         for some in inputs.split(EXAMPLES_AT_ONCE):
             noise = augmentation.noise(len(some), samples, generator=generator)
-            if self.head is not None:
-                noise = spread_evenly(augmentation, noise)
             with torch.no_grad():
                 rows = augmentation(some, noise).flatten(0, 1)
                 copies = augmentation.copies(noise.shape[1])
             found.append(self.gradients(self.network, rows, copies, self.direction, self.chosen))
         return torch.cat(found)
+
+    def _head_gradients(
+        self,
+        augmentation: Augmentation,
+        samples: int,
+        generator: torch.Generator,
+        inputs: Tensor,
+    ) -> Tensor:
+        """Gradients by the last layer, where that alone is trained: ∂ r·f̂/∂(W, b) = r (h̄, 1)ᵀ.
+
+        r has length one, and inner products are those of (h̄, 1): the outputs' axis is left out.
+        """
+        assert self.head is not None
+        parts = []
+        for some in inputs.split(EXAMPLES_AT_ONCE):
+            noise = augmentation.noise(len(some), samples, generator=generator)
+            parts.append((some, spread_evenly(augmentation, noise)))
+        features = averaged(self.network, self.head, augmentation, parts, bfloat16=self.is_bfloat16)
+        has_bias = self.network.get_submodule(self.head).bias is not None
+        return functional.pad(features, (0, 1), value=1.0) if has_bias else features
 
     def _augmentation(self, amounts: dict[str, float]) -> Augmentation:
         given = self.actions if isinstance(self.actions, Sequence) else [self.actions]
@@ -416,31 +433,6 @@ def linear_gradients(
     return torch.cat(
         [found.get(key, nothing.expand(-1, len(place))) for key, place in places.items()], 1
     )
-
-
-@dataclass(frozen=True)
-class HeadGradients:
-    """Gradients by the last layer, where that alone is trained: ∂ r·f̂/∂(W, b) = r (h̄, 1)ᵀ.
-
-    r has length one, and inner products are those of (h̄, 1): the outputs' axis is left out.
-    bfloat16: whether the frozen layers are
-    """
-
-    head: str
-    bfloat16: bool = False
-
-    @torch.no_grad()
-    def __call__(
-        self,
-        network: nn.Module,
-        rows: Tensor,
-        copies: Copies,
-        direction: Tensor,
-        chosen: Tensor | None = None,
-    ) -> Tensor:
-        features = copies.mean(features_of(network, self.head, rows, bfloat16=self.bfloat16))
-        has_bias = network.get_submodule(self.head).bias is not None
-        return functional.pad(features, (0, 1), value=1.0) if has_bias else features
 
 
 def _places(parameters: Sequence[Tensor], chosen: Tensor | None) -> dict[int, Tensor]:

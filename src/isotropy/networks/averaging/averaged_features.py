@@ -24,17 +24,21 @@ Their products with each other are in float32, and so is everything that is trai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from isotropy.kernels.cores import on_each_core, on_one_core
 from isotropy.kernels.precision import has_bfloat16
 from isotropy.networks.averaging.augmentations import Augmentation, Ranges
 from isotropy.networks.averaging.invariant_model import InvariantModel
-from isotropy.networks.frozen import entering
+from isotropy.networks.frozen import entering, twin
 
 ROWS_AT_ONCE = 256
+"""That go through the frozen layers together, by all cores."""
+FEWEST_ROWS = 32
+"""That one core takes at once."""
 PRECISE = 0.05
 """Error of features in bfloat16 up to which they are used, as a share of how much examples differ.
 A ResNet-18 with random weights has 0.02, and log predictive densities change by a tenth of what
@@ -92,11 +96,18 @@ class AveragedFeatures:
         if self._kept is None or not torch.equal(self._kept[0], ranges):
             generator = self._generator()
             parts = [
-                self.of(part, self._copies(len(part), generator))
+                (part, self._copies(len(part), generator))
                 for part in self.inputs.split(self.examples_at_once)
             ]
-            self._kept = ranges, torch.cat(parts)
+            found = averaged(self.model.network, self.name, self.model.augmentation, parts)
+            self._kept = ranges, found
         return self._kept[1]
+
+    def fixed(self, inputs: Tensor, copies: int) -> Tensor:
+        """h̄ (examples, features) of any inputs (examples, …) over fixed copies, constant."""
+        count = 1 if self.model.augmentation.is_identity else copies
+        noise = self.model.fixed_noise(len(inputs), samples=count)
+        return averaged(self.model.network, self.name, self.model.augmentation, [(inputs, noise)])
 
     def _copies(self, examples: int, generator: torch.Generator) -> Tensor:
         drawn = self.model.noise(examples, generator=generator)
@@ -139,9 +150,40 @@ def spread_evenly(augmentation: Augmentation, noise: Tensor) -> Tensor:
     return torch.remainder(even.to(noise) + noise[:, :1] + 1, 2) - 1
 
 
-def features_of(
-    network: nn.Module, head: str, rows: Tensor, *, bfloat16: bool = False
+def averaged(
+    network: nn.Module,
+    head: str,
+    augmentation: Augmentation,
+    parts: Sequence[tuple[Tensor, Tensor]],
+    *,
+    bfloat16: bool = False,
 ) -> Tensor:
+    """h̄ (examples, features), constant, of parts of the inputs (batch, …) with their noise.
+
+    On a CPU every core takes some examples of a part with all their copies.
+    """
+
+    def make() -> Callable[[tuple[Tensor, Tensor]], Tensor]:
+        own = twin(network)
+
+        def features(part: tuple[Tensor, Tensor]) -> Tensor:
+            inputs, noise = part
+            rows = augmentation(inputs, noise).flatten(0, 1)
+            found = features_of(own, head, rows, bfloat16=bfloat16)
+            return augmentation.copies(noise.shape[1]).mean(found)
+
+        return features
+
+    if parts[0][0].is_cuda:
+        with on_one_core():
+            return torch.cat(on_each_core(make, parts))
+    rows = max(FEWEST_ROWS, ROWS_AT_ONCE // torch.get_num_threads())
+    size = max(1, rows // parts[0][1].shape[1])
+    fine = [pair for x, e in parts for pair in zip(x.split(size), e.split(size), strict=True)]
+    return torch.cat(on_each_core(make, fine))
+
+
+def features_of(network: nn.Module, head: str, rows: Tensor, *, bfloat16: bool = False) -> Tensor:
     """What enters the layer `head`, (rows, features) in the type of the rows, in evaluation mode.
 
     bfloat16: whether convolutions and products of the layers below are
