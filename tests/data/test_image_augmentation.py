@@ -114,9 +114,7 @@ def test_a_square_is_erased(erased):
     draws = law.draw(200, torch.Generator().manual_seed(erased))
     expected = one_at_a_time(images, draws[:, :3], 1)
     for image, place in zip(expected, draws[:, 3:].tolist(), strict=True):
-        top, left = (
-            p * side // 2**20 - erased // 2 for p, side in zip(place, (7, 9), strict=True)
-        )
+        top, left = (p * side // 2**20 - erased // 2 for p, side in zip(place, (7, 9), strict=True))
         image[:, max(0, top) : max(0, top + erased), max(0, left) : max(0, left + erased)] = 0
     np.testing.assert_array_equal(law(images, draws).numpy(), expected)
     centres = {(row * 7 // 2**20, column * 9 // 2**20) for row, column in draws[:, 3:].tolist()}
