@@ -1,4 +1,4 @@
-"""`isotropy learn --freeze backbone`: ranges and verdicts of 1,000 pictures of 64×64, whole command.
+"""`isotropy learn --freeze backbone` on 1,000 pictures of 64×64: the whole command, and its parts.
 
 Pictures are those of `data.problems`: objects of three shapes, turned by any angle, on a textured
 ground. The network is a ResNet-18 of timm with random weights unless another is named. The command

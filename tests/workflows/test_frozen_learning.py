@@ -23,6 +23,7 @@ from isotropy.cli.main import cli
 from isotropy.data.labelled import Split
 from isotropy.data.readers import digits
 from isotropy.data.variants import vary
+from isotropy.evidence.predictive import score
 from isotropy.evidence.search import trials
 from isotropy.evidence.search.trials import Trials, output_gradients
 from isotropy.evidence.settings import LearnConfig, stream
@@ -130,6 +131,21 @@ def test_ranges_follow_the_gradient_of_this_evidence(backbone: Small):
         values.append(float(trainer.evidence.value(trainer.evidence.fit(own)).detach()))
     assert float(found.sum()) == pytest.approx(-(values[0] - values[1]) / 2e-6, rel=1e-3)
     assert all(each.grad is None for each in trainer.network.body.parameters())
+
+
+def test_scores_are_those_of_the_whole_network(backbone: Small):
+    config = LearnConfig(epochs=2, samples=3, objective="fixed", ranges={"rotation": 40.0},
+                         test_samples=5)  # fmt: skip
+    split = some("rotated", 40)
+    result = isotropy.learn(backbone, split, freeze="backbone", config=config,
+                            actions=isotropy.affine(("rotation",)))  # fmt: skip
+    trainer = result.trainer
+    assert trainer.features is not None
+    inputs, targets = split.test.inputs, split.test.targets
+    own = trainer.score(inputs, targets)
+    slow = score(trainer.model, trainer.likelihood, inputs, targets, copies=5)
+    assert own.accuracy == slow.accuracy
+    assert own.log_likelihood == pytest.approx(slow.log_likelihood, rel=1e-5)
 
 
 def test_trials_are_those_of_the_tangent_kernel(backbone: Small):

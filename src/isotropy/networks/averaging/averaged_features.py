@@ -19,7 +19,7 @@ where the CPU is made for it and the features are precise enough (`may_be_bfloat
 
     ‖h₁₆ − h‖ ≤ `PRECISE` · ‖h − mean h‖        over a few examples
 
-Their products with each other are in float32, and so is everything that is trained or reported.
+Their products with each other are in float32, and so are training, evidence and scores.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FEWEST_ROWS = 32
 """That one core takes at once."""
 PRECISE = 0.05
 """Error of features in bfloat16 up to which they are used, as a share of how much examples differ.
-A ResNet-18 with random weights has 0.02, and log predictive densities change by a tenth of what
-other copies change them by (docs/performance.md)."""
+A ResNet-18 has 0.01 to 0.02, and log predictive densities change by less than other copies change
+them (docs/pretrained.md)."""
 TRIED = 32
 """Examples that the error is measured on."""
 
