@@ -42,6 +42,7 @@ from isotropy.experiments.thesis import (
     dynamics,
     measured_networks,
     robots,
+    rotated_mnist,
     soft_symmetry,
     transitions,
 )
@@ -58,6 +59,7 @@ SERIES = {
     "measured-networks": measured_networks.SERIES,
     "representations": representations.SERIES,
     "robots": robots.SERIES,
+    "rotated-mnist": rotated_mnist.SERIES,
     "soft-symmetry": soft_symmetry.SERIES,
     "transitions": transitions.SERIES,
 }

@@ -100,7 +100,7 @@ def _measured(job: Job, seed: int, device: torch.device) -> dict[str, Any]:
         if name in LAWS:
             sets[name] = apply_variant(tested(split), name, seed=TEST_SEED)
         else:
-            sets[name] = _elsewhere(_place(own, name), shape)
+            sets[name] = _elsewhere(place_of(own, name), shape)
     how: dict[str, Any] = {"on": "probabilities", "examples": own["examples"], "seed": seed}
     network = network.eval().to(device)
     whole = measure(
@@ -194,10 +194,10 @@ def tested(split: Split) -> LabelledData:
 
 def data_named(own: Mapping[str, Any], name: str) -> Split:
     """A data set by the name that --data gives it, or the embedded digits."""
-    return _kept(_place(own, name))
+    return _kept(place_of(own, name))
 
 
-def _place(own: Mapping[str, Any], name: str) -> str | None:
+def place_of(own: Mapping[str, Any], name: str) -> str | None:
     """Where a data set is; None: in the package."""
     places: Mapping[str, str] = own.get("places", {})
     if name != DIGITS and name not in places:
@@ -207,18 +207,19 @@ def _place(own: Mapping[str, Any], name: str) -> str | None:
     return places.get(name)
 
 
-def _read(place: str | None) -> Split:
+def read_place(place: str | None) -> Split:
+    """Training and test data; None: the embedded digits."""
     return digits() if place is None else read(place, hold_out_fraction=0.0)
 
 
-_kept = cache(_read)
+_kept = cache(read_place)
 """For the next row of a worker."""
 
 
 @cache
 def _elsewhere(place: str | None, shape: tuple[int, ...]) -> Tensor:
     """Test images of another set as images of `shape`."""
-    data = tested(_read(place))
+    data = tested(read_place(place))
     return like_images(data.subset(min(MANY, len(data)), 0), shape).inputs
 
 
