@@ -153,8 +153,8 @@ def rotated_table(results: Path) -> str:
         ]
         rows.append((error[0], f"| {' | '.join(cells)} |"))
     lines = [
-        "| network | | parameters | test error | rotation error (floor) | error under quarter turns "
-        "| predictions they change |",
+        "| network | | parameters | test error | rotation error (floor) "
+        "| error under quarter turns | predictions they change |",
         "|---" * 7 + "|",
         *(line for _, line in sorted(rows)),
     ]

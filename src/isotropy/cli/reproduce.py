@@ -177,8 +177,7 @@ def _run_commands(name: str, options: Mapping[str, Any], how: RunOptions) -> Out
             _say(f"{place} is there; --again runs it again")
             continue
         left.append(job)
-        for words in filter(None, (job.first, job.arguments)):
-            _say(f"{job.row}, seed {job.seeds[0]}: isotropy {' '.join(words)}")
+        _say(f"{job.row}, seed {job.seeds[0]}: isotropy {' '.join(job.arguments)}")
 
     def keep(job: commands.CommandJob, found: list[dict[str, Any]]) -> None:
         place = commands.destination(job, folder)

@@ -227,6 +227,8 @@ def _elsewhere(place: str | None, shape: tuple[int, ...]) -> Tensor:
 
 LARGEST_SHARE, ALIKE = 0.8, 0.8
 """Of the error, by what causes it; correlation of norms under two transformations."""
+CLEAR = 0.6
+"""Rank correlation from which two numbers go together, over eight networks."""
 TRAINED = 0.2
 """Accuracy from which a network counts as trained."""
 
@@ -248,6 +250,11 @@ def error_of(record: Record, data: str, generator: str) -> float:
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """Over seeds; one seed has no deviation."""
     return mean(values), stdev(values) if len(values) > 1 else None
+
+
+def shifted(record: Record) -> float:
+    """The share of predictions on test data that shifts by whole pixels change."""
+    return float(record["data_sets"][TEST]["exact"]["whole-pixel shifts"]["inconsistency"])
 
 
 def shares_by_kind(record: Record, generator: str = TRANSLATION) -> dict[str, float]:
@@ -330,7 +337,11 @@ def _of_errors(own: Mapping[str, Sequence[Record]]) -> dict[str, bool]:
         scores = [mean(each["data_sets"][TEST]["accuracy"] for each in own[n]) for n in test]
         rank = float(spearmanr(scores, list(test.values())).statistic)
         what = "more accurate networks are more equivariant"
-        told[f"{what} (rank correlation of accuracy and error {rank:.2f})"] = rank < 0
+        told[f"{what} (rank correlation of accuracy and error {rank:.2f})"] = rank <= -CLEAR
+        changed = [mean(map(shifted, own[n])) for n in test]
+        rank = float(spearmanr(changed, list(test.values())).statistic)
+        what = "a smaller translation error goes with fewer predictions changed by whole pixels"
+        told[f"{what} (rank correlation {rank:.2f})"] = rank >= CLEAR
     for name in (each for each in names if each != TEST):
         pair = (TRAIN, TEST) if name == TRAIN else (TEST, name)
         before, after = errors[pair[0]], errors[pair[1]]
