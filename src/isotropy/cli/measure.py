@@ -60,19 +60,6 @@ def _splits(context: click.Context, parameter: click.Parameter, value: str) -> t
     return parts
 
 
-def _others(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[str, ...]:
-    for value in values:
-        if value not in LAWS and not Path(value).expanduser().exists():
-            raise click.BadParameter(
-                f"expected a variant ({', '.join(LAWS)}) or data that exist, got {value!r}"
-            )
-    if len(set(values)) < len(values):
-        raise click.BadParameter("expected other data once each, got some of them twice")
-    return values
-
-
 @click.command("measure")
 @click.option(
     "--model",
@@ -96,7 +83,6 @@ def _others(
 @click.option(
     "--ood",
     multiple=True,
-    callback=_others,
     metavar="VARIANT|DATA",
     help=f"Measure on other data as well: the test data in a variant ({', '.join(LAWS)}), or "
     "another data set, brought to the same size and colours. Repeatable.",
@@ -359,6 +345,8 @@ def measured_data(request: Mapping[str, Any], split: Split) -> dict[str, Labelle
     request: the options, whose `splits` and `ood` say which
     Images of other data that have other classes come without their labels.
     """
+    if len(set(request["ood"])) < len(request["ood"]):
+        raise CallerError(f"--ood: expected other data once each, got {', '.join(request['ood'])}")
     sets: dict[str, LabelledData | Tensor] = {}
     for part in request["splits"]:
         sets[part] = split.train if part == "train" else _test_part(split)
@@ -377,6 +365,10 @@ def measured_data(request: Mapping[str, Any], split: Split) -> dict[str, Labelle
 
 def _other_data(place: str, split: Split) -> LabelledData | Tensor:
     """Test data of another set, all of it where it has none, as the network takes them."""
+    if not Path(place).expanduser().exists():
+        raise CallerError(
+            f"--ood: expected a variant ({', '.join(LAWS)}) or data that exist, got {place!r}"
+        )
     given = held(read(place, hold_out_fraction=0.0))
     found = given.train if given.test is None else given.test
     shape = tuple(split.train.inputs.shape[1:])
