@@ -89,11 +89,6 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
 def _measured(job: Job, seed: int, device: torch.device) -> dict[str, Any]:
     own, started = job.settings, time.monotonic()
     split = data_named(own, own["data"])
-    network = seeded(own["model"], split, seed)
-    trained = None
-    if own["trained"]:
-        trained = train(network, split, job, seed, device)
-        network = trained.model.network
     sets: dict[str, LabelledData | Tensor] = {TRAIN: split.train, TEST: tested(split)}
     shape = tuple(split.train.inputs.shape[1:])
     for name in own["elsewhere"]:
@@ -101,6 +96,11 @@ def _measured(job: Job, seed: int, device: torch.device) -> dict[str, Any]:
             sets[name] = apply_variant(tested(split), name, seed=TEST_SEED)
         else:
             sets[name] = _elsewhere(place_of(own, name), shape)
+    network = seeded(own["model"], split, seed)
+    trained = None
+    if own["trained"]:
+        trained = train(network, split, job, seed, device)
+        network = trained.model.network
     how: dict[str, Any] = {"on": "probabilities", "examples": own["examples"], "seed": seed}
     network = network.eval().to(device)
     whole = measure(
