@@ -357,6 +357,7 @@ BAD_MEASUREMENTS: Mistakes = {
     "the data themselves": (
         [*POOLED, "--ood", "scaled", "--variant", "scaled"], ("--ood scaled", "another variant")),
     "unknown variant": ([*POOLED, "--ood", "turned"], ("--ood", "'turned'")),
+    "variant twice": ([*POOLED, "--ood", "scaled", "--ood", "scaled"], ("--ood", "once each")),
     "no examples": ([*POOLED, "--examples", "0"], ("--examples",)),
     "no probes": ([*POOLED, "--probes", "0"], ("--probes",)),
     "unknown interpolation": ([*POOLED, "--interpolation", "cubic"], ("--interpolation",)),

@@ -67,7 +67,7 @@ SPEEDS = (1.0, 0.3, 0.1)
 """Shares of the rates that are tried. With normalisation layers the first is often too fast."""
 PILOT = 0.15
 """Epochs with which a speed is tried, as a share of those with real-valued coordinates."""
-LEVEL_WALK, LARGEST_LEVEL_RATE = 1.0, 0.1
+LEVEL_WALK, LARGEST_LEVEL_RATE = 1.5, 0.1
 """How far the noise of training may move a level, in levels; the rate of a few steps."""
 REACH = 0.6
 """How far from a level coordinates are rounded at the end of training; ½ is all of them."""
@@ -522,11 +522,11 @@ def train_fully(
 
     moved: how images are mirrored and shifted in every step. With it the recipe is that of residual
         networks on photographs: weight decay, smoothed labels, a rate that grows first, and on a
-        GPU products in bfloat16
+        GPU a compiled network with products in bfloat16
     """
     network.eval()
     place, photographs = problem.inputs.device, moved is not None
-    forward = NetworkPass(network, place, compiled=False, autocast=photographs)
+    forward = NetworkPass(network, place, compiled=photographs, autocast=photographs)
     smoothing = LABEL_SMOOTHING if photographs else 0.0
 
     def loss(inputs: Tensor, targets: Tensor, _: Tensor) -> Tensor:
