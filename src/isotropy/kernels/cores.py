@@ -8,7 +8,7 @@ operation: a forward pass by two threads took three times as long as by one
     on_one_core   operations on few numbers, which gain nothing by several threads
     on_each_core  one part of the data a thread, and each operation by one; they meet at the end
 
-Without other programs the second takes as long as torch's own way, and results are the same.
+Results are the same.
 """
 
 from __future__ import annotations
