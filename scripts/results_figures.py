@@ -4,24 +4,32 @@
 
 For each data set of `measured-networks`: test accuracy against the error under translation and
 rotation, and the networks' cumulative contributions over depth (Figures 4.4 and 4.5 of the Lie
-derivative paper, in kind). The drawings are those of the report, with colours of their own.
+derivative paper, in kind). Accuracies and errors are means over seeds, contributions those of the
+first seed. Networks that were not trained would press all others into a corner. The drawings are
+those of the report, with colours of their own.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from statistics import mean
 
+from isotropy.experiments.runner import ROWS, read_rows
+from isotropy.experiments.thesis.measured_networks import (
+    TEST,
+    TRAINED,
+    Record,
+    error_of,
+    grouped,
+)
 from isotropy.report.pages.measure_parts import Point, points_figure, staircases_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
 DATA = ("cifar10", "fashion-mnist")
 TRANSFORMATIONS = ("translation_x", "rotation")
-LEAST_ACCURACY = 0.2
-"""Networks that were not trained would press all others into a corner."""
 COLOURS = {
     "--ink": "#1b1f24", "--muted": "#57606a", "--line": "#d8dde3", "--accent": "#1455a3",
     "--truth": "#b4471f", "--band": "#eef0ea",
@@ -30,17 +38,18 @@ COLOURS = {
 
 def main() -> None:
     FIGURES.mkdir(parents=True, exist_ok=True)
+    found = grouped(read_rows(ROOT / "results" / "measured-networks" / ROWS))
     for data in DATA:
-        networks = measured(data)
+        networks = {name: seeds for (of, name), seeds in sorted(found.items()) if of == data}
         for name in TRANSFORMATIONS:
             points = [
-                Point(network, action(entry, name)["error"], entry["accuracy"], True)
-                for network, entry in networks.items()
-                if entry["accuracy"] > LEAST_ACCURACY
+                Point(network, mean(error_of(each, TEST, name) for each in seeds), score, True)
+                for network, seeds in networks.items()
+                if (score := accuracy(seeds)) > TRAINED
             ]
             steps = [
-                (network, list(accumulate(x["norm"] for x in action(entry, name)["layers"])))
-                for network, entry in networks.items()
+                (network, list(accumulate(x["norm"] for x in seeds[0]["layers"][name])))
+                for network, seeds in networks.items()
             ]
             label = f"{data}, {name}"
             key = f"{data}-{name}"
@@ -48,23 +57,12 @@ def main() -> None:
             write(f"measured-{data}-layers-{name}", staircases_figure(steps, key=key, label=label))
 
 
-def measured(data: str) -> dict[str, dict[str, Any]]:
-    """What was measured on test data, by network."""
-    found = {}
-    for path in sorted((ROOT / "results" / "measured-networks").glob(f"{data}-*-seed0.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        entries = record["result"]["entries"]
-        network = record["row"].removeprefix(f"{data}-")
-        found[network] = next(each for each in entries if each["data"] == "test")
-    return found
-
-
-def action(entry: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(each for each in entry["actions"] if each["name"] == name)
+def accuracy(seeds: Sequence[Record]) -> float:
+    return mean(each["data_sets"][TEST]["accuracy"] for each in seeds)
 
 
 def write(name: str, drawing: str) -> None:
-    (FIGURES / f"{name}.svg").write_text(standalone(drawing), encoding="utf-8")
+    (FIGURES / f"{name}.svg").write_text(standalone(str(drawing)), encoding="utf-8")
 
 
 def standalone(drawing: str) -> str:

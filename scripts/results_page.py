@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean
@@ -24,6 +23,7 @@ from invariant_weights import TABLES as INVARIANT_WEIGHTS_TABLES
 from layer_figures import figure_link
 from layer_tables import TABLES as LAYER_TABLES
 from lila_tables import TABLES as LILA_TABLES
+from measuring_tables import TABLES as MEASURING_TABLES
 from representation_tables import TABLES as REPRESENTATION_TABLES
 from results_table import evidence_tables, learning_table, records
 from robot_tables import TABLES as ROBOT_TABLES
@@ -207,78 +207,6 @@ def comparisons(results: Path) -> str:
     return _or_none(lines)
 
 
-def measured(results: Path) -> str:
-    lines = [
-        "| data | network | test accuracy (training) | translation error, test (floor) "
-        "| on training data | rotation error, test (floor) | on training data "
-        "| predictions changed by shifts of 1–4 pixels |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for rows in records(results, "measured-networks").values():
-        data, network = _problem(rows[0]["row"])
-        test, train = _entry(rows[0], "test"), _entry(rows[0], "train")
-        cells = [f"{100 * test['accuracy']:.1f} % ({100 * train['accuracy']:.1f} %)"]
-        for name in ("translation_x", "rotation"):
-            found = _action(test, name)
-            floor = f"({found['resampling_floor']:.2g})"
-            cells += [f"{_with_error(found)} {floor}", _with_error(_action(train, name))]
-        shifts = next(each for each in test["exact"] if each["name"] == "whole-pixel shifts")
-        cells.append(f"{100 * shifts['inconsistency']:.1f} %")
-        lines.append(f"| {data} | {network} | {' | '.join(cells)} |")
-    return _or_none(lines)
-
-
-def culprits(results: Path) -> str:
-    lines = [
-        "| data | network | largest contributions under translation (share) "
-        "| shares by kind of operation | norms alike under rotation |",
-        "|---|---|---|---|---|",
-    ]
-    for rows in records(results, "measured-networks").values():
-        data, network = _problem(rows[0]["row"])
-        test = _entry(rows[0], "test")
-        layers = _action(test, "translation_x")["layers"]
-        largest = sorted(layers, key=lambda layer: -layer["norm"])[:3]
-        shown = [f"`{x['name']}` ({x['kind']}) {100 * x['share']:.0f} %" for x in largest]
-        kinds: dict[str, float] = defaultdict(float)
-        for layer in layers:
-            kinds[layer["kind"]] += layer["share"]
-        ordered = sorted(kinds.items(), key=lambda pair: -abs(pair[1]))[:4]
-        by_kind = [f"{kind} {100 * share:.0f} %" for kind, share in ordered]
-        pair = [
-            [x["norm"] for x in _action(test, n)["layers"]] for n in ("translation_x", "rotation")
-        ]
-        lines.append(
-            f"| {data} | {network} | {', '.join(shown)} | {', '.join(by_kind)} "
-            f"| {_correlation_of(*pair):.2f} |"
-        )
-    return _or_none(lines)
-
-
-def _problem(row: str) -> tuple[str, str]:
-    data = next(each for each in ("cifar10", "fashion-mnist") if row.startswith(each))
-    return data, row.removeprefix(data + "-")
-
-
-def _entry(record: Record, data: str) -> Record:
-    return next(each for each in record["result"]["entries"] if each["data"] == data)
-
-
-def _action(entry: Record, name: str) -> Record:
-    return next(each for each in entry["actions"] if each["name"] == name)
-
-
-def _with_error(found: Record) -> str:
-    return f"{found['error']:.2g} ± {found['standard_error']:.1g}"
-
-
-def _correlation_of(first: list[float], second: list[float]) -> float:
-    """Pearson's, over the operations of one network."""
-    a, b = ([each - mean(values) for each in values] for values in (first, second))
-    product = sum(x * y for x, y in zip(a, b, strict=True))
-    return product / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5
-
-
 def _amounts(result: Record) -> str:
     shown = [f"{s['name']} {_amount(s)}" for s in result["symmetries"] if s["high"] > 0.005]
     return ", ".join(shown) or "nothing"
@@ -313,8 +241,6 @@ TABLES = {
     "screens": screens,
     "profiles": profiles,
     "comparisons": comparisons,
-    "measured": measured,
-    "culprits": culprits,
     **EQUIVARIANT_TABLES,
     **SOFT_TABLES,
     **CERTIFICATE_TABLES,
@@ -323,6 +249,7 @@ TABLES = {
     **CALIBRATION_TABLES,
     **INVARIANT_WEIGHTS_TABLES,
     **REPRESENTATION_TABLES,
+    **MEASURING_TABLES,
 }
 PAGES: dict[str, Mapping[str, Callable[[Path], str]]] = {
     "results.md": TABLES,

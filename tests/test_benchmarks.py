@@ -31,6 +31,7 @@ from benchmarks import (  # noqa: E402
     elbo,
     equivariant_networks,
     evidence,
+    frozen_backbone,
     large_layers,
     orbit_training,
     pathways,
@@ -102,6 +103,12 @@ def small_built(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return built_networks.run([0], 1, examples=20)
 
 
+def small_backbone(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    patch.setattr(frozen_backbone, "SIDE", 28)
+    few = ["--epochs", "2", "--samples", "2", "--test-samples", "2", "--generators", "scale_x"]
+    return frozen_backbone.run("cnn", 30, 0, few)
+
+
 def small_projectors(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     small = projectors.Size(900, 40)
     patch.setattr(projectors, "CLAIMED", small)
@@ -113,6 +120,7 @@ SMALL_RUNS: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, Any]], Any,
     "built_networks": (small_built, built_networks._table, "parameters"),
     "deep_networks": (small_networks, deep_networks._table, "bfloat16"),
     "distributed": (lambda _: distributed.run(1, 40, (1, 2)), distributed._table, "as fast"),
+    "frozen_backbone": (small_backbone, frozen_backbone._table, "without each core"),
     "orbit_training": (small_orbits, orbit_training._table, "full"),
     "evidence": (small_evidence, evidence._table, "recipe, kfac-mc"),
     "bound": (small_bound, bound._table, "half conditioned"),
@@ -185,6 +193,17 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
         assert all(0 < times < math.inf for times in report["times_faster"].values())
         assert report["in_epochs"]["epoch"]["1"] == 1.0
         assert set(report["in_epochs"]["factors"]) == {"1", "2"}
+    elif name == "frozen_backbone":
+        row, times = report["run"], report["run"]["times"]
+        assert set(row["verdicts"]) == set(row["amounts"]) == {"scale_x"}
+        assert report["goals"][0]["measured"] == row["seconds"] and times["epoch"] in (2, 4, 6)
+        assert set(report["times_as_long"]) == set(frozen_backbone.PATHS)
+        halves = frozen_backbone.ratios(
+            {"all": {"trial": 1.0, "epoch": 2.0}, "x": {"trial": 3.0, "epoch": 2.0}},
+            {"trial": 2, "epoch": 1},
+        )
+        assert halves == {"x": {"run": 2.0, "trial": 3.0, "epoch": 1.0}}
+        assert "--data pictures" in report["command"]
     elif name == "evidence":
         row = report["evidence_over_epoch"][SMALL]
         assert row["full"] == pytest.approx(row["factors"] + row["gradient"])

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from isotropy.bounds.coding import Prior
 from isotropy.bounds.compressing import (
+    LARGEST_LEVEL_RATE,
+    LEVEL_WALK,
     Compressed,
     Entry,
     Grid,
@@ -203,6 +205,27 @@ def test_trying_speeds_changes_nothing_else() -> None:
         schedule = Schedule(8, 20, speeds=speeds)
         found += compress(subspace, problem, [Entry(6, 1.0, 0, 0)], (0.5,), schedule)
     assert found[0].levels.equal(found[1].levels)
+
+
+def test_noise_moves_levels_by_no_more_than_allowed() -> None:
+    """Adam with gradients that are noise alone and a rate falling to zero by a cosine."""
+    schedule = Schedule(10, 10, real_share=0.2)
+    steps = 8 * 100
+    rate = schedule.rate_of_levels(1000)
+    assert rate == pytest.approx(2 * LEVEL_WALK / math.sqrt(steps))
+    levels = nn.Parameter(torch.zeros(2000))
+    optimiser = torch.optim.Adam([levels], rate)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(steps):
+        optimiser.param_groups[0]["lr"] = rate * 0.5 * (1 + math.cos(math.pi * step / steps))
+        levels.grad = torch.randn(2000, generator=generator)
+        optimiser.step()
+    assert 0.8 * LEVEL_WALK < float(levels.detach().std()) < 1.5 * LEVEL_WALK
+
+
+def test_the_rate_of_levels_can_be_given_and_is_limited() -> None:
+    assert Schedule(10, 10, level_rate=0.02).rate_of_levels(1000) == 0.02
+    assert Schedule(2, 10).rate_of_levels(10) == LARGEST_LEVEL_RATE
 
 
 def test_a_start_on_moved_photographs_has_its_own_recipe() -> None:

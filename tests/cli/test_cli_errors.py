@@ -162,6 +162,18 @@ def too_wide():
 def no_head(shape, outputs):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, outputs), torch.nn.Tanh())
 
+def unsteady(shape, outputs):
+    class Noise(torch.nn.Module):
+        def forward(self, rows):
+            return rows + torch.randn_like(rows)
+
+    layers = [torch.nn.Flatten(), Noise(), torch.nn.Linear(64, outputs)]
+    return torch.nn.Sequential(*layers)
+
+def by_batch(shape, outputs):
+    norm = torch.nn.BatchNorm2d(1, track_running_stats=False)
+    return torch.nn.Sequential(norm, torch.nn.Flatten(), torch.nn.Linear(64, outputs))
+
 def too_few():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
 
@@ -251,6 +263,18 @@ BAD_OPTIONS: Mistakes = {
         ("(1, 8, 8)",)),
     "too few outputs": (["--model", "nets.py:too_few"], ("2 outputs",)),
     "folder is no run": (["--model", "other"], ("'other'", "not a run folder")),
+    # frozen layers
+    "frozen names that match nothing": (
+        ["--model", "nets.py:by_batch", "--freeze", "layer9.*"],
+        ("'layer9.*'", "matches nothing", "0.*, 2.*")),
+    "everything frozen": (["--freeze", "*"], ("freeze '*'", "left to train")),
+    "frozen without a last layer": (
+        ["--model", "nets.py:no_head", "--freeze", "backbone"], ("'2' (Tanh)", "nn.Linear")),
+    "frozen with statistics of the batch": (
+        ["--model", "nets.py:by_batch", "--freeze", "backbone"], ("'0'", "statistics")),
+    "frozen and drawing at random": (
+        ["--model", "nets.py:unsteady", "--freeze", "backbone"],
+        ("the same outputs every time in evaluation mode",)),
     # run folders
     "out below a file": (["--out", "bars.npz/run"], ("bars.npz/run", "Not a directory")),
     "out is a file": (["--out", "bars.npz"], ("bars.npz", "File exists")),
@@ -333,6 +357,7 @@ BAD_MEASUREMENTS: Mistakes = {
     "the data themselves": (
         [*POOLED, "--ood", "scaled", "--variant", "scaled"], ("--ood scaled", "another variant")),
     "unknown variant": ([*POOLED, "--ood", "turned"], ("--ood", "'turned'")),
+    "variant twice": ([*POOLED, "--ood", "scaled", "--ood", "scaled"], ("--ood", "once each")),
     "no examples": ([*POOLED, "--examples", "0"], ("--examples",)),
     "no probes": ([*POOLED, "--probes", "0"], ("--probes",)),
     "unknown interpolation": ([*POOLED, "--interpolation", "cubic"], ("--interpolation",)),

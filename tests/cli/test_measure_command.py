@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from learn_runs import assert_one_sentence, bars_file, run_here
@@ -124,6 +125,27 @@ def test_several_networks_and_data_sets(folder: Path, capsys: Capture) -> None:
     assert "after on rotated (" in finished.stdout
 
 
+def test_other_data_come_in_the_size_and_colours_of_the_network(
+    folder: Path, capsys: Capture
+) -> None:
+    """Their classes are others, so that there is no accuracy; probabilities are compared."""
+    generator = torch.Generator().manual_seed(0)
+    colours = torch.rand(9, 3, 20, 20, generator=generator)
+    np.savez("other.npz", x=colours.numpy(), y=np.arange(9))
+    words = ("--model", "circular:3", "--ood", "other.npz", "--ood", "rotated", "--generators",
+             "rotation", "--no-finite", "--no-layers")  # fmt: skip
+    record = run_here(capsys, *START, *words, "--json").record
+    plain, other, rotated = record["entries"]
+    assert [each["data"] for each in record["entries"]] == ["test", "other", "rotated"]
+    assert other["accuracy"] is None and other["examples"] == 6 and other["on"] == "probabilities"
+    assert plain["accuracy"] is not None and rotated["accuracy"] is not None
+    assert [(gap["from"], gap["to"]) for gap in record["gaps"]] == [
+        ("test", "other"), ("test", "rotated")
+    ]  # fmt: skip
+    same = run_here(capsys, *START, *words[:2], "--ood", "bars.npz", *words[6:], "--json").record
+    assert same["entries"][1]["accuracy"] is not None, "its classes are those of the network"
+
+
 def learned(capsys: Capture, out: str, *words: str) -> dict[str, Any]:
     start = ("learn", "--objective", "none", "--model", "circular:3", "--epochs", "2", "--samples",
              "1", "--verdicts", "0", "--device", "cpu", "--quiet", "--json")  # fmt: skip
@@ -184,7 +206,7 @@ def test_names_of_networks(folder: Path) -> None:
 
 def test_data_without_a_test_part() -> None:
     data = LabelledData(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]), None, "four")
-    request = {"splits": ("test",), "ood": None, "variant": "original"}
+    request = {"splits": ("test",), "ood": (), "variant": "original"}
     with pytest.raises(CallerError, match="four: there are no test data; give them with --test"):
         measured_data(request, Split(data, None))
     assert measured_data({**request, "splits": ("train",)}, Split(data, None)) == {"train": data}

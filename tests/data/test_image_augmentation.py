@@ -107,6 +107,20 @@ def test_gradients_flow_to_the_pixels_that_stay():
     assert torch.autograd.gradcheck(lambda pixels: law(pixels, draws), images)
 
 
+@pytest.mark.parametrize("erased", [1, 2, 3, 20])
+def test_a_square_is_erased(erased):
+    """Against slices that are set to zero, one image at a time."""
+    images, law = pictures(batch=200), FlipsAndShifts(1, erased=erased)
+    draws = law.draw(200, torch.Generator().manual_seed(erased))
+    expected = one_at_a_time(images, draws[:, :3], 1)
+    for image, place in zip(expected, draws[:, 3:].tolist(), strict=True):
+        top, left = (p * side // 2**20 - erased // 2 for p, side in zip(place, (7, 9), strict=True))
+        image[:, max(0, top) : max(0, top + erased), max(0, left) : max(0, left + erased)] = 0
+    np.testing.assert_array_equal(law(images, draws).numpy(), expected)
+    centres = {(row * 7 // 2**20, column * 9 // 2**20) for row, column in draws[:, 3:].tolist()}
+    assert len(centres) > 50
+
+
 @pytest.mark.parametrize(
     ("images", "draws", "sentence"),
     [
@@ -120,6 +134,11 @@ def test_gradients_flow_to_the_pixels_that_stay():
 def test_what_does_not_fit_is_refused(images, draws, sentence):
     with pytest.raises(CallerError, match=sentence):
         FlipsAndShifts()(images, draws)
+
+
+def test_draws_of_another_law_are_refused():
+    with pytest.raises(CallerError, match=r"expected draws \(batch, 5\) .* got \(20, 3\)"):
+        FlipsAndShifts(erased=2)(pictures(), GOOD)
 
 
 def test_negative_shifts_are_refused():

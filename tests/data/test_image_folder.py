@@ -8,13 +8,16 @@ import torch
 from data_files import write_picture, write_picture_set
 from PIL import Image
 
+from isotropy.checks import CallerError
 from isotropy.data.image_folder import (
     LARGEST_SIDE,
     WORKING_SIZE,
+    like_images,
     middle,
     picture_tensor,
     resize_images,
 )
+from isotropy.data.labelled import LabelledData
 from isotropy.data.readers import read
 
 LOSSLESS = [".png", ".bmp", ".tif", ".tiff", ".PNG"]
@@ -231,3 +234,36 @@ def test_test_data_follow_the_training_data(tmp_path):
     split = read(tmp_path, image_size="auto")
     assert split.test is not None
     assert split.train.inputs.shape == split.test.inputs.shape == (2, 3, 32, 32)
+
+
+# -- images of another data set ----------------------------------------------------------------
+
+
+def images_of(inputs):
+    return LabelledData(inputs, torch.arange(len(inputs)) % 2, ("a", "b"), "other")
+
+
+def test_colours_become_grey_as_pillow_has_it():
+    pixels = torch.randint(0, 256, (5, 3, 6, 6), generator=torch.Generator().manual_seed(0))
+    grey = like_images(images_of(pixels / 255), (1, 6, 6)).inputs
+    for image, found in zip(pixels, grey, strict=True):
+        array = image.permute(1, 2, 0).numpy().astype("uint8")
+        expected = torch.from_numpy(np.asarray(Image.fromarray(array).convert("L")).copy())
+        assert (255 * found[0] - expected).abs().max() <= 1, "Pillow rounds to whole numbers"
+
+
+def test_grey_becomes_three_colours_of_another_size():
+    data = images_of(torch.rand(4, 1, 14, 14, generator=torch.Generator().manual_seed(0)))
+    found = like_images(data, (3, 16, 16))
+    assert found.inputs.shape == (4, 3, 16, 16) and found.classes == data.classes
+    assert torch.equal(found.inputs[:, 0], found.inputs[:, 2])
+    expected = resize_images(data.inputs, (16, 16))
+    assert torch.equal(found.inputs[:, :1], expected)
+    assert like_images(data, (1, 14, 14)) is data
+
+
+def test_what_cannot_be_brought_to_the_shape_is_refused():
+    with pytest.raises(CallerError, match="other: expected images of 1 channels, got 2"):
+        like_images(images_of(torch.rand(4, 2, 6, 6)), (1, 6, 6))
+    with pytest.raises(CallerError, match="expected images .* for a network of square images"):
+        like_images(images_of(torch.rand(4, 36)), (1, 6, 6))

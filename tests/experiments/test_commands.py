@@ -23,7 +23,6 @@ from isotropy.data.variants import TRUE_RANGES
 from isotropy.evidence.objectives import OBJECTIVES
 from isotropy.evidence.settings import LearnConfig
 from isotropy.experiments.commands import (
-    FIRST_RUN,
     CommandJob,
     destination,
     experiments,
@@ -54,8 +53,6 @@ def commands_of(name: str) -> list[tuple[str, str, dict[str, Any]]]:
     found = []
     for row, settings in experiment["rows"].items():
         found.append((row, experiment["command"], settings))
-        if "first" in settings:
-            found.append((row, settings["first"]["command"], settings["first"]))
     return found
 
 
@@ -64,9 +61,8 @@ def test_rows_are_options_of_the_command(name: str) -> None:
     for row, command, settings in commands_of(name):
         assert {f"--{option}" for option in settings["options"]} <= options_of(command), row
     for row, settings in read_experiment(name)["rows"].items():
-        keys = {"options", "settings", "truth", "published", "data", "seeds", "first"}
+        keys = {"options", "settings", "truth", "published", "data", "seeds"}
         assert set(settings) <= keys, row
-        assert set(settings.get("first", {})) <= {"command", "options", "settings"}, row
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,9 +86,8 @@ def test_rows_are_accepted_by_the_command(name: str, tmp_path: Path) -> None:
     rows = read_experiment(name)["rows"].values()
     places = {row["data"]: tmp_path for row in rows if "data" in row}
     for job in jobs(name, data=places):
-        for words in (job.arguments, job.first):
-            if words:
-                cli.commands[words[0]].make_context(words[0], list(words[1:]))
+        command, *words = job.arguments
+        cli.commands[command].make_context(command, words)
 
 
 @pytest.mark.parametrize("name", ["baselines", "ablations"])
@@ -198,76 +193,32 @@ def test_a_job_leaves_its_record(tmp_path: Path) -> None:
     assert record["schedule"]["samples"] == 2
 
 
-# -- what runs first -------------------------------------------------------------------------
-
-FOLLOWED = {
-    "command": "profile",
-    "seeds": [2],
-    "options": {"amounts": "0,1"},
-    "first": {"command": "learn", "options": {"epochs": 5}, "settings": {"weight_rate": 0.1}},
-    "problems": {"easy": {}, "far": {"data": "MNIST", "first": {"options": {"epochs": 7}}}},
-    "methods": {
-        "wide": {"first": {"options": {"model": "mlp:9"}, "settings": {"burn_in": 1}}},
-        "untrained": {"first": False, "options": {"model": "mlp:3"}},
-    },
-}
-
-
-def test_what_runs_first_is_joined_or_left_out() -> None:
-    rows = with_rows(FOLLOWED)["rows"]
-    assert rows["far-wide"] == {
-        "data": "MNIST",
-        "options": {"amounts": "0,1"},
-        "first": {
-            "command": "learn",
-            "options": {"epochs": 7, "model": "mlp:9"},
-            "settings": {"weight_rate": 0.1, "burn_in": 1},
-        },
-    }
-    assert rows["easy-wide"]["first"]["options"] == {"epochs": 5, "model": "mlp:9"}
-    assert rows["far-untrained"] == {
-        "data": "MNIST", "options": {"amounts": "0,1", "model": "mlp:3"}
-    }  # fmt: skip
-
-
-def test_both_commands_get_the_seed_and_the_data(
+def test_a_command_need_not_leave_a_schedule_or_a_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = with_rows(FOLLOWED)
-    monkeypatch.setattr("isotropy.experiments.commands.read_experiment", lambda name: experiment)
-    job, plain = jobs("any", rows=("far-wide", "far-untrained"), data={"MNIST": Path("here")})
-    assert job.arguments == (
-        "profile", "--seed", "2", "--json", "--amounts", "0,1", "--data", "here",
-        "--model", FIRST_RUN,
-    )  # fmt: skip
-    assert job.first == (
-        "learn", "--seed", "2", "--json", "--epochs", "7", "--model", "mlp:9", "--data", "here",
-        "--set", "weight_rate=0.1", "--set", "burn_in=1",
-    )  # fmt: skip
-    assert plain.first == () and "mlp:3" in plain.arguments and FIRST_RUN not in plain.arguments
+    def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, stdout=json.dumps({"report": "there"}))
+
+    monkeypatch.setattr("isotropy.experiments.commands.subprocess.run", fake)
+    words = ("measure", "--data", "/far/away", "--model", "mlp")
+    job = CommandJob("one", (0,), {"data": "MNIST"}, arguments=words)
+    record = ran(job, tmp_path / "deep")
+    assert record["schedule"] is None and record["history"] == []
+    assert record["arguments"] == ["isotropy", "measure", "--data", "MNIST", "--model", "mlp"]
+    assert record["result"]["report"] == "there" and record["result"]["commit"] == "abc"
 
 
-REFUSED = {
-    "two models": (
-        {"options": {"model": "mlp"}},
-        "row 'easy-wide': expected the model of what runs first, got a model of its own too",
-    ),
-    "no command": (
-        {"first": {"options": {"epochs": 5}}},
-        "row 'easy-wide': expected the command that runs first, such as command = \"learn\"",
-    ),
-}
+def test_a_command_that_fails_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 2, stdout="")
+
+    monkeypatch.setattr("isotropy.experiments.commands.subprocess.run", fake)
+    job = CommandJob("two", (3,), {}, arguments=("learn", "--samples", "0"))
+    with pytest.raises(CallerError, match="row 'two', seed 3: `isotropy learn --samples 0` ended"):
+        run(job, CPU)
 
 
-@pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_run_first_is_refused(
-    change: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = with_rows({**FOLLOWED, **change})
-    monkeypatch.setattr("isotropy.experiments.commands.read_experiment", lambda name: experiment)
-    with pytest.raises(CallerError, match=sentence):
-        list(jobs("any"))
-
+# -- failures and the command ----------------------------------------------------------------
 
 run_as_it_is = subprocess.run
 
@@ -281,101 +232,6 @@ def in_this_process(command: list[str], **settings: Any) -> subprocess.Completed
         main(command[3:])
     assert isinstance(stop.value.code, int)
     return subprocess.CompletedProcess(command, stop.value.code, stdout=told.getvalue())
-
-
-def test_the_second_command_goes_on_from_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Trained by no more than rounding, the network scores as the first run left it."""
-    monkeypatch.setattr("isotropy.experiments.commands.subprocess.run", in_this_process)
-    tiny = ("--objective", "none", "--epochs", "2", "--subset", "40", "--device", "cpu", "--quiet")
-    still = ("--set", "weight_rate=1e-12", "--set", "weight_rate_end=1e-12", "--set", "burn_in=2")
-    job = CommandJob(
-        "both",
-        (1,),
-        {},
-        arguments=("learn", "--seed", "1", "--json", *tiny, *still, "--model", FIRST_RUN),
-        first=("learn", "--seed", "1", "--json", *tiny, "--model", "mlp:5"),
-    )
-    record = ran(job, tmp_path)
-    assert record["arguments"] == ["isotropy", *job.arguments]
-    first = record["first"]
-    assert first["arguments"] == ["isotropy", *job.first]
-    assert set(first) == {"arguments", "result", "schedule", "history"}
-    assert first["schedule"]["weight_rate"] > 1e-3 and record["schedule"]["weight_rate"] == 1e-12
-    assert len(first["history"]) == len(record["history"]) == 2
-    for result in (record["result"], first["result"]):
-        assert result["run_folder"] is None and result["commit"] == "abc"
-    scores = [row["test_log_likelihood"] for row in (first["result"], record["result"])]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
-    assert first["history"][0]["train_loss"] != pytest.approx(record["history"][0]["train_loss"])
-    assert tempfile.gettempdir() not in json.dumps(record)
-
-
-def test_a_command_need_not_leave_a_schedule_or_a_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A result that names the first run's folder is kept without the path."""
-    commands: list[list[str]] = []
-
-    def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        told = {"model": command[command.index("--model") + 1], "report": "there"}
-        return subprocess.CompletedProcess(command, 0, stdout=json.dumps(told))
-
-    monkeypatch.setattr("isotropy.experiments.commands.subprocess.run", fake)
-    words = ("measure", "--data", "/far/away", "--model", FIRST_RUN)
-    before = ("learn", "--data", "/far/away", "--model", "mlp")
-    job = CommandJob("one", (0,), {"data": "MNIST"}, arguments=words, first=before)
-    record = ran(job, tmp_path / "deep")
-    learned, measured = commands
-    assert measured[measured.index("--model") + 1] == learned[learned.index("--out") + 1]
-    assert measured[measured.index("--out") + 1] != learned[learned.index("--out") + 1]
-    assert record["schedule"] is None and record["history"] == []
-    assert record["result"]["model"] == FIRST_RUN and record["first"]["result"]["model"] == "mlp"
-    assert record["arguments"] == ["isotropy", "measure", "--data", "MNIST", "--model", FIRST_RUN]
-    assert record["first"]["arguments"] == [
-        "isotropy", "learn", "--data", "MNIST", "--model", "mlp"
-    ]  # fmt: skip
-
-
-def test_a_first_command_that_fails_ends_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands: list[list[str]] = []
-
-    def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 2, stdout="")
-
-    monkeypatch.setattr("isotropy.experiments.commands.subprocess.run", fake)
-    words = ("learn", "--model", FIRST_RUN)
-    job = CommandJob("two", (3,), {}, arguments=words, first=("learn", "--samples", "0"))
-    with pytest.raises(CallerError, match="row 'two', seed 3: `isotropy learn --samples 0` ended"):
-        run(job, CPU)
-    assert len(commands) == 1
-
-
-def test_measured_networks_differ_in_what_their_names_say() -> None:
-    rows = read_experiment("measured-networks")["rows"]
-    problems = ("cifar10", "fashion-mnist")
-    methods = {"mlp", "convnet", "convnet-blur", "convnet-wide", "convnet-augmented",
-               "convnet-untrained", "vit", "vit-augmented", "mixer"}  # fmt: skip
-    assert set(rows) == {f"{problem}-{method}" for problem in problems for method in methods}
-    for row, settings in rows.items():
-        if row.endswith("untrained"):
-            assert "first" not in settings and settings["options"]["model"] == "convnet"
-            continue
-        first = settings["first"]
-        amounts = [float(text.partition("=")[2]) for text in first["options"]["range"]]
-        assert all(amounts) if row.endswith("augmented") else not any(amounts), row
-        same = dict(first["options"])
-        del same["model"], same["range"]
-        reference = rows["cifar10-convnet"]["first"]["options"]
-        assert same.items() <= reference.items(), row
-
-
-# -- failures and the command ----------------------------------------------------------------
 
 
 def test_a_failing_row_is_named_and_the_others_are_kept(
@@ -393,7 +249,11 @@ def test_a_failing_row_is_named_and_the_others_are_kept(
     assert stop.value.code == 1 and "1 rows failed: broken" in told.err
     assert "broken failed: CallerError: row 'broken', seed 0" in told.err
     assert [each["commit"] for each in json.loads(told.out)["results"]] == ["abc"]
-    assert [path.name for path in (tmp_path / "any").iterdir()] == ["good-seed0.json"]
+    (kept,) = (tmp_path / "any").iterdir()
+    assert kept.name == "good-seed0.json"
+    record = json.loads(kept.read_text())
+    assert len(record["history"]) == record["schedule"]["epochs"] == 2
+    assert tempfile.gettempdir() not in kept.read_text()
 
 
 def test_command_lists_experiments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from isotropy.checks import CallerError
+from isotropy.kernels import cores, precision
+from isotropy.networks.averaging import averaged_features
 from isotropy.networks.averaging.augmentations import UniformRanges
 from isotropy.networks.averaging.averaged_features import (
     AveragedFeatures,
     HeadAlone,
+    features_of,
+    may_be_bfloat16,
     spread_evenly,
 )
 from isotropy.networks.averaging.invariant_model import InvariantModel
 from isotropy.networks.batch_statistics import find_first_statistics
-from isotropy.networks.frozen import freeze, frozen_names, sentence, trained_head, with_new_head
+from isotropy.networks.frozen import (
+    freeze,
+    frozen_names,
+    sentence,
+    trained_head,
+    twin,
+    with_new_head,
+)
 from isotropy.networks.one_function import changes_with, check_one_function
 from isotropy.networks.zoo.specification import NetworkSpecification, parse_network
 from isotropy.symmetry.actions.images import affine
@@ -133,6 +148,125 @@ def test_even_copies_are_evenly_spaced_and_differ_between_examples():
     steps = noise.sort(1).values.diff(dim=1)
     torch.testing.assert_close(steps, torch.full((4, 7), 0.25))
     assert float(noise.abs().max()) <= 1 and len(set(noise[:, 0].tolist())) == 4
+
+
+def test_copies_are_even_along_every_one_of_several_ranges():
+    names = ("rotation", "scale_x", "scale_y")
+    start = {"rotation": 180.0, "scale_x": 0.3}
+    augmentation = UniformRanges(affine(names), start={**start, "scale_y": 0.0})
+    drawn = augmentation.noise(3, 8, generator=torch.Generator().manual_seed(0))
+    noise = spread_evenly(augmentation, drawn)
+    steps = noise[..., :2].sort(1).values.diff(dim=1)
+    torch.testing.assert_close(steps, torch.full((3, 7, 2), 0.25))
+    ranks = noise[..., :2].argsort(1)
+    assert not torch.equal(ranks[..., 0], ranks[..., 1])  # not along a diagonal
+    expected = torch.remainder(drawn[:, :1, 2] + 1, 2) - 1
+    torch.testing.assert_close(noise[..., 2], expected.expand(-1, 8))  # it does not move anything
+
+
+class Shifted(nn.Module):
+    """Features that are nearly the same for all inputs, which 8 bits do not tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Conv2d(1, 4, 6), nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(1e3 + self.body(images).flatten(1))
+
+
+def test_bfloat16_is_for_features_that_are_precise_in_it(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    inputs = torch.rand(20, 1, 6, 6)
+    monkeypatch.setattr(averaged_features, "has_bfloat16", lambda *_: True)
+    assert may_be_bfloat16(Residual(), "fc", inputs)
+    assert not may_be_bfloat16(Shifted(), "fc", inputs)
+    network = Residual()
+    one, other = (features_of(network, "fc", inputs, bfloat16=each) for each in (False, True))
+    assert other.dtype == torch.float32 and not torch.equal(one, other)
+    torch.testing.assert_close(one, other, atol=0.03, rtol=0.03)
+    monkeypatch.setattr(averaged_features, "has_bfloat16", lambda *_: False)
+    assert not may_be_bfloat16(network, "fc", inputs)
+
+
+def test_only_float32_on_a_cpu_is_faster_in_bfloat16(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(precision, "_cpu_multiplies_bfloat16", lambda: True)
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert precision.has_bfloat16(cpu, torch.float32)
+    assert not precision.has_bfloat16(cpu, torch.float64)
+    assert not precision.has_bfloat16(gpu, torch.float32)
+    monkeypatch.setattr(precision, "_cpu_multiplies_bfloat16", lambda: False)
+    assert not precision.has_bfloat16(cpu, torch.float32)
+
+
+def test_one_core_inside_and_as_many_as_before_after():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyError), cores.on_one_core():
+            assert torch.get_num_threads() == 1
+            raise KeyError
+        assert torch.get_num_threads() == 2
+        with cores.on_one_core(False):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_each_core_takes_whole_parts_and_nothing_else_changes():
+    network, inputs = Residual(), torch.rand(50, 1, 6, 6)
+    features, before = averaged(network, inputs), torch.get_num_threads()
+    found, fixed, seen = [], [], []
+    features.model.network.fc.register_forward_pre_hook(
+        lambda *_: seen.append((threading.get_ident(), torch.get_num_threads()))
+    )
+    try:
+        for threads in (1, 4):
+            torch.set_num_threads(threads)
+            features._kept = None
+            found.append(features.now())
+            fixed.append(features.fixed(inputs[:40], 4))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert {count for _, count in seen} == {1} and len({each for each, _ in seen}) > 1
+    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*fixed)
+    model = features.model.eval()
+    expected = model(inputs[:40], model.fixed_noise(40, samples=4))
+    torch.testing.assert_close(features.head(fixed[0]), expected)
+
+
+def test_parts_keep_their_order_and_errors_are_raised():
+    before = torch.get_num_threads()
+
+    def make() -> Callable[[int], int]:
+        def square(part: int) -> int:
+            if part == 13:
+                raise KeyError(part)
+            time.sleep(0.002 * (part % 3))
+            return part**2
+
+        return square
+
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert cores.on_each_core(make, range(9)) == [each**2 for each in range(9)]
+            with pytest.raises(KeyError, match="13"):
+                cores.on_each_core(make, range(20))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_twin_shares_tensors_and_nothing_else():
+    network = Residual().eval()
+    other = twin(network)
+    own, others = (each.state_dict(keep_vars=True) for each in (network, other))
+    assert all(tensor is others[name] for name, tensor in own.items())
+    other.train().fc.register_forward_pre_hook(lambda *_: pytest.fail("called"))
+    assert not network.training and network(EXAMPLE).shape == (1, 3)
 
 
 def test_features_are_computed_again_only_when_ranges_move():

@@ -23,8 +23,11 @@ from isotropy.cli.main import cli
 from isotropy.data.labelled import Split
 from isotropy.data.readers import digits
 from isotropy.data.variants import vary
+from isotropy.evidence.predictive import score
+from isotropy.evidence.search import trials
 from isotropy.evidence.search.trials import Trials, output_gradients
 from isotropy.evidence.settings import LearnConfig, stream
+from isotropy.networks.averaging import averaged_features
 from isotropy.networks.averaging.averaged_features import spread_evenly
 
 FEW = LearnConfig(epochs=3, samples=3, test_samples=2, search=False, seed=4)
@@ -130,6 +133,21 @@ def test_ranges_follow_the_gradient_of_this_evidence(backbone: Small):
     assert all(each.grad is None for each in trainer.network.body.parameters())
 
 
+def test_scores_are_those_of_the_whole_network(backbone: Small):
+    config = LearnConfig(epochs=2, samples=3, objective="fixed", ranges={"rotation": 40.0},
+                         test_samples=5)  # fmt: skip
+    split = some("rotated", 40)
+    result = isotropy.learn(backbone, split, freeze="backbone", config=config,
+                            actions=isotropy.affine(("rotation",)))  # fmt: skip
+    trainer = result.trainer
+    assert trainer.features is not None
+    inputs, targets = split.test.inputs, split.test.targets
+    own = trainer.score(inputs, targets)
+    slow = score(trainer.model, trainer.likelihood, inputs, targets, copies=5)
+    assert own.accuracy == slow.accuracy
+    assert own.log_likelihood == pytest.approx(slow.log_likelihood, rel=1e-5)
+
+
 def test_trials_are_those_of_the_tangent_kernel(backbone: Small):
     split = some("rotated", 30)
     result = isotropy.learn(backbone, split, freeze="backbone", config=FEW,
@@ -137,14 +155,46 @@ def test_trials_are_those_of_the_tangent_kernel(backbone: Small):
     trainer = result.trainer
     trials = Trials(trainer.network, isotropy.affine(("rotation",)), trainer.config,
                     (trainer.inputs, trainer.targets))  # fmt: skip
-    rows, copies = trainer.inputs[:6], type(next(trainer.orbit_batches("x")).copies)(2)
-    own = trials.gradients(trials.network, rows, copies, trials.direction, None)
+    trials.is_bfloat16 = False
+    rows, amounts = trainer.inputs[:6], {"rotation": 30.0}
+    own = trials._gradients(amounts, 0, rows)
+    augmentation = trials._augmentation(amounts)
+    copies = augmentation.copies(trials.copies(augmentation, amounts))
+    drawn = augmentation.noise(6, copies.count, generator=stream(4, "trial", 0))
+    rows = augmentation(rows, spread_evenly(augmentation, drawn)).flatten(0, 1).detach()
     slow = output_gradients(trials.network, rows, copies, trials.direction)
     torch.testing.assert_close(own @ own.mT, slow @ slow.mT, rtol=1e-4, atol=1e-4)
     before = dict(trainer.network.named_parameters())
     for name, value in trials.network.named_parameters():
         if name.startswith("body"):
             assert torch.equal(value, before[name])  # frozen layers are not scaled
+
+
+@pytest.mark.parametrize(("variant", "fewest"), [("rotated", 90), ("original", 0)])
+def test_searches_in_bfloat16_find_what_those_in_float32_find(
+    backbone: Small, variant: str, fewest: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Ranges, verdicts and gains; log densities differ by less than other copies change them."""
+    monkeypatch.setattr(trials, "COPIES_OF_FROZEN", (8, 8))
+    records = []
+    for given in (False, True):
+        monkeypatch.setattr(averaged_features, "has_bfloat16", lambda *_, own=given: own)
+        config = LearnConfig(epochs=4, samples=4, test_samples=2, search_examples=120)
+        split, rotation = some(variant, 120), isotropy.affine(("rotation",))
+        result = isotropy.learn(backbone, split, freeze="backbone", actions=rotation,
+                                config=config, verdicts=2)  # fmt: skip
+        records.append(result.record)
+    slow, fast = (record["search"] for record in records)
+    assert (slow["precision"], fast["precision"]) == ("float32", "bfloat16")
+    assert fast["log_predictive"] != slow["log_predictive"]
+    assert abs(fast["log_predictive"] - slow["log_predictive"]) < slow["seed_error"]
+    one, other = (each["symmetries"]["rotation"] for each in (slow, fast))
+    assert other["gain_nats"] == pytest.approx(one["gain_nats"], abs=slow["seed_error"])
+    assert other["amount"] == pytest.approx(one["amount"], rel=0.05)
+    assert other["probability"] == pytest.approx(one["probability"], abs=0.05)
+    assert one["amount"] >= fewest
+    words = [record["verdicts"][0]["verdict"] for record in records]
+    assert words[0] == words[1]
 
 
 @pytest.mark.slow

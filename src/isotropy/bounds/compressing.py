@@ -13,9 +13,12 @@ The bound counts errors. 1 − p (a = 1) is the error of a class drawn by the ne
 the limit a → 0 (Zhang & Sabuncu 2018). With a = 0.7 examples that a short description cannot fit
 have little weight.
 
-How fast networks can be trained differs. Each rate below is tried at full speed, a third and a
-tenth of it, in a short first part, and the speed with the least loss is used for all that follows.
-(The account charges for what the message says. How it was found is free.)
+How fast networks can be trained differs. The rate of the first part is tried at full speed, a third
+and a tenth of it, for a few epochs, and the speed with the least (1 − pᵃ)/a is used. Levels have
+one scale for all networks, and the rate of the second part follows from the number of steps T: the
+noise of Adam moves a level by about rate √T / 2 (a random walk whose step falls to zero), which
+costs bits, so that rate = 2 LEVEL_WALK / √T. (The account charges for what the message says. How
+it was found is free.)
 
 Rounding begins with what is near a level already: |w/Δ − q| ≤ 0.6 t at a share t of the second
 part. The other coordinates make up for it while they still can.
@@ -64,6 +67,8 @@ SPEEDS = (1.0, 0.3, 0.1)
 """Shares of the rates that are tried. With normalisation layers the first is often too fast."""
 PILOT = 0.15
 """Epochs with which a speed is tried, as a share of those with real-valued coordinates."""
+LEVEL_WALK, LARGEST_LEVEL_RATE = 1.5, 0.1
+"""How far the noise of training may move a level, in levels; the rate of a few steps."""
 REACH = 0.6
 """How far from a level coordinates are rounded at the end of training; ½ is all of them."""
 LABEL_SMOOTHING, WEIGHT_DECAY, WARM_UP = 0.1, 0.05, 0.1
@@ -190,7 +195,7 @@ class Schedule:
     epochs:         passes over the data, of both parts together
     real_share:     of the epochs, with real-valued coordinates
     rate:           of Adam on w, in the first part, at full speed
-    level_rate:     of Adam on w/Δ, in the second
+    level_rate:     of Adam on w/Δ, in the second; None: by the number of steps
     steps_tried:    how many step sizes are tried, those next to the one that suits w
     speeds:         of which one is chosen
     """
@@ -199,7 +204,7 @@ class Schedule:
     batch_size: int
     real_share: float = 0.2
     rate: float = 0.3
-    level_rate: float = 0.1
+    level_rate: float | None = None
     steps_tried: int = 1
     speeds: tuple[float, ...] = SPEEDS
 
@@ -225,8 +230,14 @@ class Schedule:
 
     def at(self, speed: float) -> Schedule:
         """With this speed alone."""
-        rate, level_rate = speed * self.rate, speed * self.level_rate
-        return replace(self, rate=rate, level_rate=level_rate, speeds=(1.0,))
+        return replace(self, rate=speed * self.rate, speeds=(1.0,))
+
+    def rate_of_levels(self, examples: int) -> float:
+        """Of the second part, at its start."""
+        if self.level_rate is not None:
+            return self.level_rate
+        steps = (self.epochs - self.real_epochs) * math.ceil(examples / self.batch_size)
+        return min(LARGEST_LEVEL_RATE, 2 * LEVEL_WALK / math.sqrt(max(1, steps)))
 
     @classmethod
     def of(
@@ -306,9 +317,13 @@ def compress(
     def real_valued(at: Tensor, inputs: Tensor, targets: Tensor, _: Tensor) -> Tensor:
         return functional.cross_entropy(outputs(at, inputs), targets)
 
+    def bounded(at: Tensor, inputs: Tensor, targets: Tensor, _: Tensor) -> Tensor:
+        return bounded_loss(outputs(at, inputs), targets)
+
     start, real = subspace.coordinates.detach(), schedule.real_epochs
+    examples = len(problem.targets)
     if start.numel():
-        schedule = schedule.at(_best_speed(descent, real_valued, start, schedule))
+        schedule = schedule.at(_best_speed(descent, real_valued, bounded, start, schedule))
     # The rate does not fall to zero: the second part goes on from here.
     generator.manual_seed(seed)
     coordinates = descent.minimised(real_valued, start, (schedule.rate, 0.3 * schedule.rate), real)
@@ -316,7 +331,7 @@ def compress(
         for step in _nearest(steps, coordinates, schedule.steps_tried):
             generator.manual_seed(seed + 1)
             loss = _quantised(problem, outputs, step, entry.beta)
-            rates, rest = (schedule.level_rate, 0.0), schedule.epochs - real
+            rates, rest = (schedule.rate_of_levels(examples), 0.0), schedule.epochs - real
             found = descent.minimised(loss, coordinates / step, rates, rest)
             yield _valued(subspace, problem, entry, step, found.round().long().cpu())
 
@@ -325,17 +340,18 @@ Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Of coordinates, inputs, targets, and the share of all steps that is done, ()."""
 
 
-def _best_speed(descent: _Descent, loss: Loss, start: Tensor, schedule: Schedule) -> float:
-    """The speed after whose first epochs the loss is least."""
+def _best_speed(
+    descent: _Descent, loss: Loss, compared: Loss, start: Tensor, schedule: Schedule
+) -> float:
+    """The speed after whose first epochs of falling `loss` the other is least."""
     if len(schedule.speeds) == 1:
         return schedule.speeds[0]
     losses = {}
     for speed in schedule.speeds:
         rates = speed * schedule.rate, 0.3 * speed * schedule.rate
         descent.generator.manual_seed(0)
-        losses[speed] = descent.mean(
-            loss, descent.minimised(loss, start, rates, schedule.pilot_epochs)
-        )
+        reached = descent.minimised(loss, start, rates, schedule.pilot_epochs)
+        losses[speed] = descent.mean(compared, reached)
     return min(
         losses, key=lambda speed: losses[speed] if losses[speed] == losses[speed] else math.inf
     )
@@ -506,11 +522,11 @@ def train_fully(
 
     moved: how images are mirrored and shifted in every step. With it the recipe is that of residual
         networks on photographs: weight decay, smoothed labels, a rate that grows first, and on a
-        GPU products in bfloat16
+        GPU a compiled network with products in bfloat16
     """
     network.eval()
     place, photographs = problem.inputs.device, moved is not None
-    forward = NetworkPass(network, place, compiled=False, autocast=photographs)
+    forward = NetworkPass(network, place, compiled=photographs, autocast=photographs)
     smoothing = LABEL_SMOOTHING if photographs else 0.0
 
     def loss(inputs: Tensor, targets: Tensor, _: Tensor) -> Tensor:

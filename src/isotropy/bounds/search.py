@@ -55,6 +55,8 @@ LEAST_BITS = 1.0
 """Of a coordinate: with less, nearly all levels are zero and the network stays at its start."""
 START_RATE = 2e-3
 """Of Adam, where all weights of a start are trained."""
+ERASED = 0.375
+"""Side of the square that augmentation erases, as a share of the width."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class CertifyConfig:
     epochs, batch_size:  None: by the number of examples
     real_share: of the epochs, before coordinates are rounded to levels
     left_out:   share of the examples on which certify trains the start, 0: none
-    augment:    whether images are mirrored and shifted meanwhile
+    augment:    whether images are mirrored, shifted and partly erased meanwhile
     samples:    copies that a law with ranges is averaged over
     compare:    whether the network is certified without the symmetry too
     seed:       of what is left out
@@ -241,7 +243,9 @@ class Search:
         schedule = Schedule.of(len(part), epochs=self.settings.epochs)
         # Without an average, whose copies cost as much again.
         problem = replace(self.problem(part, 0.0), predict=plainly)
-        moved = FlipsAndShifts() if self.settings.augment else None
+        moved = None
+        if self.settings.augment:
+            moved = FlipsAndShifts(erased=round(ERASED * part.inputs.shape[-1]))
         fully = replace(schedule, rate=START_RATE)
         train_fully(network, problem, fully, seed=train.seeds[0], moved=moved)
         self.source = replace(self.source, trained=network.cpu())

@@ -74,7 +74,11 @@ def _grid(context: click.Context, parameter: click.Parameter, text: str | None) 
     default=0.0,
     help="Share of the examples on which the start is trained first; they are not counted.",
 )
-@click.option("--augment", is_flag=True, help="Mirror and shift images while the start is trained.")
+@click.option(
+    "--augment",
+    is_flag=True,
+    help="Mirror, shift and partly erase images while the start is trained.",
+)
 @click.option(
     "--symmetries",
     type=click.Path(path_type=Path),

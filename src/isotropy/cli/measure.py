@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from torch import Tensor
 
 from isotropy.checks import CallerError
 from isotropy.cli.relax import relax_data
@@ -31,7 +32,10 @@ from isotropy.cli.shared.inputs import (
 from isotropy.cli.shared.progress import MeasureDisplay, tell
 from isotropy.cli.shared.resuming import kept_options
 from isotropy.data.borders import chosen_border
+from isotropy.data.image_folder import like_images
 from isotropy.data.labelled import LabelledData, Split
+from isotropy.data.readers import read
+from isotropy.data.streams.streamed import held
 from isotropy.data.variants import LAWS
 from isotropy.networks.zoo.backbones import BACKBONES
 from isotropy.networks.zoo.specification import TRAINED
@@ -78,8 +82,10 @@ def _splits(context: click.Context, parameter: click.Parameter, value: str) -> t
 )
 @click.option(
     "--ood",
-    type=click.Choice(tuple(LAWS)),
-    help="Measure on the test data in this variant as well.",
+    multiple=True,
+    metavar="VARIANT|DATA",
+    help=f"Measure on other data as well: the test data in a variant ({', '.join(LAWS)}), or "
+    "another data set, brought to the same size and colours. Repeatable.",
 )
 @click.option(
     "--examples",
@@ -178,15 +184,21 @@ def measure_command(context: click.Context, /, **options: Any) -> None:
         if model.is_untrained:
             display.say(f"{model.label}: not trained, its weights are random")
     display.say(*split.notes)
-    display.say(*(f"{label}: {each.name}, {len(each)} examples" for label, each in sets.items()))
+    for label, each in sets.items():
+        name = each.name if isinstance(each, LabelledData) else "its own classes are not used"
+        display.say(f"{label}: {name}, {len(each)} examples")
+    on = options["on"]
+    if on == "auto":  # the same of all data, whether they have labels or not
+        on = "probabilities" if split.train.is_classification else "outputs"
     with display:
         result = measure(
             networks,
             sets,
             actions=actions,
+            on=on,
             **{
                 name: options[name]
-                for name in ("on", "select", "layers", "attribution", "probes", "finite",
+                for name in ("select", "layers", "attribution", "probes", "finite",
                              "examples", "batch_size", "seed")
             },
             device=place,
@@ -336,22 +348,47 @@ def _typed(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def measured_data(request: Mapping[str, Any], split: Split) -> dict[str, LabelledData]:
-    """The data sets by label: parts of the split, and the test data in another variant.
+def measured_data(request: Mapping[str, Any], split: Split) -> dict[str, LabelledData | Tensor]:
+    """The data sets by label: parts of the split, the test data in variants, other data.
 
     request: the options, whose `splits` and `ood` say which
+    Images of other data that have other classes come without their labels.
     """
-    sets: dict[str, LabelledData] = {}
+    if len(set(request["ood"])) < len(request["ood"]):
+        raise CallerError(f"--ood: expected other data once each, got {', '.join(request['ood'])}")
+    sets: dict[str, LabelledData | Tensor] = {}
     for part in request["splits"]:
         sets[part] = split.train if part == "train" else _test_part(split)
-    variant = request["ood"]
-    if variant is not None:
-        if variant == request["variant"]:
+    for other in request["ood"]:
+        if other not in LAWS:
+            label = Path(other).expanduser().resolve().stem
+            sets[f"{label} (other data)" if label in sets else label] = _other_data(other, split)
+            continue
+        if other == request["variant"]:
             raise CallerError(
-                f"--ood {variant}: these are the data themselves; choose another variant"
+                f"--ood {other}: these are the data themselves; choose another variant"
             )
-        sets[variant] = _test_part(data_from({**request, "variant": variant}))
+        sets[other] = _test_part(data_from({**request, "variant": other}))
     return sets
+
+
+def _other_data(place: str, split: Split) -> LabelledData | Tensor:
+    """Test data of another set, all of it where it has none, as the network takes them."""
+    if not Path(place).expanduser().exists():
+        raise CallerError(
+            f"--ood: expected a variant ({', '.join(LAWS)}) or data that exist, got {place!r}"
+        )
+    given = held(read(place, hold_out_fraction=0.0))
+    found = given.train if given.test is None else given.test
+    shape = tuple(split.train.inputs.shape[1:])
+    if len(shape) == 3:
+        found = like_images(found, shape)
+    elif tuple(found.inputs.shape[1:]) != shape:
+        raise CallerError(
+            f"--ood {place}: expected inputs of shape {shape}, as the network takes, got "
+            f"{tuple(found.inputs.shape[1:])}"
+        )
+    return found if found.classes == split.train.classes else found.inputs
 
 
 def _test_part(split: Split) -> LabelledData:

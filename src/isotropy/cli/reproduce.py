@@ -41,7 +41,9 @@ from isotropy.experiments.thesis import (
     certificates,
     data_efficiency,
     dynamics,
+    measured_networks,
     robots,
+    rotated_mnist,
     soft_symmetry,
     transitions,
 )
@@ -55,8 +57,10 @@ SERIES = {
     "dynamics": dynamics.SERIES,
     "layer-equivariance": layer_equivariance.SERIES,
     "lila-tables": lila_tables.SERIES,
+    "measured-networks": measured_networks.SERIES,
     "representations": representations.SERIES,
     "robots": robots.SERIES,
+    "rotated-mnist": rotated_mnist.SERIES,
     "soft-symmetry": soft_symmetry.SERIES,
     "story": story.SERIES,
     "transitions": transitions.SERIES,
@@ -175,8 +179,7 @@ def _run_commands(name: str, options: Mapping[str, Any], how: RunOptions) -> Out
             _say(f"{place} is there; --again runs it again")
             continue
         left.append(job)
-        for words in filter(None, (job.first, job.arguments)):
-            _say(f"{job.row}, seed {job.seeds[0]}: isotropy {' '.join(words)}")
+        _say(f"{job.row}, seed {job.seeds[0]}: isotropy {' '.join(job.arguments)}")
 
     def keep(job: commands.CommandJob, found: list[dict[str, Any]]) -> None:
         place = commands.destination(job, folder)

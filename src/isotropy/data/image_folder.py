@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ from isotropy.data.labelled import LabelledData, Notes, Split
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
 UNREAD_MODES = ("I", "F")
 RESIZE_CHUNK = 1000
+GREY = (0.299, 0.587, 0.114)
+"""Of red, green and blue in grey (ITU-R 601), as Pillow has it."""
 LARGEST_SIDE = 64
 """Pictures with a longer side are brought to the working size where nobody asked for another."""
 WORKING_SIZE = 32
@@ -141,6 +144,35 @@ def _resized(data: LabelledData, size: int) -> tuple[LabelledData, Notes]:
 def _square(images: Tensor, size: int) -> Tensor:
     """The middle square of images in `size` pixels."""
     return resize_images(middle(images, (size, size)), (size, size))
+
+
+def like_images(data: LabelledData, shape: Sequence[int]) -> LabelledData:
+    """Images of another data set as a network for images of `shape` takes them.
+
+    shape: (channels, height, width), channels 1 or 3; square images
+    Colours become grey by ITU-R 601, 0.299 R + 0.587 G + 0.114 B; grey becomes three equal
+    colours; sizes as by `resized`. Raises CallerError for data that are not images, and for
+    channels that are neither grey nor colours.
+    """
+    if not data.is_images or len(shape) != 3 or shape[1] != shape[2]:
+        raise CallerError(
+            f"{data.name}: expected images (examples, channels, height, width) for a network of "
+            f"square images, got {shape_text(data.inputs)} for {tuple(shape)}; name data of that "
+            "shape"
+        )
+    given, wanted = data.inputs.shape[1], shape[0]
+    if given != wanted and {given, wanted} != {1, 3}:
+        raise CallerError(
+            f"{data.name}: expected images of {wanted} channels, got {given}; only grey and "
+            "colours can stand for each other"
+        )
+    data = _resized(data, shape[1])[0]
+    if (given, wanted) == (1, 3):
+        return data.mapped(lambda images: images.expand(-1, 3, -1, -1))
+    if (given, wanted) == (3, 1):
+        weights = torch.tensor(GREY)[:, None, None]
+        return data.mapped(lambda images: (images * weights.to(images)).sum(1, keepdim=True))
+    return data
 
 
 def _check_size(count: int, channels: int, size: tuple[int, int], name: str) -> None:

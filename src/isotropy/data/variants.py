@@ -305,6 +305,10 @@ def standardised(split: Split) -> Split:
 # --- augmentation -------------------------------------------------------------------------
 
 
+PLACES = 1 << 20
+"""Of the centre of an erased square, along each axis."""
+
+
 @dataclass(frozen=True)
 class FlipsAndShifts:
     """Flips and shifts of training images: the law of the draws, and the motion they cause.
@@ -313,7 +317,9 @@ class FlipsAndShifts:
 
     with zeros outside: a mirror image with probability ½, then a random crop after padding by
     `pixels` on all sides. dy and dx are whole numbers, uniform on −pixels … pixels, so nothing is
-    interpolated. After normalisation per channel the zeros are the mean colour.
+    interpolated. After normalisation per channel the zeros are the mean colour. With `erased` a
+    square of that side, around a pixel drawn uniformly and cut off at the borders, is zero too
+    (cutout, DeVries and Taylor 2017).
 
     Drawing and moving are two steps. `draw` asks a generator; `__call__` is a function of two
     tensors that looks at no value, reads no generator and makes shapes from shapes alone, so that
@@ -321,20 +327,25 @@ class FlipsAndShifts:
 
     pixels: largest shift along each axis; 0 shifts nothing.
     flip:   whether half of the images are mirrored left to right.
+    erased: side of the square that is set to zero, in pixels; 0 erases nothing.
 
-    Raises CallerError for negative pixels.
+    Raises CallerError for negative numbers.
     """
 
     pixels: int = 4
     flip: bool = True
+    erased: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(self.pixels, 0, what="largest shift, in pixels")
+        check_at_least(self.erased, 0, what="side of the erased square, in pixels")
 
     def draw(self, batch: int, generator: torch.Generator) -> Tensor:
         """What is to happen to `batch` images, int64 `(batch, 3)` on the generator's device.
 
-        Columns are mirrored (0 or 1), dy, dx. A whole epoch can be drawn at once and taken by rows.
+        Columns are mirrored (0 or 1), dy, dx; with `erased` also the centre of the square, row and
+        column, below `PLACES` and taken as shares of the height and width. A whole epoch can be
+        drawn at once and taken by rows.
         """
         device = generator.device
         mirrored = torch.randint(
@@ -343,14 +354,17 @@ class FlipsAndShifts:
         shifts = torch.randint(
             -self.pixels, self.pixels + 1, (batch, 2), generator=generator, device=device
         )
-        return torch.cat([mirrored, shifts], 1)
+        if not self.erased:
+            return torch.cat([mirrored, shifts], 1)
+        centres = torch.randint(PLACES, (batch, 2), generator=generator, device=device)
+        return torch.cat([mirrored, shifts, centres], 1)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """Images moved as `draws` say, a new tensor of the same shape.
 
         images: `(batch, channels, height, width)`; gradients flow through.
-        draws:  `(batch, 3)` integers on the same device, from `draw` with the same `pixels`; values
-            beyond its range are not looked for.
+        draws:  `(batch, 3)` integers on the same device, `(batch, 5)` with `erased`, from `draw` of
+            the same law; values beyond its range are not looked for.
 
         Raises CallerError for other shapes and for draws on another device.
         """
@@ -358,9 +372,10 @@ class FlipsAndShifts:
             images, ("batch", "channels", "height", "width"), what="images",
             advice="add a channel axis with x[:, None]",
         )  # fmt: skip
-        if draws.shape != (len(images), 3) or draws.is_floating_point():
+        wanted = 5 if self.erased else 3
+        if draws.shape != (len(images), wanted) or draws.is_floating_point():
             raise CallerError(
-                f"expected draws (batch, 3) of whole numbers for {len(images)} images, got "
+                f"expected draws (batch, {wanted}) of whole numbers for {len(images)} images, got "
                 f"{shape_text(draws)} of {draws.dtype}; take them from draw({len(images)}, …)"
             )
         if draws.device != images.device:
@@ -370,7 +385,7 @@ class FlipsAndShifts:
             )
         batch, channels, height, width = images.shape
         margin = self.pixels
-        mirrored, down, right = draws[:, :, None].unbind(1)
+        mirrored, down, right = draws[:, :3, None].unbind(1)
         padded_width = width + 2 * margin
         rows = torch.arange(margin, margin + height, device=images.device) + down
         columns = torch.arange(margin, margin + width, device=images.device) + right
@@ -378,4 +393,15 @@ class FlipsAndShifts:
         places = (rows[:, :, None] * padded_width + columns[:, None, :]).flatten(1)
         padded = pad(images, (margin, margin, margin, margin)).flatten(2)
         moved = padded.gather(2, places[:, None].expand(batch, channels, height * width))
-        return moved.unflatten(2, (height, width))
+        moved = moved.unflatten(2, (height, width))
+        return moved * self._kept(draws, height, width)[:, None] if self.erased else moved
+
+    def _kept(self, draws: Tensor, height: int, width: int) -> Tensor:
+        """Which pixels are not erased, `(batch, height, width)`."""
+        inside = []
+        for place, side in ((draws[:, 3], height), (draws[:, 4], width)):
+            first = place * side // PLACES - self.erased // 2
+            pixels = torch.arange(side, device=draws.device) - first[:, None]
+            inside.append((pixels >= 0) & (pixels < self.erased))
+        rows, columns = inside
+        return ~(rows[:, :, None] & columns[:, None, :])

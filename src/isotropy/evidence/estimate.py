@@ -40,7 +40,7 @@ from isotropy.evidence.training import Trainer
 from isotropy.evidence.weight_steps import tensors_of
 from isotropy.kernels.captured import WARM_UP
 from isotropy.kernels.precision import multiplying_in
-from isotropy.networks.averaging.averaged_features import AveragedFeatures
+from isotropy.networks.averaging.averaged_features import AveragedFeatures, averaged
 from isotropy.networks.batch_statistics import fix_statistics
 
 FORWARD_SHARE = 1 / 3
@@ -113,8 +113,7 @@ def _by_features(trainer: Trainer, features: AveragedFeatures, test_examples: in
     noise = trainer.model.noise(len(inputs), generator=torch.Generator(trainer.device))
 
     def once() -> None:
-        with torch.no_grad():
-            features.of(inputs, noise)
+        averaged(trainer.network, features.name, trainer.model.augmentation, [(inputs, noise)])
 
     once()
     seconds, memory = _timed(trainer.device, once)

@@ -51,10 +51,11 @@ from isotropy.evidence.layers.training import (
     Untransformed,
     pathway_prior,
 )
-from isotropy.evidence.predictive import Scores, score
+from isotropy.evidence.predictive import Scores, plain_scores, score
 from isotropy.evidence.settings import AnySchedule, LearnSchedule, Schedule, stream
 from isotropy.evidence.weight_steps import FeatureSteps, OrbitSteps, WeightSteps, parts_of
 from isotropy.kernels.captured import adam
+from isotropy.kernels.cores import on_one_core
 from isotropy.kernels.precision import multiplying_in
 from isotropy.kernels.ranks import Ranks, ranks
 from isotropy.likelihoods import Likelihood
@@ -236,10 +237,11 @@ class Trainer(Generic[AnySchedule]):
     def _run_epoch(self, test: tuple[Tensor, Tensor] | None) -> Any:
         started = time.perf_counter()
         self.epoch += 1
-        loss, accuracy = self.weight_steps.epoch(self.epoch, self.hyper.after_step)
-        self.check_finite(loss, "training loss")
-        self.check_finite(float(sum(each.detach().sum() for each in self.ranges)), "ranges")
-        found = self.hyper.after_epoch(self, loss)
+        with on_one_core(self._is_small()):
+            loss, accuracy = self.weight_steps.epoch(self.epoch, self.hyper.after_step)
+            self.check_finite(loss, "training loss")
+            self.check_finite(float(sum(each.detach().sum() for each in self.ranges)), "ranges")
+            found = self.hyper.after_epoch(self, loss)
         self.ranks.agree_([*self.ranges, self.prior.log_precisions, *self.likelihood.parameters()])
         due = self.epoch == self.config.epochs or self.epoch % self.config.evaluate_every == 0
         scores = self.score(*test) if test is not None and due else None
@@ -253,6 +255,13 @@ class Trainer(Generic[AnySchedule]):
             seconds=self.seconds,
             **{"train_loss": loss, "train_accuracy": accuracy, **found},
         )
+
+    def _is_small(self) -> bool:
+        """Whether steps see the features of a small last layer alone, which are known then."""
+        if self.features is None or self.hyper.moves_ranges:
+            return False
+        self.features.now()
+        return all(max(each.shape) <= SMALL_LAYER for each in self.features.head.parameters())
 
     def check_finite(self, value: float, what: str) -> None:
         """Raise NotFiniteError for a number that is not finite."""
@@ -321,7 +330,8 @@ class Trainer(Generic[AnySchedule]):
     @torch.no_grad()
     def evidence_value(self, purpose: str) -> EvidenceValue:
         """log Z with the noise of this purpose and epoch, and what it depends on."""
-        with multiplying_in(self.config.precision, self.device):
+        one_core = on_one_core(self._is_small())
+        with multiplying_in(self.config.precision, self.device), one_core:
             fit = self.evidence.fit(self.orbit_batches(purpose))
             value = self.evidence.value(fit)
             self.check_finite(float(value), "log evidence")
@@ -344,6 +354,10 @@ class Trainer(Generic[AnySchedule]):
     def score(self, inputs: Tensor, targets: Tensor) -> Scores:
         """Averaged predictions over the same `test_samples` copies every time."""
         copies = self.config.test_samples
+        if self.features is not None and copies:
+            features, head = self.features.fixed(inputs, copies), self.features.head
+            scores = plain_scores(head, self.likelihood, features, targets)
+            return scores.in_units(self.target_deviation)
         scores = score(self.model, self.likelihood, inputs, targets, copies=copies)
         return scores.in_units(self.target_deviation)
 
@@ -440,6 +454,8 @@ def _check_stream(config: Schedule, found: StreamedData | None) -> None:
         )
 
 
+SMALL_LAYER = 1024
+"""Inputs and outputs of a last layer up to which its steps are taken on one core."""
 FEATURES_STREAM = "features"
 """Where the copies behind features are drawn from."""
 

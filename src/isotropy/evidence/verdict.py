@@ -157,7 +157,8 @@ def is_built_in(trainer: Trainer, symmetry: Symmetry) -> bool:
     Shuffled weights keep their sizes and lose what they learned: what is left is the architecture.
     """
     weights = dict(trainer.network.named_parameters())
-    reactions = [_reaction(trainer, symmetry, weights)]
+    if not _reaction(trainer, symmetry, weights) < BUILT_IN:
+        return False
     for number in range(SHUFFLES):
         generator = stream(trainer.config.seed, "shuffled", number)
         shuffled = {}
@@ -165,8 +166,9 @@ def is_built_in(trainer: Trainer, symmetry: Symmetry) -> bool:
             order = torch.randperm(parameter.numel(), generator=generator)
             entries = parameter.detach().flatten()[order.to(parameter.device)]
             shuffled[name] = entries.view_as(parameter)
-        reactions.append(_reaction(trainer, symmetry, shuffled))
-    return max(reactions) < BUILT_IN
+        if not _reaction(trainer, symmetry, shuffled) < BUILT_IN:
+            return False
+    return True
 
 
 @torch.no_grad()

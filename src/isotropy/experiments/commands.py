@@ -7,12 +7,10 @@ its numbers; its JSON result, its history and where it was made go to
 
     options    command-line options by name, without dashes; a list repeats the option
     settings   fields of `LearnConfig` that have no option of their own; --set FIELD=VALUE
-    first      what runs before: a command with options and settings of its own, on the same data
-               with the same seed; the row's own command then gets that run folder as --model
     problems, methods    instead of rows: each method on each problem, row PROBLEM-METHOD
 
-Options and settings at the top of the file hold for every row, and so does `first`, but for rows
-that say `first = false`. Data are named by `data`, and the caller says where they are.
+Options and settings at the top of the file hold for every row. Data are named by `data`, and the
+caller says where they are.
 """
 
 from __future__ import annotations
@@ -34,20 +32,14 @@ from isotropy.checks import CallerError, check_choice
 from isotropy.experiments.runner import Job, read_table
 from isotropy.records import CONFIG, METRICS, read_json, read_lines, write_json
 
-TABLES = ("options", "settings", "first")
-FIRST_RUN = "FIRST_RUN"
-"""Stands in a row's arguments for the run folder of the command that runs first."""
+TABLES = ("options", "settings")
 
 
 @dataclass(frozen=True)
 class CommandJob(Job):
-    """One row with one seed: the command line, and that of what runs before, if anything does.
-
-    `FIRST_RUN` in `arguments` stands for the run folder of `first`.
-    """
+    """One row with one seed: the command line."""
 
     arguments: tuple[str, ...] = ()
-    first: tuple[str, ...] = ()
 
 
 def experiments() -> dict[str, Path]:
@@ -79,16 +71,12 @@ def with_rows(experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of several parts, the later above the earlier; tables are joined key by key.
-
-    A table of which a later part says false is gone.
-    """
+    """One row of several parts, the later above the earlier; tables are joined key by key."""
     row: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
-            tables = key in TABLES and isinstance(value, Mapping)
-            row[key] = _joined(row.get(key) or {}, value) if tables else value
-    return {key: value for key, value in row.items() if key not in TABLES or value is not False}
+            row[key] = {**row.get(key, {}), **value} if key in TABLES else value
+    return row
 
 
 def jobs(
@@ -111,27 +99,12 @@ def jobs(
                     f"--data {settings['data']}=FOLDER"
                 )
             place = {"data": str((data or {})[settings["data"]])}
-        before = settings.get("first")
-        model: dict[str, str] = {}
-        if before is not None:
-            if "command" not in before:
-                raise CallerError(
-                    f"row {row!r}: expected the command that runs first, such as command = "
-                    f'"learn", got {before}'
-                )
-            if "model" in settings.get("options", {}):
-                raise CallerError(
-                    f"row {row!r}: expected the model of what runs first, got a model of its own "
-                    "too; leave that out, or say first = false"
-                )
-            model = {"model": FIRST_RUN}
         for seed in seeds or settings.get("seeds", experiment["seeds"]):
             yield CommandJob(
                 row,
                 (seed,),
                 settings,
-                arguments=_words(experiment["command"], seed, settings, {**place, **model}),
-                first=() if before is None else _words(before["command"], seed, before, place),
+                arguments=_words(experiment["command"], seed, settings, place),
             )
 
 
@@ -157,56 +130,47 @@ def destination(job: CommandJob, folder: Path) -> Path:
 def run(job: CommandJob, device: torch.device) -> list[dict[str, Any]]:
     """Run one job as a process of its own; its record. Where it runs is said by its options."""
     with tempfile.TemporaryDirectory() as scratch:
-        first, own = Path(scratch) / "first", Path(scratch) / "run"
-        before = _run(job, job.first, own=first, first=first) if job.first else None
-        ran = _run(job, job.arguments, own=own, first=first)
-    record: dict[str, Any] = {
-        "row": job.row,
-        "arguments": _without_paths(job, job.arguments),
-        "published": job.settings.get("published"),
-        "truth": job.settings.get("truth", {}),
-        **ran,
-    }
-    if before is not None:
-        record["first"] = {"arguments": _without_paths(job, job.first), **before}
-    return [record]
+        ran = _run(job, Path(scratch) / "run")
+    return [
+        {
+            "row": job.row,
+            "arguments": _without_paths(job),
+            "published": job.settings.get("published"),
+            "truth": job.settings.get("truth", {}),
+            **ran,
+        }
+    ]
 
 
 def keep_record(path: Path, record: dict[str, Any], commit: str | None) -> None:
     """Write a record; commit: in place of what git says of the source, for copies that know."""
-    for each in (record, record.get("first")):
-        if each is not None:
-            each["result"]["commit"] = commit or each["result"].get("commit")
+    record["result"]["commit"] = commit or record["result"].get("commit")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
 
 
-def _run(job: CommandJob, arguments: tuple[str, ...], *, own: Path, first: Path) -> dict[str, Any]:
-    """Run one command into the folder `own`; its result, and what the folder tells of the way.
-
-    first: the run folder that `FIRST_RUN` stands for, in the arguments and again in the result
-    """
-    words = [str(first) if word == FIRST_RUN else word for word in arguments]
-    command = [sys.executable, "-m", "isotropy", *words, "--out", str(own)]
+def _run(job: CommandJob, folder: Path) -> dict[str, Any]:
+    """Run the command into a folder; its result, and what the folder tells of the way."""
+    command = [sys.executable, "-m", "isotropy", *job.arguments, "--out", str(folder)]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if finished.returncode:
         raise CallerError(
-            f"row {job.row!r}, seed {job.seeds[0]}: `isotropy {' '.join(arguments)}` ended with "
-            f"status {finished.returncode}"
+            f"row {job.row!r}, seed {job.seeds[0]}: `isotropy {' '.join(job.arguments)}` ended "
+            f"with status {finished.returncode}"
         )
-    result = json.loads(finished.stdout.replace(json.dumps(str(first))[1:-1], FIRST_RUN))
+    result = json.loads(finished.stdout)
     result["run_folder"] = None
-    config = read_json(own / CONFIG) if (own / CONFIG).exists() else {}
+    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
     return {
         "result": result,
         "schedule": config.get("schedule"),
-        "history": read_lines(own / METRICS),
+        "history": read_lines(folder / METRICS),
     }
 
 
-def _without_paths(job: CommandJob, arguments: tuple[str, ...]) -> list[str]:
+def _without_paths(job: CommandJob) -> list[str]:
     """The command line, with the data set's name in place of where it lies here."""
-    words = ["isotropy", *arguments]
+    words = ["isotropy", *job.arguments]
     if "--data" in words and "data" in job.settings:
         words[words.index("--data") + 1] = job.settings["data"]
     return words

@@ -25,7 +25,7 @@ depends on how many copies the run has.
 Where a part of the network is frozen and the last layer alone is trained, the gradients are its
 averaged features with a 1 for the bias, and a trial is one pass through the frozen layers. These
 may be large, so copies are few and spread evenly over the ranges, from a place that is drawn for
-every example.
+every example. Their features are in bfloat16 where that is faster and precise enough.
 
 The same examples in `BLOCKS` parts give the share of each part in L, from which differences get an
 error over data (`Trial.blocks`).
@@ -50,8 +50,13 @@ from isotropy.evidence.machine import FEWEST_COPIES, affordable_rows
 from isotropy.evidence.search.kernel_evidence import KernelFit, constant_log_predictive, fit_kernel
 from isotropy.evidence.settings import LearnSchedule, stream
 from isotropy.evidence.weight_steps import augmentation_for
+from isotropy.kernels.cores import on_one_core
 from isotropy.networks.averaging.augmentations import Augmentation
-from isotropy.networks.averaging.averaged_features import features_of, spread_evenly
+from isotropy.networks.averaging.averaged_features import (
+    averaged,
+    may_be_bfloat16,
+    spread_evenly,
+)
 from isotropy.networks.averaging.mixtures import Mixture
 from isotropy.networks.frozen import trained_head
 from isotropy.symmetry.actions.action import Action
@@ -70,6 +75,8 @@ without it L would reward how exactly codes are met, long after classes are told
 COPIES_OF_FROZEN = (FEWEST_COPIES, 64)
 """`COPIES` where the last layer alone is trained, spread evenly."""
 BLOCKS = 20
+FEW_EXAMPLES = 256
+"""Up to which the spectrum of their kernel is computed on one core."""
 EXAMPLES_AT_ONCE = 32
 SCALED_ON = 256
 """Examples on which layers are scaled."""
@@ -138,11 +145,13 @@ class Trials:
         self.chosen = some_of(sum(p.numel() for p in _trainable(network)), config.seed)
         frozen = config.freeze != "none"
         self.head = trained_head(self.network, self.inputs[:1]) if frozen else None
-        self.gradients = (
-            gradients_for(self.network, self.inputs[:2], self.direction)
-            if self.head is None
-            else HeadGradients(self.head)
-        )
+        self.gradients: Gradients = output_gradients
+        self.is_bfloat16 = False
+        """Whether frozen layers are in bfloat16."""
+        if self.head is None:
+            self.gradients = gradients_for(self.network, self.inputs[:2], self.direction)
+        else:
+            self.is_bfloat16 = may_be_bfloat16(self.network, self.head, self.inputs)
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
 
     @property
@@ -203,23 +212,44 @@ class Trials:
         return Trial(amounts, replicate, fit.log_predictive, fit.log_evidence, blocks)
 
     def _fit(self, gradients: Tensor) -> KernelFit:
-        return fit_kernel(kernel_of(gradients), self.targets, self.least_noise)
+        with on_one_core(len(gradients) <= FEW_EXAMPLES):
+            return fit_kernel(kernel_of(gradients), self.targets, self.least_noise)
 
     def _gradients(self, amounts: dict[str, float], replicate: int, inputs: Tensor) -> Tensor:
         """Gradients by the chosen weights of all inputs, each with copies of its own."""
         augmentation = self._augmentation(amounts)
         samples = self.copies(augmentation, amounts)
         generator = stream(self.config.seed, "trial", replicate, inputs.device)
+        if self.head is not None:
+            return self._head_gradients(augmentation, samples, generator, inputs)
         found = []
         for some in inputs.split(EXAMPLES_AT_ONCE):
             noise = augmentation.noise(len(some), samples, generator=generator)
-            if self.head is not None:
-                noise = spread_evenly(augmentation, noise)
             with torch.no_grad():
                 rows = augmentation(some, noise).flatten(0, 1)
                 copies = augmentation.copies(noise.shape[1])
             found.append(self.gradients(self.network, rows, copies, self.direction, self.chosen))
         return torch.cat(found)
+
+    def _head_gradients(
+        self,
+        augmentation: Augmentation,
+        samples: int,
+        generator: torch.Generator,
+        inputs: Tensor,
+    ) -> Tensor:
+        """Gradients by the last layer, where that alone is trained: ∂ r·f̂/∂(W, b) = r (h̄, 1)ᵀ.
+
+        r has length one, and inner products are those of (h̄, 1): the outputs' axis is left out.
+        """
+        assert self.head is not None
+        parts = []
+        for some in inputs.split(EXAMPLES_AT_ONCE):
+            noise = augmentation.noise(len(some), samples, generator=generator)
+            parts.append((some, spread_evenly(augmentation, noise)))
+        features = averaged(self.network, self.head, augmentation, parts, bfloat16=self.is_bfloat16)
+        has_bias = self.network.get_submodule(self.head).bias is not None
+        return functional.pad(features, (0, 1), value=1.0) if has_bias else features
 
     def _augmentation(self, amounts: dict[str, float]) -> Augmentation:
         given = self.actions if isinstance(self.actions, Sequence) else [self.actions]
@@ -403,29 +433,6 @@ def linear_gradients(
     return torch.cat(
         [found.get(key, nothing.expand(-1, len(place))) for key, place in places.items()], 1
     )
-
-
-@dataclass(frozen=True)
-class HeadGradients:
-    """Gradients by the last layer, where that alone is trained: ∂ r·f̂/∂(W, b) = r (h̄, 1)ᵀ.
-
-    r has length one, and inner products are those of (h̄, 1): the outputs' axis is left out.
-    """
-
-    head: str
-
-    @torch.no_grad()
-    def __call__(
-        self,
-        network: nn.Module,
-        rows: Tensor,
-        copies: Copies,
-        direction: Tensor,
-        chosen: Tensor | None = None,
-    ) -> Tensor:
-        features = copies.mean(features_of(network, self.head, rows))
-        has_bias = network.get_submodule(self.head).bias is not None
-        return functional.pad(features, (0, 1), value=1.0) if has_bias else features
 
 
 def _places(parameters: Sequence[Tensor], chosen: Tensor | None) -> dict[int, Tensor]:

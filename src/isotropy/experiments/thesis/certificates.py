@@ -65,11 +65,13 @@ COMPARED = (
     ("shuffled pixels of CIFAR-10: the MLP below the CNN", f"{PIXELS}-mlp-pixels",
      f"{PIXELS}-cnn-pixels", 0),
     ("transfer to MNIST: below the bound from scratch", "transfer/fashion-mnist-to-mnist",
-     "table/mnist", 0),
+     "table/mnist-two-cores", 0),
+    ("transfer from CIFAR-10 to MNIST: below the bound from scratch", "transfer/cifar-10-to-mnist",
+     "table/mnist-two-cores", 0),
     ("transfer to Fashion-MNIST: below the bound from scratch", "transfer/mnist-to-fashion-mnist",
-     "table/fashion-mnist", 0),
+     "table/fashion-mnist-two-cores", 0),
     ("transfer from CIFAR-10 to Fashion-MNIST: below the bound from scratch",
-     "transfer/cifar-10-to-fashion-mnist", "table/fashion-mnist", 0),
+     "transfer/cifar-10-to-fashion-mnist", "table/fashion-mnist-two-cores", 0),
 )  # fmt: skip
 """What must be seen, the row with the lower bound, the one with the higher, by how many points."""
 SHUFFLED_LABELS = ("structure/cnn-labels", "structure/mlp-labels")

@@ -166,6 +166,7 @@ def _record(found: Search, trials: Trials) -> dict[str, Any]:
     return {
         "examples": found.examples,
         "trials": trials.count,
+        "precision": "bfloat16" if trials.is_bfloat16 else "float32",
         "log_predictive": found.log_predictive,
         "seed_error": found.seed_error,
         "amounts": found.amounts,
