@@ -75,7 +75,7 @@ def story_figure(records: Sequence[Mapping[str, Any]]) -> str:
         _errors(certified, rows, "certified", ("plain", "relaxed", "built"))
         _errors(tested, rows, "test_error", tuple(NETWORKS))
         titles = {
-            learned: "(a) learned range, 95 % intervals", gain: "(b) gain in evidence, nats",
+            learned: "(a) learned range, with intervals", gain: "(b) gain in evidence, nats",
             measured: "(c) measured error", certified: "(d) certified error, %",
             tested: "(e) test error, %",
         }  # fmt: skip
