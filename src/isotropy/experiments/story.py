@@ -7,10 +7,10 @@ turns built in, hard and soft, at every angle: also where they are wrong, becaus
 row keeps
 
     learned     the half-width in degrees at which the evidence is largest
-    interval    from the least to the largest half-width that the training data do not rule out:
-                its 95 % credible interval by the evidence, and the amounts at which the network
-                predicts further training images as well as at the best one, up to two standard
-                errors of the difference (the same images for all amounts)
+    interval    its 95 % credible interval by the evidence
+    likely      the least and the largest amount at which the network predicts further training
+                images as well as at the best one, up to two standard errors of the difference
+                (the same images for all amounts); no goal is measured by it
     gain        log evidence at the best amount less that without rotation, in nats
     networks    by name: test error, Lie derivative along rotations, error under the elements of
                 C(4), certified error
@@ -137,11 +137,10 @@ def learned_range(
         densities.append(_log_likelihoods(result.model, beside, device))
     peak = peak_of(amounts, evidences)
     likely = likely_amounts(amounts, densities)
-    low, high = min(peak.interval[0], likely[0]), max(peak.interval[1], likely[-1])
     return {
         "learned": peak.maximum,
-        "interval": [low, high],
-        "credible": list(peak.interval),
+        "interval": list(peak.interval),
+        "likely": [likely[0], likely[-1]],
         "gain": max(evidences) - evidences[0],
         "amounts": amounts,
         "log_evidence": evidences,
