@@ -113,13 +113,10 @@ def _results() -> dict[str, list[dict[str, Any]]]:
 
 def test_every_stored_result_is_read() -> None:
     found = _results()
-    assert {"learn", "measure", "screen", "profile"} <= found.keys()
+    assert {"learn", "screen", "profile"} <= found.keys()
     for learned in (read(Learned, each) for each in found["learn"]):
         assert learned.symmetries or learned.objective == "trivial-augment"
         assert all(math.isfinite(symmetry.high) for symmetry in learned.symmetries)
-    for measured in (read(Measured, each) for each in found["measure"]):
-        assert all(entry.measured for entry in measured.entries)
-        assert all(math.isfinite(entry.parameters) for entry in measured.entries)
     assert all(read(Screened, each).screening.rows for each in found["screen"])
     assert all(read(Profiled, each).profiles[0].amounts for each in found["profile"])
     rows = (RESULTS / "layer-equivariance" / "rows.jsonl").read_text(encoding="utf-8")
