@@ -209,8 +209,8 @@ def test_trying_speeds_changes_nothing_else() -> None:
 
 def test_noise_moves_levels_by_no_more_than_allowed() -> None:
     """Adam with gradients that are noise alone and a rate falling to zero by a cosine."""
-    schedule = Schedule(10, 10, real_share=0.2)
-    steps = 8 * 100
+    schedule = Schedule(20, 10, real_share=0.2)
+    steps = 16 * 100
     rate = schedule.rate_of_levels(1000)
     assert rate == pytest.approx(2 * LEVEL_WALK / math.sqrt(steps))
     levels = nn.Parameter(torch.zeros(2000))

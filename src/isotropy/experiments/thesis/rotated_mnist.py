@@ -235,6 +235,8 @@ def goals(records: Sequence[Record]) -> dict[str, bool]:
 
 def summary(records: Sequence[Record]) -> list[str]:
     """Test error, errors of rotation and quarter turns by network, and the goals."""
+    if not records:
+        return []
     lines = [f"{'':<28}{'test error':>12}{'rotation':>12}{'quarter turns':>15}"]
     for name, own in grouped(records).items():
         error, turned, quarters = (
