@@ -412,13 +412,25 @@ def words_of(svg: Path) -> list[str]:
     return sorted(text for each in texts if (text := each.strip()))
 
 
-def test_readme_shows_what_the_results_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert marked(README, "results")
-    (shown,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text_of(README))
-    monkeypatch.setattr(sys, "argv", ["learned_figure.py", "--out", str(tmp_path)])
-    script(ROOT / "scripts" / "learned_figure.py").main()
+FIGURES = {"README.md": "story_figure.py", "docs/manual.md": "learned_figure.py"}
+"""Pages with one figure, and the scripts that draw it from results/."""
+
+
+@pytest.mark.parametrize("page", FIGURES)
+def test_figures_show_what_the_results_say(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shown,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text_of(ROOT / page))
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setattr(sys, "argv", [FIGURES[page], "--out", str(tmp_path)])
+    script(ROOT / "scripts" / FIGURES[page]).main()
     # Another matplotlib may write other coordinates; ranges and titles stay the same.
-    assert words_of(tmp_path / Path(shown).name) == words_of(ROOT / shown)
+    kept = (ROOT / page).parent / shown
+    assert words_of(tmp_path / kept.name) == words_of(kept)
+
+
+def test_readme_has_a_table_of_results() -> None:
+    assert marked(README, "results")
 
 
 # --- the map is the house -------------------------------------------------------------------------
