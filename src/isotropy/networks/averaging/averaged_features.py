@@ -40,7 +40,7 @@ ROWS_AT_ONCE = 256
 FEWEST_ROWS = 32
 """That one core takes at once."""
 PRECISE = 0.05
-"""Error of features in bfloat16 up to which they are used, as a share of how much examples differ."""
+"""Error of features in bfloat16 up to which they are used, as a share of how examples differ."""
 TRIED = 32
 """Examples that the error is measured on."""
 
