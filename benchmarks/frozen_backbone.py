@@ -5,8 +5,6 @@ ground. The network is a ResNet-18 of timm with random weights unless another is
 is run once, and its parts then without each fast path, in turns within one process:
 
     bfloat16    trials of the search run the frozen layers in bfloat16
-    each core   every core takes some examples through the frozen layers; without it, all cores
-                share every operation
     one core    steps on the last layer, and kernels of few examples, run on one core
 
     trial       of the search: 128 pictures with 8 copies
@@ -14,8 +12,8 @@ is run once, and its parts then without each fast path, in turns within one proc
     epoch       of weight steps on the last layer, with its hyper step
 
 A run without a path is the sum of its parts, each as often as the command had it. `load` is how
-many processes wanted to run, on average over a minute, before and after the command. The last two
-paths gain where other programs use the cores too, and next to nothing where none does.
+many processes wanted to run, on average over a minute, before and after the command. The last
+path gains where other programs use the cores too, and nothing where none does.
 
     python -m benchmarks.frozen_backbone [--json] [--model timm:resnet18] [--pictures 1000]
         [--rounds 3] [--out results/bench]
@@ -73,15 +71,8 @@ def _without_one_core() -> Iterator[None]:
         yield
 
 
-@torch.no_grad()
-def _in_turn(make: Callable[[], Callable[[Any], Any]], parts: Sequence[Any]) -> list[Any]:
-    own = make()
-    return [own(part) for part in parts]
-
-
 PATHS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "bfloat16": nullcontext,  # settled when trials are prepared, see `parts`
-    "each core": lambda: patch.object(averaged_features, "on_each_core", _in_turn),
     "one core": _without_one_core,
 }
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -28,7 +24,6 @@ from isotropy.networks.frozen import (
     frozen_names,
     sentence,
     trained_head,
-    twin,
     with_new_head,
 )
 from isotropy.networks.one_function import changes_with, check_one_function
@@ -213,60 +208,21 @@ def test_one_core_inside_and_as_many_as_before_after():
         torch.set_num_threads(before)
 
 
-def test_each_core_takes_whole_parts_and_nothing_else_changes():
+def test_features_do_not_depend_on_how_many_rows_go_together(monkeypatch):
     network, inputs = Residual(), torch.rand(50, 1, 6, 6)
-    features, before = averaged(network, inputs), torch.get_num_threads()
-    found, fixed, seen = [], [], []
-    features.model.network.fc.register_forward_pre_hook(
-        lambda *_: seen.append((threading.get_ident(), torch.get_num_threads()))
-    )
-    try:
-        for threads in (1, 4):
-            torch.set_num_threads(threads)
-            features._kept = None
-            found.append(features.now())
-            fixed.append(features.fixed(inputs[:40], 4))
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    assert {count for _, count in seen} == {1} and len({each for each, _ in seen}) > 1
+    features, found, fixed = averaged(network, inputs), [], []
+    for rows in (8, 1000):
+        monkeypatch.setattr(averaged_features, "ROWS_AT_ONCE", rows)
+        fixed.append(features.fixed(inputs[:40], 4))
+        own = spread_evenly(features.model.augmentation, features.model.fixed_noise(50, samples=4))
+        found.append(averaged_features.averaged(
+            features.model.network, features.name, features.model.augmentation, [(inputs, own)]
+        ))  # fmt: skip
     torch.testing.assert_close(*found)
     torch.testing.assert_close(*fixed)
     model = features.model.eval()
     expected = model(inputs[:40], model.fixed_noise(40, samples=4))
     torch.testing.assert_close(features.head(fixed[0]), expected)
-
-
-def test_parts_keep_their_order_and_errors_are_raised():
-    before = torch.get_num_threads()
-
-    def make() -> Callable[[int], int]:
-        def square(part: int) -> int:
-            if part == 13:
-                raise KeyError(part)
-            time.sleep(0.002 * (part % 3))
-            return part**2
-
-        return square
-
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            assert cores.on_each_core(make, range(9)) == [each**2 for each in range(9)]
-            with pytest.raises(KeyError, match="13"):
-                cores.on_each_core(make, range(20))
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_twin_shares_tensors_and_nothing_else():
-    network = Residual().eval()
-    other = twin(network)
-    own, others = (each.state_dict(keep_vars=True) for each in (network, other))
-    assert all(tensor is others[name] for name, tensor in own.items())
-    other.train().fc.register_forward_pre_hook(lambda *_: pytest.fail("called"))
-    assert not network.training and network(EXAMPLE).shape == (1, 3)
 
 
 def test_features_are_computed_again_only_when_ranges_move():

@@ -12,7 +12,6 @@ last layer, drawn as `nn.Linear` draws its own and the same every time.
 
 from __future__ import annotations
 
-import copy
 from fnmatch import fnmatchcase
 
 import torch
@@ -141,15 +140,6 @@ def trained_head(network: nn.Module, example: Tensor) -> str | None:
         return None
     entered = entering(network, head, example)
     return head if len(entered) == 1 and entered[0].ndim == 2 else None
-
-
-def twin(network: nn.Module) -> nn.Module:
-    """The same network as other modules with the same parameters and buffers.
-
-    Hooks and modes of one do not reach the other, so that two threads can each call one.
-    """
-    tensors = (*network.parameters(), *network.buffers())
-    return copy.deepcopy(network, {id(tensor): tensor for tensor in tensors})
 
 
 def entering(network: nn.Module, layer: str, rows: Tensor) -> list[Tensor]:

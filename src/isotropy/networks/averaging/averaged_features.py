@@ -29,16 +29,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from isotropy.kernels.cores import on_each_core, on_one_core
 from isotropy.kernels.precision import has_bfloat16
 from isotropy.networks.averaging.augmentations import Augmentation, Ranges
 from isotropy.networks.averaging.invariant_model import InvariantModel
-from isotropy.networks.frozen import entering, twin
+from isotropy.networks.frozen import entering
 
 ROWS_AT_ONCE = 256
-"""That go through the frozen layers together, by all cores."""
-FEWEST_ROWS = 32
-"""That one core takes at once."""
+"""That go through the frozen layers together."""
 PRECISE = 0.05
 """Error of features in bfloat16 up to which they are used, as a share of how examples differ."""
 TRIED = 32
@@ -158,27 +155,18 @@ def averaged(
 ) -> Tensor:
     """h̄ (examples, features), constant, of parts of the inputs (batch, …) with their noise.
 
-    On a CPU every core takes some examples of a part with all their copies.
+    On a CPU `ROWS_AT_ONCE` rows go through the frozen layers together.
     """
-
-    def make() -> Callable[[tuple[Tensor, Tensor]], Tensor]:
-        own = twin(network)
-
-        def features(part: tuple[Tensor, Tensor]) -> Tensor:
-            inputs, noise = part
+    if not parts[0][0].is_cuda:
+        size = max(1, ROWS_AT_ONCE // parts[0][1].shape[1])
+        parts = [pair for x, e in parts for pair in zip(x.split(size), e.split(size), strict=True)]
+    found = []
+    with torch.no_grad():
+        for inputs, noise in parts:
             rows = augmentation(inputs, noise).flatten(0, 1)
-            found = features_of(own, head, rows, bfloat16=bfloat16)
-            return augmentation.copies(noise.shape[1]).mean(found)
-
-        return features
-
-    if parts[0][0].is_cuda:
-        with on_one_core():
-            return torch.cat(on_each_core(make, parts))
-    rows = max(FEWEST_ROWS, ROWS_AT_ONCE // torch.get_num_threads())
-    size = max(1, rows // parts[0][1].shape[1])
-    fine = [pair for x, e in parts for pair in zip(x.split(size), e.split(size), strict=True)]
-    return torch.cat(on_each_core(make, fine))
+            features = features_of(network, head, rows, bfloat16=bfloat16)
+            found.append(augmentation.copies(noise.shape[1]).mean(features))
+    return torch.cat(found)
 
 
 def features_of(network: nn.Module, head: str, rows: Tensor, *, bfloat16: bool = False) -> Tensor:
