@@ -15,7 +15,7 @@ row keeps
     networks    by name: test error, Lie derivative along rotations, error under the elements of
                 C(4), certified error
 
-The digits have a range of their own, about ±15° to ±27°, which shows at small angles and adds to
+The digits have a range of their own, about ±30°, which shows at small angles and adds to
 what was imposed. The evidence of `learn` is not used here: its search is of a linearised network,
 which prefers larger ranges than trained ones (`docs/decisions.md`).
 """

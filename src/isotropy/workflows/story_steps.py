@@ -317,7 +317,6 @@ class Steps:
             "finding": sentences,
             "verdicts": found.get("verdicts") or [],
             "symmetries": found["symmetries"],
-            "gain_nats": self.gain(found),
             "group": None if group is None else group.name,
             "group_from": chosen,
             "built": built,
@@ -354,12 +353,6 @@ class Steps:
             if square or not found.exchanges_axes:
                 return found, "found"
         return None, "nothing"
-
-    def gain(self, found: Mapping[str, Any]) -> float | None:
-        """Of the search: the log predictive density of what was found, less that of nothing."""
-        gains = [each["gain_nats"] for each in found.get("verdicts") or []
-                 if each["verdict"] == "present"]  # fmt: skip
-        return max(gains, default=0.0)
 
     def built_words(self, group: PointGroup) -> tuple[nn.Module, NetworkSpecification, Any]:
         generator = torch.Generator().manual_seed(self.settings.seed)
@@ -461,7 +454,8 @@ class Steps:
                     symmetry=self.law(finding) if name == AVERAGED else None,
                     folder=self.folder / folder, progress=tell, describe=self.certificate_words(),
                 ).record  # fmt: skip
-            self.ended(record, f"at most {100 * record['bound']:.1f} % with 95 % confidence")
+            sure = f"{100 * (1 - own.delta):g} % confidence"
+            self.ended(record, f"at most {100 * record['bound']:.1f} % with {sure}")
             found[name] = record
         return found
 
