@@ -6,11 +6,12 @@ One path is taken out at a time, and everything runs in turns within one process
     resnet       Fixup ResNet of depth 8 and width 16 at CIFAR-10's size, S = 20, batches of 250
     wide         the same of depth 14 and width 64 (a WRN-16-4 without normalisation)
     relax        convolution and factored full connection at CIFAR-10's size, batches of 256
+    certify      a certificate of `oriented:32` on the embedded digits, one entry of the grid
 
-A whole run is an epoch of weight steps, an evidence pass and the gradient by the ranges, as often
-as one another; for relax an epoch and the pass behind its hyper step. Images are random, which
-takes as long. A path earns its place by 1.5 times on one of these runs; what a path does not touch
-in a network is left out of its rows.
+A whole run of the first three is an epoch of weight steps, an evidence pass and the gradient by the
+ranges, as often as one another; of relax an epoch and the pass behind its hyper step. Their images
+are random, which takes as long. A path earns its place by 1.5 times on one of these runs; what a
+path does not touch in a network is left out of its rows.
 
     python -m benchmarks.ablation [--json] [--rounds 2] [--networks mlp,resnet] [--device cuda]
 """
@@ -34,8 +35,12 @@ if __package__ in (None, ""):  # run as a file: the folder above is where `bench
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import add_device, fastest, goal, goal_lines, options_of, publish
+from isotropy.bounds import compressing
+from isotropy.bounds.compressing import Grid
+from isotropy.bounds.search import CertifyConfig
 from isotropy.curvature import kfac
 from isotropy.data.labelled import LabelledData
+from isotropy.data.readers import digits
 from isotropy.evidence.layers.settings import RelaxConfig
 from isotropy.evidence.machine import fit_curvature_batch
 from isotropy.evidence.settings import LearnConfig
@@ -48,6 +53,7 @@ from isotropy.networks.zoo.backbones import backbone
 from isotropy.records import provenance
 from isotropy.symmetry.actions import exponential
 from isotropy.symmetry.actions.images import affine
+from isotropy.workflows.certifying import certify
 from isotropy.workflows.runs.prepared import make_trainer
 
 EARNS = 1.5
@@ -111,6 +117,9 @@ PATHS: dict[str, FastPath] = {
         lambda: patch.object(exponential, "_by_squaring", exponential.reference_exponential),
         _MOVING,
     ),
+    "first layers without weights once": FastPath(
+        lambda: patch.object(compressing, "after_fixed_layers", lambda *given: given), ("certify",)
+    ),
 }
 
 
@@ -131,6 +140,7 @@ CASES = {
     "resnet": Case("resnet", (3, 32, 32), 20, 250, 1_000, {}),
     "wide": Case("resnet", (3, 32, 32), 20, 50, 50, {"width": 64, "depth": 14}),
     "relax": Case("relax", (3, 32, 32), 1, 256, 5_120, {}),
+    "certify": Case("certify", (1, 28, 28), 1, 100, 2_000, {}),
 }
 
 
@@ -151,7 +161,7 @@ def parts(
         **(path.settings or {}),
     }
     torch.manual_seed(0)
-    make = _relax_tasks if case.network == "relax" else _learn_tasks
+    make = {"relax": _relax_tasks, "certify": _certify_tasks}.get(case.network, _learn_tasks)
     with path.taken():
         tasks, precision = make(case, data, settings, device)
 
@@ -194,6 +204,19 @@ def _relax_tasks(
     )
     tasks = {"epoch": trainer.run_epoch, "evidence": lambda: trainer.hyper.fit(trainer)}
     return tasks, config.precision
+
+
+def _certify_tasks(
+    case: Case, data: LabelledData, settings: Mapping[str, Any], device: torch.device
+) -> tuple[dict[str, Callable[[], object]], str]:
+    entry = Grid(dimensions=(150,), steps=(1.4,), betas=(1.0,), seeds=(0,))
+    config = CertifyConfig(grid=entry, batch_size=case.batch, **case.arguments)
+    digits_alone = digits().train.subset(len(data), 0)
+
+    def certificate() -> None:
+        certify("oriented:32", digits_alone, config=config, device=device)
+
+    return {"certificate": certificate}, "float32"
 
 
 def measured(

@@ -387,6 +387,8 @@ def start_of(content: Mapping[str, Any], folder: Path, inputs: int) -> dict[str,
     names = ("1.weight", "1.bias", "3.weight", "3.bias")
     shapes = (hidden, inputs), (hidden,), (outputs, hidden), (outputs,)
     expect(start["seed"] == content["entry"]["seed"], "the start has another seed")
+    if start.get("stretch") is not None:
+        raise Unchecked("a stretched subspace is checked by `isotropy verify`")
     if start["kind"] is None:
         weights = drawn(shapes[::2], start["seed"])
         return dict(zip(names, weights, strict=True))

@@ -88,10 +88,14 @@ def small_pathways(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 def small_ablation(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     small = {"samples": 2, "batch": 4, "examples": 4, "arguments": {"width": 2}}
     case = replace(ablation.CASES["resnet"], shape=(3, 8, 8), **small)
-    patch.setattr(ablation, "CASES", {"resnet": case})
-    kept = ("warp kernel", "CUDA graphs", "constant convolutions")
+    few = {"batch": 100, "examples": 400, "arguments": {"epochs": 2}}
+    certified = replace(ablation.CASES["certify"], **few)
+    patch.setattr(ablation, "CASES", {"resnet": case, "certify": certified})
+    kept = (
+        "warp kernel", "CUDA graphs", "constant convolutions", "first layers without weights once",
+    )  # fmt: skip
     patch.setattr(ablation, "PATHS", {name: ablation.PATHS[name] for name in kept})
-    return ablation.run(["resnet"], CPU, 0)
+    return ablation.run(["resnet", "certify"], CPU, 0)
 
 
 def small_networks(patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -178,8 +182,11 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
     elif name == "ablation":
         for network, rows in report["times_as_long"].items():
             seconds = report["seconds"][network]
-            assert seconds["run"] == pytest.approx(seconds["epoch"] + seconds["evidence"])
-            assert {"CUDA graphs", "warp kernel"} <= rows.keys()
+            parts = ("certificate",) if network == "certify" else ("epoch", "evidence")
+            assert seconds["run"] == pytest.approx(sum(seconds[part] for part in parts))
+            moving = {"CUDA graphs", "warp kernel"}
+            own = {"first layers without weights once"} if network == "certify" else moving
+            assert own <= rows.keys()
     elif name == "built_networks":
         assert all(row["change"] < 1e-5 for row in report["exact"].values())
         sizes = [row["parameters"] for row in report["accuracy"].values()]

@@ -34,6 +34,7 @@ from isotropy.evidence import settings as schedule
 from isotropy.evidence.objectives import OBJECTIVES
 from isotropy.evidence.settings import LearnConfig
 from isotropy.likelihoods import Categorical
+from isotropy.networks.zoo.specification import parse_network
 from isotropy.report.wording import OTHER_READING, READINGS
 from isotropy.symmetry.actions.images import GENERATORS, LILA_GENERATORS
 
@@ -168,7 +169,11 @@ def test_build_code_runs(elsewhere: Path) -> None:
 
 def test_certify_code_runs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schedule, "of", lambda examples, **_: Schedule(1, 100))
-    names = run_page(DOCS / "certify.md", {"isotropy": isotropy, **stand_in(200, size=12)})
+    data = stand_in(200, size=12)
+    other = {"other_images": data["images"] ** 2, "other_labels": data["labels"]}
+    network = parse_network("oriented:4").build((1, 12, 12), 10)
+    given = {"isotropy": isotropy, "network": network, **data, **other}
+    names = run_page(DOCS / "certify.md", given)
     assert 0 <= names["result"].train_error <= names["result"].bound <= 1
 
 

@@ -275,6 +275,7 @@ def test_a_start_trained_on_these_data_voids_it(
         (put("network", "name", value="cnn"), "'cnn' is not an mlp"),
         (put("symmetry", value={"group": "C(4)"}), "isotropy verify"),
         (put("subspace", "projector", value="film"), "'film' is not known here"),
+        (put("start", "stretch", value="0"), "stretched subspace"),
     ],
 )
 def test_what_it_cannot_check_it_says(

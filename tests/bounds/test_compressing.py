@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from isotropy.bounds.compressing import (
     Grid,
     Problem,
     Schedule,
+    after_fixed_layers,
     bounded_loss,
     compress,
     count_errors,
@@ -243,3 +245,81 @@ def test_a_start_on_moved_photographs_has_its_own_recipe() -> None:
         # Labels are smoothed by 0.1, so no probability is near one.
         least = network(inputs).softmax(1).amin(1)
     assert float(least.mean()) > 0.02
+
+
+# --- layers without weights -----------------------------------------------------------------------
+
+
+class Halved(nn.Module):
+    """A layer without weights that counts its passes."""
+
+    calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        Halved.calls += 1
+        return inputs / 2
+
+
+class Whole(nn.Module):
+    """A network that is not a plain sequence, so that all of it is computed in every pass."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs)
+        return outputs
+
+
+def found_with(network: nn.Module) -> tuple[Compressed, int]:
+    """What is found, and how often `Halved` was computed."""
+    Halved.calls = 0
+    subspace = Subspace(network, projector("dense", 10, 6, 0))
+    problem = Problem(*two_classes(), Prior(), 5.0, 0.05)
+    (found,) = compress(subspace, problem, [Entry(6, 1.0, 0, 0)], (0.5, 1.0), Schedule(4, 20))
+    return found, Halved.calls
+
+
+def test_first_layers_without_weights_are_computed_once() -> None:
+    layers = nn.Sequential(Halved(), nn.Flatten(), linear())
+    found, calls = found_with(layers)
+    other, all_calls = found_with(Whole(layers))
+    assert calls == 2  # one example to see its size, then all
+    assert all_calls > 40
+    assert found.levels.equal(other.levels)
+    assert found.as_dict() == other.as_dict()
+
+
+def test_coordinates_that_were_set_are_where_training_begins() -> None:
+    subspace = Subspace(nn.Sequential(Halved(), linear()), projector("dense", 10, 6, 0))
+    subspace.coordinates.data.fill_(3.0)
+    network, _ = after_fixed_layers(subspace.module, Problem(*two_classes(), Prior(), 5.0, 0.05))
+    assert network is not subspace.module
+    assert subspace.of(network).coordinates.equal(subspace.coordinates)
+
+
+def test_a_start_is_trained_in_place_behind_fixed_layers() -> None:
+    layers, beside = (nn.Sequential(Halved(), linear()) for _ in range(2))
+    problem = Problem(*two_classes(), Prior(), 0.0, 0.05)
+    Halved.calls = 0
+    train_fully(layers, problem, Schedule(3, 20, rate=0.01), seed=0)
+    assert Halved.calls == 2
+    train_fully(Whole(beside), problem, Schedule(3, 20, rate=0.01), seed=0)
+    assert layers[1].weight.any()
+    assert layers[1].weight.equal(beside[1].weight)
+
+
+@pytest.mark.parametrize("why", ["copies", "memory", "weights", "kind"])
+def test_layers_are_left_in_place_where_they_cannot_be_taken_out(why: str) -> None:
+    network: nn.Module = nn.Sequential(Halved(), linear())
+    problem = Problem(*two_classes(), Prior(), 0.0, 0.05)
+    if why == "copies":
+        problem = replace(problem, predict=lambda own, inputs: own(inputs.flip(1)))
+    elif why == "memory":
+        network = nn.Sequential(nn.ConstantPad1d(1, 0.0), nn.Linear(6, 2))
+    elif why == "weights":
+        network = nn.Sequential(linear(), nn.ReLU())
+    else:
+        network = Whole(network)
+    assert after_fixed_layers(network, problem) == (network, problem)

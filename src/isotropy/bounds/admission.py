@@ -22,6 +22,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from isotropy.bounds.drawing import portable_draws
 from isotropy.checks import CallerError
 from isotropy.networks.one_function import TRIED, changes_with
 from isotropy.networks.zoo.image_networks import CompactNetwork
@@ -88,11 +89,19 @@ def check_predictions(network: nn.Module, inputs: Tensor) -> None:
 def drawn_by(seed: int) -> Iterator[None]:
     """Networks made within it draw their weights by this seed, as `torch.manual_seed` does.
 
-    Outside nothing changes: torch's own generator is put back.
+    They are drawn in float32, whatever torch's default is, and alike on every machine (`drawing`),
+    so that a seed means the same weights everywhere. Outside nothing changes: generator and default
+    are put back.
     """
+    default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
-        yield
+        torch.set_default_dtype(torch.float32)
+        try:
+            with portable_draws():
+                yield
+        finally:
+            torch.set_default_dtype(default)
 
 
 def begun_anew(module: nn.Module, seed: int) -> nn.Module:

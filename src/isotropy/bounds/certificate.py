@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from isotropy.bounds.admission import start_hash
 from isotropy.bounds.coding import SHAPES, Account, Prior
 from isotropy.bounds.compressing import Entry, Grid, bound_of
+from isotropy.bounds.stretch import Stretch, Stretched
 from isotropy.bounds.subspace import Subspace, film_rows, projector
 from isotropy.bounds.symmetries import CodedSymmetry
 from isotropy.checks import CallerError
@@ -52,7 +53,8 @@ class Invalid(Exception):
 class Claim:
     """What a certificate says of a network.
 
-    network:   specification as JSON. start: seed, sha256, kind, trained_on, left_out
+    network:   specification as JSON. start: seed, sha256, kind, trained_on, left_out, stretch (the
+               SHA-256 of S, where other data stretch the subspace)
     subspace:  projector, weights
     data:      name, fingerprint, sha256
     errors, n: wrong predictions of the decoded network among so many examples
@@ -93,9 +95,10 @@ class Claim:
         """q, decoded from the message."""
         return torch.from_numpy(self.prior.decode(self.message, self.entry.dimension, self.scale))
 
-    def decoded(self, start: nn.Module) -> nn.Module:
-        """The network that the certificate is about, from its start θ₀."""
-        return subspace_of(start, self.projector, self.entry).decoded(self.levels(), self.step)
+    def decoded(self, start: nn.Module, stretch: Stretch | None = None) -> nn.Module:
+        """The network that the certificate is about, from its start θ₀ and its stretch S."""
+        subspace = subspace_of(start, self.projector, self.entry, stretch)
+        return subspace.decoded(self.levels(), self.step)
 
     def as_dict(self) -> dict[str, Any]:
         """The content of the file."""
@@ -170,6 +173,8 @@ def _check_choice(claim: Claim, content: Mapping[str, Any]) -> None:
         raise CallerError(f"kind {claim.kind!r} with dimension {entry.dimension}")
     if (claim.kind == "compression") != (claim.start.get("kind") is None):
         raise CallerError(f"kind {claim.kind!r} with a start of kind {claim.start.get('kind')!r}")
+    if claim.start.get("stretch") is not None and claim.start["kind"] != "transfer":
+        raise CallerError("a stretched subspace with a start that is not from other data")
     if entry not in claim.grid.entries() or claim.step not in claim.grid.steps:
         raise CallerError("the entry or the step is not one of the declared grid")
     if content["subspace"]["dimension"] != entry.dimension:
@@ -178,14 +183,18 @@ def _check_choice(claim: Claim, content: Mapping[str, Any]) -> None:
         raise CallerError("the start or the subspace has another seed than the entry")
 
 
-def recheck(claim: Claim, content: Mapping[str, Any], start: nn.Module) -> None:
+def recheck(
+    claim: Claim, content: Mapping[str, Any], start: nn.Module, stretch: Stretch | None = None
+) -> None:
     """Raise `Invalid` unless the start is the one claimed, and bits and bound follow.
 
-    start: θ₀, made again
+    start, stretch: θ₀ and S, made or read again
     """
     total = sum(each.numel() for each in start.parameters())
     if start_hash(start) != claim.start["sha256"] or total != claim.num_weights:
         raise Invalid("the network is another: its start has not the hash of the certificate")
+    if (None if stretch is None else stretch.sha256()) != claim.start.get("stretch"):
+        raise Invalid("the subspace is another: its stretch has not the hash of the certificate")
     try:
         for name, bits in claim.account.as_dict().items():
             stated = content["bits"][name]
@@ -222,8 +231,11 @@ def account_of(
     return Account.of(grid.choices, steps, scales, weights, price)
 
 
-def subspace_of(start: nn.Module, kind: str, entry: Entry) -> Subspace:
+def subspace_of(
+    start: nn.Module, kind: str, entry: Entry, stretch: Stretch | None = None
+) -> Subspace:
     """The subspace of an entry around a start; the entry's seed draws the signs."""
     weights = sum(each.numel() for each in start.parameters())
     rows = film_rows(start) if "film" in kind else None
-    return Subspace(start, projector(kind, weights, entry.dimension, entry.seed, rows))
+    found = projector(kind, weights, entry.dimension, entry.seed, rows)
+    return Subspace(start, found if stretch is None else Stretched(found, stretch, start))

@@ -302,6 +302,9 @@ def compress(
     """
     seed = entries[0].seed
     generator = torch.Generator().manual_seed(seed)
+    network, problem = after_fixed_layers(subspace.module, problem)
+    if network is not subspace.module:
+        subspace = subspace.of(network)
     descent = _Descent(
         problem,
         schedule.batch_size,
@@ -334,6 +337,30 @@ def compress(
             rates, rest = (schedule.rate_of_levels(examples), 0.0), schedule.epochs - real
             found = descent.minimised(loss, coordinates / step, rates, rest)
             yield _valued(subspace, problem, entry, step, found.round().long().cpu())
+
+
+@torch.no_grad()
+def after_fixed_layers(network: nn.Module, problem: Problem) -> tuple[nn.Module, Problem]:
+    """A network without its first layers, and the problem with these applied to all inputs.
+
+    A sequence of layers may begin with some that have no weights, such as the edges of `oriented`.
+    Training would compute the same numbers in every pass. What is returned shares its layers with
+    the network. Both are as they were if there are no such layers, if what these give takes more
+    memory than the inputs, or if inputs are changed before (an average over copies does).
+    """
+    layers = list(network.children()) if type(network) is nn.Sequential else []
+    first = list(itertools.takewhile(lambda each: not list(each.parameters()), layers))
+    if not first or problem.predict is not plainly:
+        return network, problem
+    early = nn.Sequential(*first).eval()
+    one = problem.inputs[:1]
+    shown = early(one)
+    if len(shown) != 1 or shown.numel() > one.numel():
+        return network, problem
+    applied = torch.cat([early(part) for part in problem.inputs.split(CHUNK)])
+    identities = [nn.Identity() for _ in first]
+    rest = nn.Sequential(*identities, *layers[len(first) :])
+    return rest.train(network.training), replace(problem, inputs=applied)
 
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -526,6 +553,8 @@ def train_fully(
     """
     network.eval()
     place, photographs = problem.inputs.device, moved is not None
+    if not photographs:
+        network, problem = after_fixed_layers(network, problem)
     forward = NetworkPass(network, place, compiled=photographs, autocast=photographs)
     smoothing = LABEL_SMOOTHING if photographs else 0.0
 

@@ -38,6 +38,7 @@ from isotropy.bounds.compressing import (
     train_fully,
 )
 from isotropy.bounds.inequalities import occam
+from isotropy.bounds.stretch import Stretch
 from isotropy.bounds.symmetries import Average, CodedSymmetry
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
@@ -72,6 +73,7 @@ class CertifyConfig:
     real_share: of the epochs, before coordinates are rounded to levels
     left_out:   share of the examples on which certify trains the start, 0: none
     augment:    whether images are mirrored, shifted and partly erased meanwhile
+    stretch:    whether the data that a start was trained on stretch the subspace (`bounds.stretch`)
     samples:    copies that a law with ranges is averaged over
     compare:    whether the network is certified without the symmetry too
     seed:       of what is left out
@@ -87,6 +89,7 @@ class CertifyConfig:
     real_share: float = 0.2
     left_out: float = 0.0
     augment: bool = False
+    stretch: bool = False
     samples: int = TEST_SAMPLES
     compare: bool = False
     seed: int = 0
@@ -126,6 +129,7 @@ class Source:
 
     make:    a function that makes the network. given: a module, to be begun anew
     trained: a network with the weights of a run, or trained on what was left out
+    stretch: of the subspace, from the data that it was trained on
     """
 
     words: NetworkSpecification
@@ -134,6 +138,7 @@ class Source:
     make: Callable[[], nn.Module] | None = None
     given: nn.Module | None = None
     trained: nn.Module | None = None
+    stretch: Stretch | None = None
 
     @classmethod
     def of(cls, model: Model, shape: tuple[int, ...], outputs: int) -> Self:
@@ -300,7 +305,8 @@ class Search:
         own, entry = self.settings, group[0]
         bits = account_of(own.grid, own.prior, entry.dimension, 0.0, self.symmetry).total
         problem = self.problem(self.data, bits)
-        subspace = subspace_of(self.start_of(entry).to(self.place), own.projector, entry)
+        start, stretch = self.start_of(entry).to(self.place), self.source.stretch
+        subspace = subspace_of(start, own.projector, entry, stretch)
         return list(compress(subspace, problem, group, self.train.steps, self.schedule, tell))
 
     def _claim(self, best: Compressed) -> Claim:
@@ -320,5 +326,5 @@ class Search:
                   "sha256": data_hash(self.data.inputs, self.data.targets)},
             errors=0, n=len(self.data), delta=own.delta,
         )  # fmt: skip
-        network = self.averaged(claim.decoded(start))
+        network = self.averaged(claim.decoded(start, self.source.stretch))
         return replace(claim, errors=exact_errors(network, self.data, self.place))

@@ -289,6 +289,12 @@ class Subspace(nn.Module):
 
     start: Tensor
 
+    def of(self, module: nn.Module) -> Subspace:
+        """The same subspace and coordinates for a module with the same weights in their order."""
+        other = Subspace(module, self.projector)
+        other.coordinates.data.copy_(self.coordinates)
+        return other
+
     def weights(self, coordinates: Tensor) -> dict[str, Tensor]:
         """θ₀ + P w by name, differentiable in w `(d,)`."""
         return self._named(self.start + self.projector(coordinates))

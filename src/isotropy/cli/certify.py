@@ -69,6 +69,11 @@ def _grid(context: click.Context, parameter: click.Parameter, text: str | None) 
     "a part of these, which is then left out.",
 )
 @click.option(
+    "--start-data",
+    help="Data that the start was trained on, or others like them, none of which are counted: they "
+    "shape the subspace too, which lowers the bound.",
+)
+@click.option(
     "--left-out",
     type=float,
     default=0.0,
@@ -132,13 +137,23 @@ def certify_command(**options: Any) -> None:
             split,
             config=settings,
             symmetry=options["symmetries"] or options["group"],
-            start=options["start"],
+            start=_start(options),
             device=device_from(options["device"]),
             folder=folder,
             describe={"request": {name: options[name] for name in ("variant", "subset", "seed")}},
             progress=_teller(display),
         )
     tell(result.record, certify_sentences(result.record), as_json=options["as_json"])
+
+
+def _start(options: Mapping[str, Any]) -> Any:
+    """The run folder to begin at, with the data that stretch the subspace if there are any."""
+    if options["start_data"] is None:
+        return options["start"]
+    if options["start"] is None:
+        raise CallerError("--start-data: expected --start RUN beside it, got none")
+    split = read(options["start_data"], image_size=options["image_size"], hold_out_fraction=0.0)
+    return options["start"], split.train
 
 
 def _teller(display: LiveDisplay) -> Any:
@@ -187,6 +202,7 @@ def _settings(options: Mapping[str, Any], examples: int) -> CertifyConfig:
         name: options[name]
         for name in ("delta", "projector", "epochs", "batch_size", "left_out", "augment")
     }
+    own["stretch"] = options["start_data"] is not None
     return CertifyConfig(grid=declared, train=train, compare=options["compare"], seed=seed, **own)
 
 

@@ -53,6 +53,7 @@ from isotropy.bounds.search import (
     Source,
     exact_errors,
 )
+from isotropy.bounds.stretch import Stretch, stretch_of
 from isotropy.bounds.symmetries import CodedSymmetry, coded_group, coded_law
 from isotropy.checks import CallerError
 from isotropy.data.labelled import LabelledData
@@ -85,7 +86,7 @@ __all__ = [
 KIND = "certify"
 Symmetry = str | Path | LearnResult | CodedSymmetry
 """A finite group in words, such as "C(4)"; what was learned, or its run folder as a Path."""
-Begun = str | Path | tuple[nn.Module, Any]
+Begun = str | Path | tuple[nn.Module | str | Path, Any]
 """Where a network begins: a run folder, or a network and the data that it was trained on."""
 
 
@@ -95,6 +96,7 @@ class CertifyResult(Result):
 
     model: the compressed network, averaged where a symmetry was given, in evaluation mode
     start: the weights that the message is added to; None where a seed draws them
+    stretch: of the subspace, where other data gave it one
     """
 
     SHOWN = ("kind", "bound", "train_error", "n", "dimension")
@@ -102,6 +104,7 @@ class CertifyResult(Result):
     model: nn.Module
     claim: Claim
     start: nn.Module | None = None
+    stretch: Stretch | None = None
 
     @property
     def bound(self) -> float:
@@ -119,7 +122,9 @@ class CertifyResult(Result):
         write_json(path / CERTIFICATE, self.claim.as_dict())
         if self.start is not None:
             state = self.start.state_dict().items()
-            save_tensors(path / START, {f"start/{name}": each for name, each in state}, {})
+            own = {} if self.stretch is None else self.stretch.tensors()
+            weights = {f"start/{name}": each for name, each in state}
+            save_tensors(path / START, {**weights, **own}, {})
 
     def _of(self, path: Path) -> Self:
         told = {"run_folder": str(path), "file": str(path / CERTIFICATE)}
@@ -171,8 +176,23 @@ def _begin(
         if settings.left_out:
             raise CallerError("expected one of start and left_out, got both")
         if isinstance(start, tuple):
-            return _from_network(start[0], held(read(start[1], hold_out_fraction=0.0)).train, data)
+            seen = held(read(start[1], hold_out_fraction=0.0)).train
+            _check_shared(seen, data)
+            if isinstance(start[0], nn.Module):
+                begun = _from_network(start[0], seen, data)
+            else:
+                begun = _from_run(Path(start[0]), data, settings.seed)
+            return _stretched(begun, seen) if settings.stretch else begun
+        if settings.stretch:
+            raise CallerError(
+                "stretch: expected start=(run folder, data), got a run folder alone, which does "
+                "not hold the data that the network was trained on"
+            )
         return _from_run(Path(start), data, settings.seed)
+    if settings.stretch:
+        raise CallerError(
+            "stretch: expected a start that was trained on other data, start=(network, data)"
+        )
     assert model is not None
     source = Source.of(model, tuple(data.inputs.shape[1:]), data.num_outputs)
     count = round(settings.left_out * len(data))
@@ -190,16 +210,40 @@ def _start_words(kind: str, seen: str, left_out: int, seed: int) -> dict[str, An
 
 def _from_network(network: nn.Module, seen: LabelledData, data: LabelledData) -> Beginning:
     """A start that was trained on data that are at hand, none of which may be counted."""
+    shape = tuple(data.inputs.shape[1:])
+    words = _start_words("transfer", fingerprint(seen), 0, 0)
+    own = specification_of(network)
+    source = Source(own, shape, data.num_outputs, trained=network.eval())
+    return Beginning(data, source, words, fingerprint(data))
+
+
+def _stretched(begun: Beginning, seen: LabelledData) -> Beginning:
+    """The same with a subspace that other data stretch."""
+    source, words = begun.source, begun.start
+    assert source.trained is not None
+    if words["kind"] != "transfer":
+        raise CallerError(
+            "stretch: expected a start that was trained on other data, got one of a part of these"
+        )
+    if seen.inputs.shape[1:] != begun.data.inputs.shape[1:]:
+        sizes = (tuple(each.inputs.shape[1:]) for each in (begun.data, seen))
+        raise CallerError("stretch: expected other data of shape {}, got {}".format(*sizes))
+    stretch = stretch_of(source.trained, seen.inputs.to(next(source.trained.parameters())))
+    return replace(
+        begun,
+        source=replace(source, stretch=stretch),
+        start={**words, "stretch": stretch.sha256()},
+    )
+
+
+def _check_shared(seen: LabelledData, data: LabelledData) -> None:
+    """Raise CallerError where data that shape the prior are counted too."""
     shared = _rows(seen) & _rows(data)
     if shared:
         raise CallerError(
             f"start: {len(shared)} different examples of {data.name} are among the data that it "
             "was trained on, which voids the bound; leave them out"
         )
-    shape = tuple(data.inputs.shape[1:])
-    words = _start_words("transfer", fingerprint(seen), 0, 0)
-    source = Source(specification_of(network), shape, data.num_outputs, trained=network.eval())
-    return Beginning(data, source, words, fingerprint(data))
 
 
 def _rows(data: LabelledData) -> set[bytes]:
@@ -266,7 +310,7 @@ def certify(
     config    what is declared: the grid, δ, the subspace, the prior
     symmetry  what the outputs are averaged over: a group of the grid, or what was learned
     start     the run folder of a network that was trained on other data, or on a part of these; or
-              a pair (network, data that it was trained on)
+              a pair (network or run folder, data that it was trained on)
     device    where to train; by default the CPU
     folder    a run folder to write
     describe  further entries for the run's config
@@ -291,7 +335,8 @@ def certify(
     plain = None
     if settings.compare and work.symmetry is not None:
         plain = _plain_words(Search(settings, begun, None, place, progress).certified()[0])
-    model_found = work.averaged(claim.decoded(work.start_of(claim.entry)))
+    stretch = begun.source.stretch
+    model_found = work.averaged(claim.decoded(work.start_of(claim.entry), stretch))
     test_error = None
     if split.test is not None:
         test_error = exact_errors(model_found, split.test, place) / len(split.test)
@@ -329,7 +374,8 @@ def certify(
         **(describe or {}),
     }  # fmt: skip
     trained = None if claim.start["kind"] is None else work.start_of(claim.entry)
-    return CertifyResult(model_found, claim, trained, record=record, config=words).kept_in(folder)
+    found = CertifyResult(model_found, claim, trained, stretch, record=record, config=words)
+    return found.kept_in(folder)
 
 
 def _plain_words(claim: Claim) -> dict[str, float]:
@@ -396,10 +442,10 @@ def verify(
     try:
         claim = read_claim(content)
         seed = claim.entry.seed
-        start = _start_again(claim, path, model)
-        recheck(claim, content, start)
+        start, stretch = _start_again(claim, path, model)
+        recheck(claim, content, start, stretch)
         told |= {"bound": claim.bound, "bits": claim.account.total}
-        told["train_error"] = _recounted(claim, start, data, place) / claim.n
+        told["train_error"] = _recounted(claim, start, stretch, data, place) / claim.n
     except Invalid as error:
         reason = str(error)
         told = dict.fromkeys(told)
@@ -414,19 +460,24 @@ def certified_network(folder: Path, model: Model | None = None) -> nn.Module:
     try:
         content = read_json(path)
         claim = read_claim(content)
-        start = _start_again(claim, path, model)
-        recheck(claim, content, start)
+        start, stretch = _start_again(claim, path, model)
+        recheck(claim, content, start, stretch)
+        return _whole(claim, start, stretch)
     except Invalid as error:
         raise CallerError(f"certificate {str(path)!r}: {error}") from error
-    return _whole(claim, start)
 
 
-def _whole(claim: Claim, start: nn.Module) -> nn.Module:
-    found = claim.decoded(start)
+def _whole(claim: Claim, start: nn.Module, stretch: Stretch | None) -> nn.Module:
+    try:
+        found = claim.decoded(start, stretch)
+    except CallerError as error:
+        raise Invalid(f"the network cannot be decoded: {error}") from error
     return found.eval() if claim.symmetry is None else claim.symmetry.model(found)
 
 
-def _recounted(claim: Claim, start: nn.Module, data: Any, place: torch.device) -> int:
+def _recounted(
+    claim: Claim, start: nn.Module, stretch: Stretch | None, data: Any, place: torch.device
+) -> int:
     """The errors of the decoded network, which must be those that are claimed."""
     train = held(read(data, hold_out_fraction=0.0)).train
     left_out = int(claim.start.get("left_out") or 0)
@@ -450,14 +501,14 @@ def _recounted(claim: Claim, start: nn.Module, data: Any, place: torch.device) -
     if fingerprint(train) == claim.start.get("trained_on"):
         raise Invalid("the start was trained on the data that are counted")
     check_layers(start, trained=claim.start["kind"] is not None)
-    errors = exact_errors(_whole(claim, start), train, place)
+    errors = exact_errors(_whole(claim, start, stretch), train, place)
     if errors != claim.errors:
         raise Invalid(f"{errors} errors were counted, the certificate says {claim.errors}")
     return errors
 
 
-def _start_again(claim: Claim, path: Path, model: Model | None) -> nn.Module:
-    """θ₀ as the certificate says: drawn by its seed, or from the file beside it."""
+def _start_again(claim: Claim, path: Path, model: Model | None) -> tuple[nn.Module, Stretch | None]:
+    """θ₀ and S as the certificate says: drawn by its seed, or from the file beside it."""
     words = NetworkSpecification.from_dict(claim.network, where=str(path))
     if model is None and words.kind == "given":
         raise CallerError(
@@ -466,10 +517,11 @@ def _start_again(claim: Claim, path: Path, model: Model | None) -> nn.Module:
         )
     try:
         source = Source.of(words if model is None else model, claim.shape, claim.outputs)
-        start = source.start(0, claim.entry.seed)
+        start, stretch = source.start(0, claim.entry.seed), None
         if claim.start["kind"] is not None:
             tensors, _ = load_tensors(path.with_name(START))
             load_module(path.parent, start, tensors, "start")
+            stretch = Stretch.from_tensors(tensors)
     except CallerError as error:
         raise Invalid(f"the network cannot be had again: {error}") from error
-    return start
+    return start, stretch

@@ -235,6 +235,7 @@ def _settings(own: Mapping[str, Any], seed: int, examples: int) -> CertifyConfig
         real_share=own.get("real_share", CertifyConfig.real_share),
         left_out=own.get("left_out", 0.0),
         augment=own.get("augment", False),
+        stretch=own.get("stretch", False),
         samples=own.get("samples", 8),
         seed=seed,
     )
