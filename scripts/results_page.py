@@ -30,6 +30,8 @@ from robot_tables import TABLES as ROBOT_TABLES
 from soft_tables import TABLES as SOFT_TABLES
 from story_figure import TABLES as STORY_TABLES
 
+from isotropy.evidence.search.amounts import peak_of
+
 ROOT = Path(__file__).resolve().parent.parent
 Record = dict[str, Any]
 
@@ -162,7 +164,7 @@ def screens(results: Path) -> str:
 
 def profiles(results: Path) -> str:
     lines = [
-        "| row | ranges tried | evidence largest at | 95 % credible | imposed | off by "
+        "| row | ranges tried | evidence largest at | 95 % interval | imposed | off by "
         "| held-out likelihood "
         "largest at | rank correlation | seconds, device |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -174,7 +176,8 @@ def profiles(results: Path) -> str:
                 lines.append(f"| {name} | {found['error']} | | | | | | | |")
                 continue
             truth, maximum = result["truth"], found["maximum"]
-            low, high = found["interval"]
+            evidences, examples = found["log_evidence"], result["train_examples"]
+            low, high = peak_of(found["amounts"], evidences, examples=examples).interval
             tried = ", ".join(f"{amount:g}" for amount in found["amounts"])
             imposed = (
                 "none |"

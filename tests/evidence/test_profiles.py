@@ -38,7 +38,7 @@ def test_parabola_inside(top: float, deviation: float, level: float) -> None:
 def test_parabola_at_an_end(top: float, expected: float) -> None:
     """Its top lies at the end of what was tried or beyond; the interval is that of the rest."""
     amounts = [0.0, 2.5, 5.0, 7.5, 10.0]
-    deviation = 2.0
+    deviation = 1.0  # beyond the neighbours of the end, on straight lines, next to nothing is left
     found = peak_of(amounts, parabola(amounts, top, deviation))
     assert found.maximum == pytest.approx(expected, abs=1e-9)
     whole = stats.truncnorm((0 - top) / deviation, (10 - top) / deviation, top, deviation)
@@ -47,6 +47,25 @@ def test_parabola_at_an_end(top: float, expected: float) -> None:
         assert low == 0.0 and high == pytest.approx(whole.ppf(0.95), abs=0.01)
     else:
         assert high == 10.0 and low == pytest.approx(whole.ppf(0.05), abs=0.01)
+
+
+@given(st.floats(4.5, 5.5), st.sampled_from([100, 400, 900]))
+def test_examples_widen_the_interval(top: float, examples: int) -> None:
+    """The power 1/(1 + √N/2) of a Gaussian has √(1 + √N/2) times its deviation."""
+    amounts, deviation = [0.0, 1.0, 5.0, 9.0, 10.0], 0.3
+    found = peak_of(amounts, parabola(amounts, top, deviation), examples=examples)
+    assert found.maximum == peak_of(amounts, parabola(amounts, top, deviation)).maximum
+    reach = NORMAL * deviation * (1 + examples**0.5 / 2) ** 0.5
+    assert found.interval == pytest.approx((top - reach, top + reach), abs=0.02)
+
+
+def test_far_amounts_count_as_they_were_found() -> None:
+    """A profile that is flat below its peak has an interval down to there."""
+    amounts = [0.0, 45.0, 90.0, 120.0, 150.0, 180.0]
+    flat, steep = [-600, -140, -15, -12, -2, 0], [-600, -400, -300, -200, -2, 0]
+    low = peak_of(amounts, flat, examples=1500).interval[0]
+    assert low < 95
+    assert peak_of(amounts, steep, examples=1500).interval[0] > 130
 
 
 @pytest.mark.parametrize("slope", [2.0, -2.0])

@@ -100,6 +100,9 @@ def after_training(kept: Amounts, *rows: tuple[Amounts, float | None]) -> dict[s
 
 
 RIVALS = ((WHOLE, -1767.2), (HALF, -1742.5))
+NARROWER: Amounts = {"rotation": 63.0, "scale_x": 0.07}
+NARROWEST: Amounts = {"rotation": 44.1, "scale_x": 0.049}
+NARROWED = ((NARROWER, -1720.0), (NARROWEST, -1790.1), (NONE, -1900.0))
 
 
 def correlated(value: float, width: float = 0.3) -> dict[str, Any]:
@@ -180,6 +183,14 @@ LEARN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "none of it is needed": (after_training(NONE, *RIVALS, (NONE, -1700.0)), {}),
     "one of both is needed": (
         after_training(SCALED, *RIVALS, (NONE, -1700.0), (SCALED, -1699.0)), {}
+    ),
+    "less of it is enough": (after_training(NARROWER, (HALF, -1742.5), *NARROWED), {}),
+    "less of half of it is enough": (after_training(NARROWER, *RIVALS, *NARROWED), {}),
+    "less of it is not enough": (
+        after_training(HALF, (HALF, -1700.0), (NARROWER, -1720.0), (NONE, -1900.0)), {}
+    ),
+    "less of it is enough, none of it is better": (
+        after_training(NONE, (HALF, -1742.5), *NARROWED[:2], (NONE, -1600.0)), {}
     ),
     "no rival was trained": (after_training(WHOLE, (WHOLE, None), (HALF, -1.0)), {}),
     "drawn together": (correlated(0.97), {}),

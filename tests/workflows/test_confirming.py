@@ -24,7 +24,13 @@ from isotropy.workflows.runs import prepared as prepared_run
 from isotropy.workflows.runs import prepared as runs
 from isotropy.workflows.runs import searching as confirming
 from isotropy.workflows.runs.prepared import PreparedRun
-from isotropy.workflows.runs.searching import LEAST_GAIN, confirmed, halved, with_amounts
+from isotropy.workflows.runs.searching import (
+    LEAST_GAIN,
+    MANY_MORE,
+    confirmed,
+    halved,
+    with_amounts,
+)
 
 # -- the record of a search ------------------------------------------------------------------------
 
@@ -38,6 +44,7 @@ def symmetry(amount: float, kind: str = "periodic", whole: float = 162.0) -> dic
         "amount": amount,
         "interval": [0.8 * amount, amount],
         "kind": kind,
+        "floor": 5.7 if kind == "periodic" else 0.1,
         "whole": whole,
         "gain_nats": 50.0,
         "gain_interval": [30.0, 70.0],
@@ -45,9 +52,13 @@ def symmetry(amount: float, kind: str = "periodic", whole: float = 162.0) -> dic
     }
 
 
+EXAMPLES = 200
+
+
 def record(symmetries: dict[str, dict[str, Any]], **entries: Any) -> dict[str, Any]:
     amounts = {name: own["amount"] for name, own in symmetries.items()}
-    return {"nothing_learned": False, "amounts": amounts, "symmetries": symmetries, **entries}
+    return {"nothing_learned": False, "amounts": amounts, "symmetries": symmetries,
+            "examples": EXAMPLES, **entries}  # fmt: skip
 
 
 WHOLE = {"rotation": symmetry(180.0)}
@@ -84,7 +95,9 @@ def test_half_of_every_whole_period(symmetries, expected: dict[str, float]) -> N
 Surface = Callable[[Mapping[str, float]], float]
 
 
-def contest(found: dict[str, Any], surface: Surface, **settings: Any) -> tuple[PreparedRun, list]:
+def contest(
+    found: dict[str, Any], surface: Surface, examples: int = EXAMPLES, **settings: Any
+) -> tuple[PreparedRun, list]:
     """The run that stays, and the amounts of all that were trained after the first."""
     trained: list[dict[str, float]] = []
 
@@ -92,8 +105,9 @@ def contest(found: dict[str, Any], surface: Surface, **settings: Any) -> tuple[P
         start = dict(config.start or {})
         evidence = SimpleNamespace(nats=surface(start))
         trainer = SimpleNamespace(
-            config=replace(config, refine=bool(config.refine)), final_evidence=lambda: evidence
-        )
+            config=replace(config, refine=bool(config.refine)), final_evidence=lambda: evidence,
+            examples=examples, features=None,
+        )  # fmt: skip
         return PreparedRun(trainer, None, {}, search=found)  # type: ignore[arg-type]
 
     def train(run: PreparedRun) -> None:
@@ -162,6 +176,92 @@ def test_parts_that_are_not_confirmed_go(tilt: float, scale: float, stays: set[s
     assert trained == [{}, *alone]
     copies = run.trainer.config.samples
     assert copies == (None if stays else 1), "without any symmetry one copy is enough"
+
+
+def peaked(best: float) -> Surface:
+    """Largest at one range: 50 nats are lost for a factor e in either direction; -1e4 without."""
+
+    def surface(start: Mapping[str, float]) -> float:
+        amount = start.get("rotation", start.get("tilt", 0.0))
+        return -50 * math.log(amount / best) ** 2 if amount else -1e4
+
+    return surface
+
+
+PART = {"rotation": symmetry(100.0)}
+
+
+@pytest.mark.parametrize("best", [20.0, 45.0, 60.0, 75.0])
+def test_ranges_become_smaller_on_more_data(best: float) -> None:
+    """The peak of the evidence of trained networks is found; its interval replaces the search's."""
+    run, trained = contest(record(PART), peaked(best), examples=MANY_MORE * EXAMPLES)
+    assert run.search is not None
+    (amount,) = run.search["amounts"].values()
+    assert amount == pytest.approx(best, rel=0.13)
+    assert run.trainer.config.start == {"rotation": amount}, "its run stays"
+    own = run.search["symmetries"]["rotation"]
+    low, high = own["interval"]
+    assert low < best < high and high - low < 100
+    assert own["amount"] == amount and low <= amount <= high
+    tried = [row["amounts"]["rotation"] for row in run.search["trained"]]
+    assert tried[:2] == pytest.approx([100.0, 70.0]) and tried[-1] == 0.0
+    assert len(trained) == len(tried) - 1 <= 8
+
+
+def test_ranges_that_are_enough_stay() -> None:
+    """One smaller one is tried; the interval remains that of the search."""
+    found = record(PART)
+    run, trained = contest(found, peaked(110.0), examples=MANY_MORE * EXAMPLES)
+    assert run.search is not None and run.search["amounts"] == {"rotation": 100.0}
+    assert run.search["symmetries"] == found["symmetries"]
+    assert [each.get("rotation", 0.0) for each in trained] == pytest.approx([70.0, 0.0])
+
+
+def test_small_losses_do_not_add_up() -> None:
+    """Each step loses less than log 20, and two of them more: the second is not taken."""
+
+    def surface(start: Mapping[str, float]) -> float:
+        amount = start.get("rotation", 0.0)
+        return 0.6 * LEAST_GAIN * math.log(amount / 100, 1 / 0.7) if amount else -1e4
+
+    run, trained = contest(record(PART), surface, examples=MANY_MORE * EXAMPLES)
+    assert run.search is not None
+    assert [each["rotation"] for each in trained[:2]] == pytest.approx([70.0, 49.0])
+    assert run.search["amounts"]["rotation"] == pytest.approx(70.0)
+    assert len(trained) == 3, "nothing is trained twice"
+
+
+def test_half_of_a_whole_period_becomes_smaller() -> None:
+    """The whole is a value beside the half."""
+    run, trained = contest(record(WHOLE), peaked(75.0), examples=MANY_MORE * EXAMPLES)
+    assert run.search is not None
+    assert run.search["amounts"]["rotation"] == pytest.approx(75.0, rel=0.13)
+    assert trained[0] == {"rotation": 90.0} and trained[1] == {"rotation": pytest.approx(63.0)}
+    low, high = run.search["symmetries"]["rotation"]["interval"]
+    assert low < 75 < high < 180
+
+
+def test_finite_elements_stay_as_they_are() -> None:
+    found = record({"tilt": symmetry(100.0), "flip": symmetry(0.5, "finite", 0.45)})
+    run, trained = contest(found, peaked(50.0), examples=MANY_MORE * EXAMPLES)
+    assert run.search is not None and run.search["amounts"]["flip"] == 0.5
+    assert all(each.get("flip") in (0.5, None) for each in trained)
+    flip = run.search["symmetries"]["flip"]
+    assert flip == found["symmetries"]["flip"]
+
+
+def test_ranges_without_numbers_are_not_made_smaller() -> None:
+    def surface(start: Mapping[str, float]) -> float:
+        return math.nan if start.get("rotation", 0.0) == pytest.approx(70.0) else -100.0
+
+    run, _ = contest(record(PART), surface, examples=MANY_MORE * EXAMPLES)
+    assert run.search is not None and run.search["amounts"] == {"rotation": 100.0}
+
+
+def test_few_more_examples_change_no_range() -> None:
+    run, trained = contest(record(PART), peaked(40.0), examples=MANY_MORE * EXAMPLES - 1)
+    assert run.search is not None and run.search["amounts"] == {"rotation": 100.0}
+    assert trained == [{}]
 
 
 @pytest.mark.parametrize(

@@ -285,29 +285,31 @@ def test_a_trial_that_failed_comes_back_as_one(tmp_path: Path) -> None:
     assert again.log_predictive == again.log_evidence == -math.inf
 
 
-@pytest.mark.parametrize(("first", "second"), [(1.0, 2.0), (3.0, 50.0)])
+@pytest.mark.parametrize(("first", "second"), [(2.0, 2.0), (4.0, 50.0)])
 def test_what_a_long_search_takes_is_said_early(
     first: float, second: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a trial with copies; by the one without, times their number, where that one is slow."""
+    """By a trial with copies; by the one without where that is slow; kernels take a second."""
     now, told = [0.0], list[str]()
     monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    tell = searching._Teller(told.append, symmetries=3, copies=16)
+    trials = SimpleNamespace(most_copies=16, seconds_of_copies=first - 1)
+    tell = searching._Teller(told.append, symmetries=3, trials=trials)
     now[0] = first
     tell(Trial({}, 0, 0.0, 0.0, torch.zeros(1)))
     before = [line for line in told if line.startswith("the search will take")]
     now[0] += second
     tell(trial(1.0, 0.0))
     after = [line for line in told if line.startswith("the search will take")]
-    per_symmetry = [f"about {8 * 3 * each:.0f} to {29 * 3 * each:.0f} s" for each in (48, second)]
-    assert [per_symmetry[0] in line for line in before] == ([True] if first > 2 else [])
+    per_symmetry = [f"about {8 * 3 * each:.0f} to {29 * 3 * each:.0f} s" for each in (49, second)]
+    assert [per_symmetry[0] in line for line in before] == ([True] if first > 3 else [])
     assert per_symmetry[1] in after[-1]
 
 
 def test_a_short_search_says_nothing_of_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
     now, told = [0.0], list[str]()
     monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    tell = searching._Teller(told.append, symmetries=1, copies=16)
+    trials = SimpleNamespace(most_copies=16, seconds_of_copies=0.1)
+    tell = searching._Teller(told.append, symmetries=1, trials=trials)
     for each in (Trial({}, 0, 0.0, 0.0, torch.zeros(1)), trial(1.0, 0.0)):
         now[0] += 0.1
         tell(each)

@@ -75,7 +75,7 @@ def test_record_has_what_is_promised(saved) -> None:
 
 def test_peaks_and_agreement_are_those_of_the_columns(saved) -> None:
     for each in saved[0].record["profiles"]:
-        peak = peak_of(each["amounts"], each["log_evidence"])
+        peak = peak_of(each["amounts"], each["log_evidence"], examples=60)
         assert (each["maximum"], each["interval"]) == (peak.maximum, list(peak.interval))
         held_out = each["test_log_likelihood"]
         assert each["held_out_maximum"] == peak_of(each["amounts"], held_out).maximum

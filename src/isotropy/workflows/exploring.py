@@ -246,7 +246,7 @@ def profile(
         except CallerError as error:
             profiles.append({"curvature": kind, "error": str(error)})
             continue
-        profiles.append(_read(kind, chosen, rows))
+        profiles.append(_read(kind, chosen, rows, len(split.train)))
     if all(each["error"] is not None for each in profiles):
         raise CallerError(profiles[0]["error"])
     record = {
@@ -306,10 +306,12 @@ def _refit(begun: Beginning, actions: Actions, settings: LearnConfig) -> dict[st
     return row
 
 
-def _read(kind: str, amounts: list[float], rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _read(
+    kind: str, amounts: list[float], rows: list[dict[str, Any]], examples: int
+) -> dict[str, Any]:
     """One curvature's profile with its peak and its agreement with held-out data."""
     columns = {key: [row[key] for row in rows] for key in rows[0]}
-    peak = peak_of(amounts, columns["log_evidence"])
+    peak = peak_of(amounts, columns["log_evidence"], examples=examples)
     held_out = columns["test_log_likelihood"]
     known = all(value is not None for value in held_out)
     return {

@@ -76,8 +76,8 @@ from isotropy.workflows.runs.searching import (
     begin_search,
     confirmed,
     find_amounts,
-    halved,
     settings_from,
+    trainings,
 )
 
 CALIBRATION_EXAMPLES = 500
@@ -268,8 +268,7 @@ def learn(
     trainer = run.trainer
     if started is not None and not is_told:
         started(trainer.config, trainer.epoch)
-    # A whole period is trained a second time, by half, to see whether all of it is needed.
-    run.tell_estimate(remark, runs=2 if found is not None and halved(found) else 1)
+    run.tell_estimate(remark, runs=1 if found is None else trainings(found, trainer))
     banks = _bank(trainer) if trainer.epoch == 0 else []
     began, seconds_before = time.monotonic(), trainer.seconds
     _run(run, progress)

@@ -18,12 +18,12 @@ L(η) → L(0) as η → 0, and most amounts are not small. L in place of a log 
 pseudo-posterior: Gelfand and Dey (1994), "Bayesian model choice: asymptotics and exact
 calculations".
 
-In a profile (`peak_of`) L is log Z, each amount with its own refit. It is read by the parabola
-through its largest value and the neighbours: the maximum within the amounts that were tried, and
-95 % of p(η | data), for a maximum inside about ±1.96 / √(−∂² log Z/∂η²), at an end cut off there;
-on straight lines where the profile rises to an end without a bend. This is the model's own
-uncertainty; it does not know that the evidence is an approximation. For that there is held-out
-likelihood beside it, and Spearman's rank correlation.
+In a profile (`peak_of`) L is log Z, each amount with its own refit. Its maximum is that of the
+parabola through the largest value and the neighbours, within the amounts that were tried. The
+density has this parabola between the neighbours and straight lines between all other amounts. The
+interval is of the same coarser density as in a search: the evidence is an approximation, and every
+refit ends in another optimum, so N examples do not count as N. Held-out likelihood and Spearman's
+rank correlation stand beside it.
 """
 
 from __future__ import annotations
@@ -251,8 +251,12 @@ class Peak:
     interval: tuple[float, float]
 
 
-def peak_of(amounts: Sequence[float], log_evidence: Sequence[float]) -> Peak:
-    """The peak of log evidences in nats (not per example) over increasing amounts."""
+def peak_of(amounts: Sequence[float], log_evidence: Sequence[float], *, examples: int = 0) -> Peak:
+    """The peak of log evidences in nats (not per example) over increasing amounts.
+
+    examples: N of the interval's power 1/(1 + √N/2), see `coarse_power`; with 0 the interval is
+              that of an exact model, for a maximum inside about ±1.96 / √(−∂² log Z/∂η²)
+    """
     where = torch.tensor(amounts, dtype=torch.float64)
     values = torch.tensor(log_evidence, dtype=torch.float64)
     if len(where) != len(values) or len(where) < 3 or not bool((where.diff() > 0).all()):
@@ -267,12 +271,13 @@ def peak_of(amounts: Sequence[float], log_evidence: Sequence[float]) -> Peak:
     near = slice(middle - 1, middle + 2)
     bend, slope, level = _parabola(where[near], values[near])
     grid = torch.linspace(float(where[0]), float(where[-1]), PEAK_GRID, dtype=torch.float64)
-    if bend < 0:
+    levels = torch.from_numpy(np.interp(grid, where, values))
+    top = float(where[best])
+    if bend < 0:  # else largest at an end, with no bend to speak of
         top = float((-slope / (2 * bend)).clamp(where[middle - 1], where[middle + 1]))
-        density = (bend * grid**2 + slope * grid + level).softmax(0)
-    else:  # largest at an end, with no bend to speak of: straight lines between the points
-        top = float(where[best])
-        density = torch.from_numpy(np.interp(grid, where, values)).softmax(0)
+        inside = (grid >= where[middle - 1]) & (grid <= where[middle + 1])
+        levels = torch.where(inside, bend * grid**2 + slope * grid + level, levels)
+    density = (coarse_power(examples) * levels).softmax(0)
     return Peak(top, highest_density(grid.numpy(), density.numpy()))
 
 

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -153,6 +154,8 @@ class Trials:
         else:
             self.is_bfloat16 = may_be_bfloat16(self.network, self.head, self.inputs)
         self._done: dict[tuple[tuple[tuple[str, float], ...], int], Trial] = {}
+        self.seconds_of_copies = 0.0
+        """Of the last trial: what grows with the number of copies, and not with the kernel."""
 
     @property
     def examples(self) -> int:
@@ -203,7 +206,9 @@ class Trials:
     def _made(self, amounts: dict[str, float], replicate: int) -> Trial:
         order = torch.randperm(self.examples, generator=stream(self.config.seed, "blocks"))
         parts = order.to(self.inputs.device).tensor_split(min(BLOCKS, self.examples))
+        began = time.monotonic()
         gradients = self._gradients(amounts, replicate, self.inputs)
+        self.seconds_of_copies = time.monotonic() - began
         try:
             fit = self._fit(gradients)
         except NotFiniteError:  # amounts at which the network is not finite

@@ -42,7 +42,16 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from isotropy.report.page import Cell, Table, number
-from isotropy.report.record import Learned, Searched, Symmetry, Trial, Verdict, number_of, read
+from isotropy.report.record import (
+    Learned,
+    Searched,
+    Symmetry,
+    Trained,
+    Trial,
+    Verdict,
+    number_of,
+    read,
+)
 from isotropy.report.wording import (
     MISSING,
     amount_of,
@@ -501,7 +510,8 @@ def disagreement_sentences(learned: Learned) -> list[str]:
 def trained_sentences(learned: Learned) -> list[str]:
     """What training with rivals of the amounts that were found came to; nothing without rivals.
 
-    Rivals are half of the periods that were found whole, no symmetry at all, and all but one.
+    Rivals are half of the periods that were found whole, smaller ranges, no symmetry at all, and
+    all but one.
     """
     search = learned.search
     rows = [row for row in search.trained if math.isfinite(row.log_evidence)]
@@ -509,31 +519,59 @@ def trained_sentences(learned: Learned) -> list[str]:
         return []
     kept, (first, *rivals) = search.amounts, rows
     sentences: list[str] = []
+    if rivals and _is_half(rivals[0], first):
+        half = rivals.pop(0)
+        is_needed = kept == first.amounts
+        end = "all of it is needed" if is_needed else "no more is needed than half"
+        sentences.append(
+            f"Trained with half the period, {_changed(half, first, learned)}, the network has a "
+            f"log evidence of {number_text(half.log_evidence, 1)} nats, with the whole of it "
+            f"{number_text(first.log_evidence, 1)}: {end}."
+        )
+        first = first if is_needed else half
+    ranges = [each for each in rivals if _other_ranges(each, first)]
+    if ranges:
+        tried = [first, *ranges]
+        stays = next((each for each in tried if each.amounts == kept), None)
+        stays = stays or max(tried, key=lambda each: each.log_evidence)
+        told = joined(
+            f"{number_text(each.log_evidence, 1)} with "
+            f"{_changed(each, ranges[0] if each is first else first, learned)}"
+            for each in tried
+        )
+        is_needed = stays is first
+        end = "less is not enough" if is_needed else f"{_changed(stays, first, learned)} is enough"
+        sentences.append(f"Trained on all data, the log evidence in nats is {told}: {end}.")
+        first = stays
     for rival in rivals:
-        halves = {
-            name: amount
-            for name, amount in rival.amounts.items()
-            if math.isfinite(amount) and amount and amount != first.amounts.get(name)
-        }
-        evidence, before = number_text(rival.log_evidence, 1), number_text(first.log_evidence, 1)
-        if halves:
-            phrases = joined(
-                f"{spoken_name(name)} by up to {signed_amount(amount, learned.units.get(name, ''))}"
-                for name, amount in halves.items()
-            )
-            is_needed = kept == first.amounts
-            end = "all of it is needed" if is_needed else "no more is needed than half"
-            sentences.append(
-                f"Trained with half the period, {phrases}, the network has a log evidence of "
-                f"{evidence} nats, with the whole of it {before}: {end}."
-            )
-            if not is_needed:
-                first = rival
-        elif not any(rival.amounts.values()):
+        if not any(rival.amounts.values()):
             lost = [spoken_name(n) for n, a in first.amounts.items() if a and not kept.get(n)]
             end = f"{joined(lost)} left out, not confirmed by training" if lost else "confirmed"
             sentences.append(
-                f"Trained without any symmetry the network has a log evidence of {evidence} nats, "
-                f"with what the search found {before}: {end}."
+                "Trained without any symmetry the network has a log evidence of "
+                f"{number_text(rival.log_evidence, 1)} nats, with what the search found "
+                f"{number_text(first.log_evidence, 1)}: {end}."
             )
     return sentences
+
+
+def _other_ranges(rival: Trained, first: Trained) -> dict[str, float]:
+    """The amounts of a rival that are neither zero nor those of the first."""
+    return {
+        name: amount
+        for name, amount in rival.amounts.items()
+        if math.isfinite(amount) and amount and amount != first.amounts.get(name)
+    }
+
+
+def _is_half(rival: Trained, first: Trained) -> bool:
+    other = _other_ranges(rival, first)
+    return bool(other) and all(2 * a == first.amounts.get(name) for name, a in other.items())
+
+
+def _changed(rival: Trained, first: Trained, learned: Learned) -> str:
+    """`rotation by up to ±63°`: what a rival has other amounts of."""
+    return joined(
+        f"{spoken_name(name)} by up to {signed_amount(amount, learned.units.get(name, ''))}"
+        for name, amount in _other_ranges(rival, first).items()
+    )

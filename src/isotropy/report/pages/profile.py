@@ -82,12 +82,12 @@ def profile_sentences(result: Mapping[str, Any] | Profiled) -> list[str]:
 
 
 def _profile_sentence(profiled: Profiled, profile: CurvatureProfile) -> str:
-    """`kfac-ggn: largest at ±178° (95 % credible: 170° to 180°), 1 % from the truth; …`."""
+    """`kfac-ggn: largest at ±178° (95 % interval 170° to 180°), 1 % from the truth; …`."""
     texts, error = _texts(profiled, profile), profile.error.rstrip(".")
     if texts["maximum"] == MISSING:
         return f"{_curvature(profile)}: no profile{f', since {error}' if error else ''}."
     phrases = {
-        "interval": " (95 % credible: {})",
+        "interval": " (95 % interval {})",
         "distance": ", {} from the truth",
         "held_out": "; held-out likelihood is largest at {}",
         "rank_correlation": ", rank correlation {}",
@@ -112,7 +112,7 @@ def maxima_table(profiled: Profiled) -> Table:
     """Every curvature kind against the truth, where it is known, and held-out data."""
     titles = {
         "maximum": "Maximum",
-        "interval": "95 % credible",
+        "interval": "95 % interval",
         "distance": "From the truth",
         "held_out": "Held-out maximum",
         "rank_correlation": "Rank correlation",

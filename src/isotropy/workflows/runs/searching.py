@@ -14,12 +14,17 @@ Laplace evidence log Z of the trained networks decides:
     half of every whole period   stays unless the whole leads by log 20: of equally good amounts
                                  the least. A whole period that leads is confirmed, and nothing
                                  else is tried
+    smaller ranges               where there are at least twice as many examples as in the search:
+                                 with more data, averaging beyond what they contain pays off less.
+                                 All ranges shrink by the same factor until log 20 are lost; then
+                                 the peak of the evidences is tried. Their density gives the
+                                 interval, as in a profile (`amounts`)
     no symmetry at all           if it leads by log 20, the amounts that were found are not
                                  confirmed; what was found without each of its symmetries is
                                  trained too, and the best of these stays
 
-The second rival needs one copy of each example and takes little time; the others take as long as
-the run. Where the run has a folder, each rival is kept in a folder below it until this is decided,
+The last rival needs one copy of each example and takes little time; the others take as long as the
+run. Where the run has a folder, each rival is kept in a folder below it until this is decided,
 so that what was interrupted goes on where it was. What was trained, and what stayed, goes into the
 record of the search.
 """
@@ -29,7 +34,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +43,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isotropy.evidence.search.selection import LEAST_GAIN, Search, candidates_of, search
+from isotropy.evidence.search.amounts import peak_of
+from isotropy.evidence.search.selection import LEAST_GAIN, NEAR, Search, candidates_of, search
 from isotropy.evidence.search.trials import Amounts, Trial, Trials
 from isotropy.evidence.settings import LearnConfig, stream
 from isotropy.evidence.training import Trainer
@@ -60,9 +66,15 @@ TEST_EXAMPLES = 500
 """Held-out examples that amounts are scored on, at most."""
 SECONDS_BETWEEN_REMARKS = 10.0
 SLOW_TRIAL = 2.0
-"""Seconds of a trial without copies from which its time grows with their number."""
+"""Seconds of the copies of a trial with one of each example from which on all are estimated."""
 TRIALS_A_SYMMETRY = (8, 29)
 """Fewest and most of the runs in results/learning-digits and results/photographs, which had six."""
+MANY_MORE = 2
+"""Times the examples of the search from which on ranges are compared on all data."""
+NARROWER = 0.7
+"""From one range to the next smaller one."""
+NARROWINGS = 3
+"""Trainings that this takes, most often."""
 TRIALS = "trials.jsonl"
 """The file of a run folder that keeps trials while the search goes on."""
 RIVALS = "rivals"
@@ -95,7 +107,7 @@ def find_amounts(
         remark(f"searching for symmetries with trials on {count} examples")
     candidates = candidates_of(trainer.model.augmentation)
     trials = Trials(trainer.network, actions, config, data, test)
-    told = None if remark is None else _Teller(remark, len(candidates), trials.most_copies)
+    told = None if remark is None else _Teller(remark, len(candidates), trials)
 
     def tell(trial: Trial) -> None:
         if kept is not None:
@@ -270,11 +282,11 @@ def begin_search(
 class _Teller:
     """Says what a long search will take once that is known, then a sentence every ten seconds.
 
-    symmetries: how many are searched for; copies: of an example in a trial that draws them
+    symmetries: how many are searched for
     """
 
-    def __init__(self, remark: Callable[[str], None], symmetries: int, copies: int) -> None:
-        self.remark, self.symmetries, self.copies = remark, symmetries, copies
+    def __init__(self, remark: Callable[[str], None], symmetries: int, trials: Trials) -> None:
+        self.remark, self.symmetries, self.trials = remark, symmetries, trials
         self.count = 0
         self.before = self.said = time.monotonic()
 
@@ -282,8 +294,9 @@ class _Teller:
         now = time.monotonic()
         seconds, self.before = now - self.before, now
         self.count += 1
-        if not trial.amounts and seconds > SLOW_TRIAL:  # it has one copy of each example
-            self._estimate(seconds * self.copies)
+        of_copies = self.trials.seconds_of_copies
+        if not trial.amounts and of_copies > SLOW_TRIAL:  # it has one copy of each example
+            self._estimate(seconds + of_copies * (self.trials.most_copies - 1))
         elif trial.amounts and self.count == 2:
             self._estimate(seconds)
         if self.count == 1 or now - self.said > SECONDS_BETWEEN_REMARKS:
@@ -327,7 +340,7 @@ def confirmed(
         return run
     contest = _Contest(found, settings, prepare, train, remark or (lambda _: None), run.folder)
     amounts = contest.decide(run)
-    record = plain(with_amounts(found, amounts, contest.trained))
+    record = plain(with_amounts(found, amounts, contest.trained, contest.intervals))
     if run.folder is not None:  # interrupted from here on, the one that stays begins again
         (run.folder / CHECKPOINT).unlink(missing_ok=True)
     kept = in_folder(contest.kept, run.folder, screening=run.screening, search=record)
@@ -350,6 +363,8 @@ class _Contest:
         self.prepare, self.train, self.remark = prepare, train, remark
         self.folder = folder
         self.trained: list[dict[str, Any]] = []
+        self.intervals: dict[str, tuple[float, float]] = {}
+        """By trained networks, of ranges that were made smaller."""
 
     def decide(self, run: PreparedRun) -> Amounts:
         """The amounts that stay; `kept` is then their run."""
@@ -365,6 +380,8 @@ class _Contest:
             if not value >= best - LEAST_GAIN:
                 return amounts
             self.kept, amounts, best = other, half, value
+        if may_narrow(self.found, run.trainer):
+            amounts, best = self._narrow(amounts, best, run.trainer.examples)
         self.remark("training once more without any symmetry, to see whether it is needed")
         none = dict.fromkeys(amounts, 0.0)
         other = self._run(none)
@@ -383,6 +400,47 @@ class _Contest:
             if value > best:
                 self.kept, amounts, best = other, without, value
         return amounts
+
+    def _narrow(self, amounts: Amounts, best: float, examples: int) -> tuple[Amounts, float]:
+        """Amounts with all ranges times the factor that trains best, and their log evidence."""
+        ranges = ranges_of(self.found, amounts)
+        values = {1.0: best}
+        if all(2 * amounts[name] == self.found["amounts"][name] for name in ranges):
+            values[2.0] = self.trained[0]["log_evidence"]  # whole periods, of which these are half
+        factor = 1.0
+        while all(NARROWER * factor * amounts[name] > floor for name, floor in ranges.items()):
+            smaller = NARROWER * factor
+            run, value = self._trained_with(scaled(amounts, ranges, smaller))
+            values[smaller] = value
+            if not value >= max(values.values()) - LEAST_GAIN:
+                break
+            self.kept, factor, best = run, smaller, value
+        if len(values) < 3 or not all(map(math.isfinite, values.values())):
+            return scaled(amounts, ranges, factor), best
+        factors = sorted(values)
+        peak = peak_of(factors, [values[each] for each in factors], examples=examples)
+        if all(abs(peak.maximum - each) > NEAR * each for each in factors):
+            run, value = self._trained_with(scaled(amounts, ranges, peak.maximum))
+            if value > best:
+                self.kept, factor, best = run, peak.maximum, value
+        for name in ranges:
+            low, high = (end * factor for end in self.found["symmetries"][name]["interval"])
+            inside = [end * amounts[name] for end in peak.interval]
+            # Where the density reaches the last factor that was tried, the search says how far.
+            low = inside[0] if peak.interval[0] > factors[0] else min(low, inside[0])
+            high = inside[1] if peak.interval[1] < factors[-1] else max(high, inside[1])
+            self.intervals[name] = (low, high)
+        return scaled(amounts, ranges, factor), best
+
+    def _trained_with(self, amounts: Amounts) -> tuple[PreparedRun, float]:
+        """A run with other ranges and its log evidence."""
+        told = ", ".join(f"{spoken_name(name)} {a:.3g}" for name, a in amounts.items() if a)
+        self.remark(
+            f"training once more, about as long: with {told}, to see whether this is enough for "
+            "all data"
+        )
+        run = self._run(amounts)
+        return run, self._value(run, amounts)
 
     def _run(self, amounts: Amounts) -> PreparedRun:
         run = self.prepare(settings_from(self.settings, {**self.found, "amounts": amounts}))
@@ -413,17 +471,51 @@ def halved(found: Mapping[str, Any]) -> dict[str, float]:
     return {n: a / 2 if n in whole else a for n, a in found["amounts"].items()}
 
 
+def may_narrow(found: Mapping[str, Any], trainer: Trainer[Any]) -> bool:
+    """Whether ranges are compared on all data: there are many more than the search had.
+
+    Not where the last layer alone is trained, which a trial does not linearise.
+    """
+    many = trainer.examples >= MANY_MORE * found["examples"]
+    return many and trainer.features is None and bool(ranges_of(found, found["amounts"]))
+
+
+def ranges_of(found: Mapping[str, Any], amounts: Amounts) -> dict[str, float]:
+    """Floors of the motions that there are any of, by name; no finite elements."""
+    own = found["symmetries"]
+    return {n: own[n]["floor"] for n, a in amounts.items() if a and own[n]["kind"] != "finite"}
+
+
+def scaled(amounts: Amounts, ranges: Collection[str], factor: float) -> dict[str, float]:
+    """Amounts with these ranges times a factor."""
+    return {name: a * factor if name in ranges else a for name, a in amounts.items()}
+
+
+def trainings(found: Mapping[str, Any], trainer: Trainer[Any]) -> int:
+    """How many runs as long as the first are likely, the first among them."""
+    if halved(found):
+        return 2
+    return 1 + NARROWINGS * may_narrow(found, trainer)
+
+
 def with_amounts(
-    found: Mapping[str, Any], amounts: Amounts, trained: list[dict[str, Any]]
+    found: Mapping[str, Any],
+    amounts: Amounts,
+    trained: list[dict[str, Any]],
+    intervals: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, Any]:
     """The search's record with the amounts that stay, and what was trained.
 
     The density of the whole search remains that of what it found.
+    intervals: by trained networks, in place of the search's
     """
-    symmetries = {
-        name: own if amounts[name] == own["amount"] else _with_amount(own, amounts[name])
-        for name, own in found["symmetries"].items()
-    }
+    symmetries = {}
+    for name, own in found["symmetries"].items():
+        interval = (intervals or {}).get(name) if amounts[name] else None
+        if interval is not None:
+            own = {**own, "interval": list(interval)}
+        is_same = amounts[name] == own["amount"]
+        symmetries[name] = own if is_same else _with_amount(own, amounts[name])
     return {**found, "amounts": dict(amounts), "symmetries": symmetries, "trained": trained}
 
 
