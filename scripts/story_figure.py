@@ -20,7 +20,14 @@ import numpy as np
 from equivariant_tables import NOT_RUN, goals_told, made_with
 
 from isotropy.experiments.runner import ROWS, read_rows
-from isotropy.experiments.story import by_angle, goals, mean_and_error, values_of
+from isotropy.experiments.story import (
+    by_angle,
+    goals,
+    interval_of,
+    mean_and_error,
+    range_text,
+    values_of,
+)
 from isotropy.report.canvas import UNITS_PER_INCH, style
 from isotropy.report.wording import power_text
 
@@ -96,7 +103,7 @@ def _learned(axes: Any, rows: Rows) -> None:
     for angle, own in rows.items():
         for place, each in enumerate(own):
             at = angle + 2.5 * (place - (len(own) - 1) / 2)
-            axes.plot([at, at], each["interval"], color="#2e8b57", linewidth=1.4, alpha=0.7)
+            axes.plot([at, at], interval_of(each), color="#2e8b57", linewidth=1.4, alpha=0.7)
             axes.plot([at], [each["learned"]], "o", color="#2e8b57", markersize=3.5)
     axes.plot([0, 180], [0, 180], color="#57606a", linewidth=1, linestyle="--")
     axes.set_yticks([0, 45, 90, 135, 180])
@@ -170,7 +177,7 @@ def story_table(results: Path) -> str:
     for angle, own in by_angle(networks_of(records)).items():
         cells = [
             f"±{angle:g}°",
-            "; ".join(_range(each) for each in own),
+            "; ".join(range_text(each) for each in own),
             f"{mean(each['gain'] or 0.0 for each in own):,.0f}",
             ", ".join(f"{_mean(own, each, 'lie_derivative'):.2g}" for each in ("plain", "built")),
             ", ".join(f"{_mean(own, each, 'elements'):.1g}" for each in ("plain", "built")),
@@ -179,11 +186,6 @@ def story_table(results: Path) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n\n".join([goals_told(goals(records)), "\n".join(lines), made_with(records)])
-
-
-def _range(record: Mapping[str, Any]) -> str:
-    low, high = record["interval"]
-    return f"±{record['learned']:.0f}° ({low:.0f} to {high:.0f})"
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], network: str, number: str) -> float:

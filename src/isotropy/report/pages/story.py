@@ -263,15 +263,16 @@ def _learned_table(told: Told) -> Table:
         gain = "" if judged is None else nats_text(judged.gain_nats)
         rows.append(
             [
-                named(title_of(each.name)),
-                number(short_amount(each)),
-                number(interval_text(each.interval, each.unit) if each.interval else ""),
+                named(title_of(each.name), "" if judged is None else judged.verdict),
+                number(
+                    short_amount(each),
+                    interval_text(each.interval, each.unit) if each.interval else "",
+                ),
                 number(gain),
-                Cell("" if judged is None else judged.verdict),
             ]
         )
     large = {n: "large" for n, each in enumerate(told.symmetries) if each in told.found}
-    return Table(("Transformation", "Learned", "95 % interval", "Gain", "Verdict"), rows, large)
+    return Table(("Transformation", "Learned, 95 % interval", "Gain"), rows, large)
 
 
 def _network_table(told: Told) -> Table:
