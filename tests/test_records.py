@@ -564,6 +564,24 @@ def test_a_repository_around_the_package_is_not_asked(
     assert (records.commit() is None) == place.startswith("lib")
 
 
+def test_rows_that_a_run_writes_do_not_change_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, rows = tmp_path / "src/isotropy/records.py", tmp_path / "results/rows.jsonl"
+    for path in (code, rows):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x")
+    monkeypatch.setattr(records, "__file__", str(code))
+    clean = records.commit()
+    rows.write_text("a row")
+    assert clean is not None and records.commit() == clean
+    code.write_text("changed")
+    assert records.commit() == f"{clean}-dirty"
+
+
 def test_git_runs_nothing_of_a_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -566,8 +566,9 @@ def provenance(device: torch.device) -> dict[str, Any]:
 def commit() -> str | None:
     """The git commit of the checkout this runs from; None for an installed package.
 
-    A repository that merely surrounds the package, such as that of a virtual environment, is not
-    asked. git runs without the configuration of the user and the system.
+    It ends with "-dirty" where tracked files have changed since, other than results, which a run of
+    many rows writes itself. A repository that merely surrounds the package, such as that of a
+    virtual environment, is not asked. git runs without the configuration of user and system.
     """
     here = Path(__file__).resolve().parent
     root, git = here.parents[1], shutil.which("git")
@@ -583,7 +584,9 @@ def commit() -> str | None:
 
     try:
         said("ls-files", "--error-unmatch", "--", str(here.relative_to(root) / "records.py"))
-        return said("describe", "--always", "--dirty", "--abbrev=12") or None
+        name = said("describe", "--always", "--abbrev=12")
+        changed = said("diff", "--no-ext-diff", "--name-only", "HEAD", "--", ".", ":!results")
+        return f"{name}-dirty" if changed else name
     except (OSError, subprocess.SubprocessError):
         return None
 
