@@ -279,9 +279,11 @@ def test_command_leaves_a_row_with_a_result_alone(
 def test_profiles_try_the_same_evenly_spaced_ranges_whatever_the_truth() -> None:
     rows = read_experiment("profiles")["rows"].values()
     bounds = [row for row in rows if "evidence" in row["options"]]
-    others = [row for row in rows if "evidence" not in row["options"]]
-    assert len({row["truth"]["rotation"] for row in others}) > 1
-    for kind, first in ((others, 0), (bounds, 5)):
+    larger = [row for row in rows if "subset" in row["options"]]
+    others = [row for row in rows if row not in bounds and row not in larger]
+    for kind in (others, larger):
+        assert len({row["truth"]["rotation"] for row in kind}) > 1
+    for kind, first in ((others, 0), (bounds, 5), (larger, 45)):
         (tried,) = {row["options"]["amounts"] for row in kind}
         amounts = [float(each) for each in tried.split(",")]
         assert amounts[0] == first and amounts[-1] == 180

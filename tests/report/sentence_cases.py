@@ -93,10 +93,13 @@ SCALED: Amounts = {"rotation": 0.0, "scale_x": 0.1}
 NONE: Amounts = {"rotation": 0.0, "scale_x": 0.0}
 
 
-def after_training(kept: Amounts, *rows: tuple[Amounts, float | None]) -> dict[str, Any]:
+def after_training(
+    kept: Amounts, *rows: tuple[Amounts, float | None], least_lead: float = 0.0
+) -> dict[str, Any]:
     """A result with these amounts, after networks with others had been trained."""
     trained = [{"amounts": amounts, "log_evidence": value} for amounts, value in rows]
-    return {**learned(**kept), "search": {"amounts": kept, "trained": trained}}
+    search = {"amounts": kept, "trained": trained, "least_lead": least_lead}
+    return {**learned(**kept), "search": search}
 
 
 RIVALS = ((WHOLE, -1767.2), (HALF, -1742.5))
@@ -178,7 +181,7 @@ LEARN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "held-out data disagree": (with_half(-24.9, 0.1), {}),
     "the evidence disagrees": (with_half(-10.0, -0.1, 12.34), {}),
-    "a whole period is needed": (after_training(WHOLE, *RIVALS), {}),
+    "a whole period is needed": (after_training(WHOLE, (WHOLE, -1767.2), (HALF, -2090.6)), {}),
     "half of it is needed": (after_training(HALF, *RIVALS, (NONE, -1700.0)), {}),
     "none of it is needed": (after_training(NONE, *RIVALS, (NONE, -1700.0)), {}),
     "one of both is needed": (
@@ -191,6 +194,9 @@ LEARN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "less of it is enough, none of it is better": (
         after_training(NONE, (HALF, -1742.5), *NARROWED[:2], (NONE, -1600.0)), {}
+    ),
+    "small leads do not count in a short run": (
+        after_training(WHOLE, *RIVALS, least_lead=100.0), {}
     ),
     "no rival was trained": (after_training(WHOLE, (WHOLE, None), (HALF, -1.0)), {}),
     "drawn together": (correlated(0.97), {}),

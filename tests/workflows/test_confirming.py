@@ -25,6 +25,7 @@ from isotropy.workflows.runs import prepared as runs
 from isotropy.workflows.runs import searching as confirming
 from isotropy.workflows.runs.prepared import PreparedRun
 from isotropy.workflows.runs.searching import (
+    ENOUGH_STEPS,
     LEAST_GAIN,
     MANY_MORE,
     confirmed,
@@ -96,7 +97,11 @@ Surface = Callable[[Mapping[str, float]], float]
 
 
 def contest(
-    found: dict[str, Any], surface: Surface, examples: int = EXAMPLES, **settings: Any
+    found: dict[str, Any],
+    surface: Surface,
+    examples: int = EXAMPLES,
+    epochs: int = ENOUGH_STEPS,
+    **settings: Any,
 ) -> tuple[PreparedRun, list]:
     """The run that stays, and the amounts of all that were trained after the first."""
     trained: list[dict[str, float]] = []
@@ -105,8 +110,10 @@ def contest(
         start = dict(config.start or {})
         evidence = SimpleNamespace(nats=surface(start))
         trainer = SimpleNamespace(
-            config=replace(config, refine=bool(config.refine)), final_evidence=lambda: evidence,
-            examples=examples, features=None,
+            config=replace(
+                config, refine=bool(config.refine), epochs=epochs, batch_size=examples
+            ),
+            final_evidence=lambda: evidence, examples=examples, features=None,
         )  # fmt: skip
         return PreparedRun(trainer, None, {}, search=found)  # type: ignore[arg-type]
 
@@ -241,6 +248,41 @@ def test_half_of_a_whole_period_becomes_smaller() -> None:
     assert low < 75 < high < 180
 
 
+SHORT = {
+    # Leads over the whole in nats per example, in a short run and in a long one, and what stays.
+    "the half leads by little": ({90.0: 0.04}, 180.0, 90.0),
+    "the half leads by much": ({90.0: 0.06}, 90.0, 90.0),
+    "nothing leads the half by little": ({90.0: 0.06, 0.0: 0.1}, 90.0, 0.0),
+    "nothing leads the half by much": ({90.0: 0.06, 0.0: 0.12}, 0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize(("leads", "short", "long"), SHORT.values(), ids=SHORT)
+def test_small_leads_in_a_short_run(leads: dict[float, float], short: float, long: float) -> None:
+    """They are those of networks that are trained sooner."""
+    for epochs, stays in ((ENOUGH_STEPS - 1, short), (ENOUGH_STEPS, long)):
+        run, _ = contest(
+            record(WHOLE),
+            lambda start: EXAMPLES * leads.get(start.get("rotation", 0.0), 0.0),
+            epochs=epochs,
+        )
+        assert run.search is not None and run.search["amounts"] == {"rotation": stays}
+        assert run.search["least_lead"] == (0.05 * EXAMPLES if epochs < ENOUGH_STEPS else 0.0)
+
+
+@pytest.mark.parametrize(("lead", "stays"), [(0.06, 70.0), (0.04, 100.0)])
+def test_smaller_ranges_in_a_short_run(lead: float, stays: float) -> None:
+    many = MANY_MORE * EXAMPLES
+    values = {100.0: 0.0, 70.0: lead * many, 0.0: -1e4}
+
+    def surface(start: Mapping[str, float]) -> float:
+        return values.get(round(start.get("rotation", 0.0), 6), 0.0)
+
+    run, _ = contest(record(PART), surface, examples=many, epochs=10)
+    assert run.search is not None
+    assert run.search["amounts"]["rotation"] == pytest.approx(stays)
+
+
 def test_finite_elements_stay_as_they_are() -> None:
     found = record({"tilt": symmetry(100.0), "flip": symmetry(0.5, "finite", 0.45)})
     run, trained = contest(found, peaked(50.0), examples=MANY_MORE * EXAMPLES)
@@ -365,7 +407,8 @@ def numbers(folder: Path) -> list[Any]:
 
 @pytest.fixture
 def half_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However far the whole leads."""
+    """However far the whole leads, in runs of three epochs too."""
+    monkeypatch.setattr(confirming, "ENOUGH_STEPS", 0)
     monkeypatch.setattr(confirming, "LEAST_GAIN", math.inf)
 
 
@@ -374,6 +417,7 @@ def test_the_better_of_both_runs_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_stays: bool
 ) -> None:
     """It is what a run with its amounts is, in all files of the folder."""
+    monkeypatch.setattr(confirming, "ENOUGH_STEPS", 0)
     monkeypatch.setattr(confirming, "LEAST_GAIN", -math.inf if whole_stays else math.inf)
     told: list[learning.LearnProgress] = []
     said: list[str] = []

@@ -152,6 +152,7 @@ class Search:
     amounts: dict[str, float]
     symmetries: dict[str, Searched]
     trained: list[Trained]
+    least_lead: float
 
 
 @dataclass(frozen=True)
