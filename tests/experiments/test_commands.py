@@ -208,6 +208,24 @@ def test_a_command_need_not_leave_a_schedule_or_a_history(
     assert record["result"]["report"] == "there" and record["result"]["commit"] == "abc"
 
 
+def test_a_command_has_the_threads_of_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def fake(command: list[str], env: dict[str, str], **_: object) -> object:
+        seen.append(env["OMP_NUM_THREADS"])
+        return subprocess.CompletedProcess(command, 0, stdout="{}")
+
+    monkeypatch.setattr("isotropy.experiments.commands.subprocess.run", fake)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            run(CommandJob("one", (0,), {}, arguments=("measure",)), CPU)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == ["1", "2"]
+
+
 def test_a_command_that_fails_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 2, stdout="")

@@ -16,6 +16,7 @@ caller says where they are.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -150,9 +151,13 @@ def keep_record(path: Path, record: dict[str, Any], commit: str | None) -> None:
 
 
 def _run(job: CommandJob, folder: Path) -> dict[str, Any]:
-    """Run the command into a folder; its result, and what the folder tells of the way."""
+    """Run the command into a folder; its result, and what the folder tells of the way.
+
+    It has as many threads as this process: one, where several rows run at once.
+    """
     command = [sys.executable, "-m", "isotropy", *job.arguments, "--out", str(folder)]
-    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    own = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=own)
     if finished.returncode:
         raise CallerError(
             f"row {job.row!r}, seed {job.seeds[0]}: `isotropy {' '.join(job.arguments)}` ended "
