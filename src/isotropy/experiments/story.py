@@ -78,7 +78,8 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     return [_told(job, seed, device) for seed in job.seeds]
 
 
-def _data(own: Mapping[str, Any], seed: int) -> Split:
+def _data(own: Mapping[str, Any], seed: int) -> tuple[Split, Split]:
+    """All images, turned; and the same with the training images of the story alone."""
     name = own["data"]
     if name == DIGITS:
         split = digits()
@@ -86,8 +87,8 @@ def _data(own: Mapping[str, Any], seed: int) -> Split:
         split = read(own["places"][name], hold_out_fraction=0.0)
     else:
         raise CallerError(f"the row needs {name}; say where it is with --data {name}=FOLDER")
-    chosen = replace(split, train=split.train.subset(own["examples"], seed))
-    return turned(chosen, own["angle"])
+    whole = turned(split, own["angle"])
+    return whole, replace(whole, train=whole.train.subset(own["examples"], seed))
 
 
 @contextmanager
@@ -109,8 +110,12 @@ def _folder(job: Job, seed: int) -> Iterator[Path]:
 def learned_range(
     own: Mapping[str, Any], split: Split, seed: int, device: torch.device
 ) -> dict[str, Any]:
-    """Half-width, interval and gain from networks that are trained at each of some amounts."""
-    count = own["learn_examples"]
+    """Half-width, interval and gain from networks that are trained at each of some amounts.
+
+    On a GPU settings of `on_gpu` hold: more images, which leave less to the digits' own range.
+    """
+    own = {**own, **(own["on_gpu"] if device.type == "cuda" else {})}
+    count = min(own["learn_examples"], len(split.train) - own["held_out"])
     part, rest = split.train.subset(count, seed), split.train.without_subset(count, seed)
     beside = rest.subset(min(own["held_out"], len(rest)), seed)
     shape = tuple(part.inputs.shape[1:])
@@ -140,9 +145,9 @@ def learned_range(
 
 def _told(job: Job, seed: int, device: torch.device) -> dict[str, Any]:
     started, own = time.perf_counter(), job.settings
-    split = _data(own, seed)
+    whole, split = _data(own, seed)
     known = {each.name for each in fields(StoryConfig)}
-    found = _kept_range(job, split, seed, device)
+    found = _kept_range(job, whole, seed, device)
     config = StoryConfig(
         **{name: value for name, value in own.items() if name in known}
         | {"seed": seed, "ranges": {ROTATION: round(found["learned"], 3)}}
