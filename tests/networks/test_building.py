@@ -229,6 +229,17 @@ def test_spread_of_weights_follows_the_given_network() -> None:
     assert torch.equal(zeros[0].weight, again[0].weight)
 
 
+def test_units_that_are_never_above_zero_hide_no_symmetry() -> None:
+    """As random weights of few units may have them; the network keeps its own weights."""
+    layers = nn.Conv2d(3, 4, 3, padding=1), nn.Threshold(50.0, 0.0), nn.Flatten()
+    network = nn.Sequential(*layers, nn.Linear(256, 2))
+    images = some_images((3, 8, 8))
+    found = group_network(network, GROUPS[1], (3, 8, 8), generator=seeded())
+    assert found.error < 1e-5
+    outputs = found.model(images)
+    assert outputs.equal(outputs[:1].expand_as(outputs)), "no weight of its own was changed"
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -57,6 +57,8 @@ BROKEN = 1e-4
 """The same of a layer in between, where its error is looked for."""
 LEAST_VARIATION = 1e-3
 """Of outputs over random images, relative to their size: with less, nothing could be measured."""
+TRIES = 16
+"""Disturbances of weights before a network is said not to depend on images."""
 ROUNDING = 0.15
 """How far the count of parameters may be off for widths that add up under concatenation."""
 PER_CHANNEL = (
@@ -375,25 +377,31 @@ def _measured(
 ) -> float:
     """The largest relative error under an element; raises CallerError naming what breaks it.
 
-    Parameters that are all equal are disturbed, in a copy: zeros would hide everything. On the
-    CPU, in single precision at least, whatever a GPU's kernels round to.
+    Symmetry does not depend on weights, and some weights hide it: zeros, or units of which none is
+    ever above zero. Parameters that are all equal are disturbed, in a copy, and all of them until
+    outputs depend on the images. On the CPU, in single precision at least, whatever a GPU's kernels
+    round to.
     """
     trial = single_precision(model)
     images = _images(trial, shape, 4)
     own = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for each in trial.parameters():
-            if each.numel() > 1 and float(each.std()) == 0:
-                each.add_(0.1 * torch.randn(each.shape, generator=own).to(each))
+    equal = [p for p in trial.parameters() if p.numel() > 1 and float(p.detach().std()) == 0]
+    _disturb(equal, own, 0.1)
     names = list(dict.fromkeys(call.name for call in calls))
-    runs: list[list[tuple[Tensor, Tensor]]] = []
-    for element in range(group.order):
-        seen: list[tuple[Tensor, Tensor]] = []
-        moved = group.act(images, element)
-        outputs = observed(trial, names, moved, lambda _, __, *pair, seen=seen: seen.append(pair))
-        runs.append([*seen, (moved, outputs)])
-    first = runs[0][-1][1]
-    if not float((first - first.mean(0)).norm()) > LEAST_VARIATION * float(first.norm()):
+    for _ in range(TRIES):
+        runs: list[list[tuple[Tensor, Tensor]]] = []
+        for element in range(group.order):
+            seen: list[tuple[Tensor, Tensor]] = []
+            moved = group.act(images, element)
+            outputs = observed(
+                trial, names, moved, lambda _, __, *pair, seen=seen: seen.append(pair)
+            )
+            runs.append([*seen, (moved, outputs)])
+        first = runs[0][-1][1]
+        if float((first - first.mean(0)).norm()) > LEAST_VARIATION * float(first.norm()):
+            break
+        _disturb(trial.parameters(), own)
+    else:
         raise CallerError(
             "network: its outputs hardly depend on random images, so that its symmetry cannot be "
             "measured; give it weights with which they do"
@@ -410,6 +418,16 @@ def _measured(
             "another size"
         )
     return errors[worst]
+
+
+@torch.no_grad()
+def _disturb(
+    parameters: Iterable[nn.Parameter], generator: torch.Generator, deviation: float | None = None
+) -> None:
+    """Add noise, by default as large as the parameters are."""
+    for each in parameters:
+        size = float(each.square().mean().sqrt()) if deviation is None else deviation
+        each.add_((size or 0.1) * torch.randn(each.shape, generator=generator).to(each))
 
 
 def single_precision(model: nn.Module) -> nn.Module:
