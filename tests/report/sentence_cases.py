@@ -198,6 +198,9 @@ LEARN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "small leads do not count in a short run": (
         after_training(WHOLE, *RIVALS, least_lead=100.0), {}
     ),
+    "nothing leads in a short run": (
+        after_training(WHOLE, (WHOLE, -1767.2), (HALF, -2090.6), least_lead=100.0), {}
+    ),
     "no rival was trained": (after_training(WHOLE, (WHOLE, None), (HALF, -1.0)), {}),
     "drawn together": (correlated(0.97), {}),
     "drawn against each other": (correlated(-0.5), {}),

@@ -557,7 +557,8 @@ def trained_sentences(learned: Learned) -> list[str]:
                 f"{number_text(rival.log_evidence, 1)} nats, with what the search found "
                 f"{number_text(first.log_evidence, 1)}: {end}."
             )
-    if search.least_lead > 0 and len(rows) > 1:
+    own = next((each.log_evidence for each in rows if each.amounts == kept), math.inf)
+    if search.least_lead > 0 and max(each.log_evidence for each in rows) > own:
         sentences.append(
             "These networks took few weight steps, which favours small ranges: a smaller range "
             f"had to lead by {number_text(search.least_lead, 0)} nats. Train for more epochs to "
