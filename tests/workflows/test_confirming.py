@@ -283,6 +283,22 @@ def test_smaller_ranges_in_a_short_run(lead: float, stays: float) -> None:
     assert run.search["amounts"]["rotation"] == pytest.approx(stays)
 
 
+def test_leads_that_do_not_count_say_nothing_of_the_interval() -> None:
+    many = MANY_MORE * EXAMPLES
+    leads = {90.0: 0.5, 63.0: 0.54, 0.0: -1e3}
+
+    def surface(start: Mapping[str, float]) -> float:
+        return many * leads.get(round(start.get("rotation", 0.0), 6), 0.0)
+
+    own = {}
+    for epochs in (10, ENOUGH_STEPS):
+        run, _ = contest(record(WHOLE), surface, examples=many, epochs=epochs)
+        assert run.search is not None
+        own[epochs] = run.search["symmetries"]["rotation"]
+    assert own[10]["amount"] == 90.0 and own[10]["interval"] == [90.0, 180.0]
+    assert own[ENOUGH_STEPS]["amount"] < 90.0 and own[ENOUGH_STEPS]["interval"][1] < 180.0
+
+
 def test_finite_elements_stay_as_they_are() -> None:
     found = record({"tilt": symmetry(100.0), "flip": symmetry(0.5, "finite", 0.45)})
     run, trained = contest(found, peaked(50.0), examples=MANY_MORE * EXAMPLES)

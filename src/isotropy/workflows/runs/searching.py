@@ -434,6 +434,8 @@ class _Contest:
             run, value = self._trained_with(scaled(amounts, ranges, peak.maximum))
             if value > best + (self.margin if peak.maximum < factor else 0.0):
                 self.kept, factor, best = run, peak.maximum, value
+        if self.margin and factor == 1.0:  # leads that do not count say nothing of the interval
+            return amounts, best
         for name in ranges:
             low, high = (end * factor for end in self.found["symmetries"][name]["interval"])
             inside = [end * amounts[name] for end in peak.interval]
