@@ -33,7 +33,14 @@ ALGORITHMS = {
 }
 THEIR_PREPROCESSING = "stable_baselines3.common.policies.preprocess_obs"
 """It rounds to single precision."""
+
 TINY: dict[str, Any] = {"learning_starts": 20, "buffer_size": 200, "batch_size": 32, "seed": 0}
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where stable-baselines3 puts its log, which is the folder for temporary files otherwise."""
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path / "log"))
 
 
 def agent(name: str, kind: str, model: str, group: Any = None, **changed: Any) -> Any:

@@ -392,7 +392,13 @@ def _own_randomness(device: torch.device) -> Iterator[None]:
 
 
 def _agent(task: _Task, seed: int, kept: _Kept) -> Any:
-    """A new agent, or the one that was saved."""
+    """A new agent, or the one that was saved; it logs nothing, and leaves no folder behind."""
+    agent = _drawn_or_loaded(task, seed, kept)
+    agent.set_logger(import_module("stable_baselines3.common.logger").Logger(None, []))
+    return agent
+
+
+def _drawn_or_loaded(task: _Task, seed: int, kept: _Kept) -> Any:
     algorithm = import_module("stable_baselines3").SAC
     config, files = task.config, kept.files(seed)
     if kept.of_seed(seed) and files is not None and files[0].exists():
