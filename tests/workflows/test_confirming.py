@@ -20,11 +20,10 @@ from torch import nn
 import isotropy
 from isotropy.evidence.settings import LearnConfig
 from isotropy.workflows import learning
+from isotropy.workflows.runs import contest as confirming
 from isotropy.workflows.runs import prepared as prepared_run
 from isotropy.workflows.runs import prepared as runs
-from isotropy.workflows.runs import searching as confirming
-from isotropy.workflows.runs.prepared import PreparedRun
-from isotropy.workflows.runs.searching import (
+from isotropy.workflows.runs.contest import (
     ENOUGH_STEPS,
     LEAST_GAIN,
     MANY_MORE,
@@ -32,6 +31,7 @@ from isotropy.workflows.runs.searching import (
     halved,
     with_amounts,
 )
+from isotropy.workflows.runs.prepared import PreparedRun
 
 # -- the record of a search ------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ from isotropy.records import (
 from isotropy.report.pages.learn import SAMPLES_FILE, LearnRecord, learn_page, save_samples
 from isotropy.symmetry.actions.images import AffineAction
 from isotropy.symmetry.actions.warp import half_extent, pixel_centres
+from isotropy.workflows.runs.contest import confirmed, trainings
 from isotropy.workflows.runs.prepared import (
     SEARCH,
     Actions,
@@ -74,10 +75,8 @@ from isotropy.workflows.runs.result import Result
 from isotropy.workflows.runs.searching import (
     TRIALS,
     begin_search,
-    confirmed,
     find_amounts,
     settings_from,
-    trainings,
 )
 
 CALIBRATION_EXAMPLES = 500
