@@ -94,11 +94,11 @@ NONE: Amounts = {"rotation": 0.0, "scale_x": 0.0}
 
 
 def after_training(
-    kept: Amounts, *rows: tuple[Amounts, float | None], least_lead: float = 0.0
+    kept: Amounts, *rows: tuple[Amounts, float | None], **entries: float
 ) -> dict[str, Any]:
     """A result with these amounts, after networks with others had been trained."""
     trained = [{"amounts": amounts, "log_evidence": value} for amounts, value in rows]
-    search = {"amounts": kept, "trained": trained, "least_lead": least_lead}
+    search = {"amounts": kept, "trained": trained, **entries}
     return {**learned(**kept), "search": search}
 
 
@@ -200,6 +200,9 @@ LEARN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "nothing leads in a short run": (
         after_training(WHOLE, (WHOLE, -1767.2), (HALF, -2090.6), least_lead=100.0), {}
+    ),
+    "compared before a long run": (
+        after_training(NARROWER, (HALF, -1742.5), *NARROWED, trained_steps=2160.0), {}
     ),
     "no rival was trained": (after_training(WHOLE, (WHOLE, None), (HALF, -1.0)), {}),
     "drawn together": (correlated(0.97), {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +13,23 @@ from typing import Any
 
 import pytest
 import torch
-from evidence.planar_problems import CONFIG, Turn, by_radius, mirror, mlp, points
-from learn_runs import outcome
-from torch import nn
+from workflows.searched_runs import (
+    EPOCHS,
+    EXAMPLES,
+    HALF_TURN,
+    SETTINGS,
+    WHOLE_TURN,
+    Stopped,
+    Surface,
+    learned,
+    numbers,
+    peaked,
+    record,
+    starts_of,
+    stop,
+    symmetry,
+)
 
-import isotropy
 from isotropy.evidence.settings import LearnConfig
 from isotropy.workflows import learning
 from isotropy.workflows.runs import contest as confirming
@@ -34,33 +46,6 @@ from isotropy.workflows.runs.contest import (
 from isotropy.workflows.runs.prepared import PreparedRun
 
 # -- the record of a search ------------------------------------------------------------------------
-
-PROFILE = {0.0: -100.0, 45.0: -80.0, 90.0: -60.0, 135.0: -70.0, 180.0: -50.0}
-
-
-def symmetry(amount: float, kind: str = "periodic", whole: float = 162.0) -> dict[str, Any]:
-    """What a search keeps of one symmetry."""
-    profile = [{"amount": each, "log_predictive": value} for each, value in PROFILE.items()]
-    return {
-        "amount": amount,
-        "interval": [0.8 * amount, amount],
-        "kind": kind,
-        "floor": 5.7 if kind == "periodic" else 0.1,
-        "whole": whole,
-        "gain_nats": 50.0,
-        "gain_interval": [30.0, 70.0],
-        "profile": profile,
-    }
-
-
-EXAMPLES = 200
-
-
-def record(symmetries: dict[str, dict[str, Any]], **entries: Any) -> dict[str, Any]:
-    amounts = {name: own["amount"] for name, own in symmetries.items()}
-    return {"nothing_learned": False, "amounts": amounts, "symmetries": symmetries,
-            "examples": EXAMPLES, **entries}  # fmt: skip
-
 
 WHOLE = {"rotation": symmetry(180.0)}
 MANY = {
@@ -92,8 +77,6 @@ def test_half_of_every_whole_period(symmetries, expected: dict[str, float]) -> N
 
 
 # -- which of the trained networks stays -----------------------------------------------------------
-
-Surface = Callable[[Mapping[str, float]], float]
 
 
 def contest(
@@ -183,16 +166,6 @@ def test_parts_that_are_not_confirmed_go(tilt: float, scale: float, stays: set[s
     assert trained == [{}, *alone]
     copies = run.trainer.config.samples
     assert copies == (None if stays else 1), "without any symmetry one copy is enough"
-
-
-def peaked(best: float) -> Surface:
-    """Largest at one range: 50 nats are lost for a factor e in either direction; -1e4 without."""
-
-    def surface(start: Mapping[str, float]) -> float:
-        amount = start.get("rotation", start.get("tilt", 0.0))
-        return -50 * math.log(amount / best) ** 2 if amount else -1e4
-
-    return surface
 
 
 PART = {"rotation": symmetry(100.0)}
@@ -381,44 +354,6 @@ def test_what_is_said_of_the_half(
 
 
 # -- runs ------------------------------------------------------------------------------------------
-
-EPOCHS = 3
-SETTINGS = replace(CONFIG, epochs=EPOCHS, samples=4, test_samples=4)
-WHOLE_TURN, HALF_TURN = {"turn": 180.0}, {"turn": 90.0}
-
-
-class Stopped(Exception):
-    """A run was stopped."""
-
-
-def stop(*arguments: Any, **named: Any) -> None:
-    raise Stopped
-
-
-def learned(*, dropout: float = 0.0, **options: Any) -> isotropy.LearnResult:
-    """Points of the plane, labelled by their radius, of which the search finds all turns."""
-    torch.manual_seed(0)
-    network = nn.Sequential(*mlp(), nn.Dropout(dropout)).double()
-    train, test = points(60), points(30, seed=1)
-    given = {"actions": [Turn(), mirror(0)], "config": SETTINGS, "verdicts": 2, **options}
-    return isotropy.learn(network, (train, by_radius(train)), (test, by_radius(test)), **given)
-
-
-def starts_of(told: list[learning.LearnProgress]) -> list[Any]:
-    """The amounts that each epoch had."""
-    return [each.config.start for each in told]
-
-
-def numbers(folder: Path) -> list[Any]:
-    """All numbers of a run's folder but times."""
-    result, rows = outcome(folder)
-    config, search = (
-        json.loads((folder / name).read_text()) for name in ("config.json", "search.json")
-    )
-    assert result["search"] == search, "the result holds the search as it was kept"
-    for each in (search, result["search"]):
-        assert each.pop("seconds") >= 0
-    return [result, rows, config, search]
 
 
 @pytest.fixture

@@ -140,7 +140,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Search:
-    """The search before a run; densities in nats over its examples. trials: NaN without one."""
+    """The search before a run; densities in nats over its examples. trials: NaN without one.
+
+    trained_steps: weight steps of the networks in `trained` that are shorter than the run; else NaN
+    """
 
     trials: float
     examples: float
@@ -152,6 +155,7 @@ class Search:
     amounts: dict[str, float]
     symmetries: dict[str, Searched]
     trained: list[Trained]
+    trained_steps: float
     least_lead: float
 
 

@@ -61,7 +61,7 @@ from isotropy.records import (
 from isotropy.report.pages.learn import SAMPLES_FILE, LearnRecord, learn_page, save_samples
 from isotropy.symmetry.actions.images import AffineAction
 from isotropy.symmetry.actions.warp import half_extent, pixel_centres
-from isotropy.workflows.runs.contest import confirmed, trainings
+from isotropy.workflows.runs.contest import compared, confirmed, trainings
 from isotropy.workflows.runs.prepared import (
     SEARCH,
     Actions,
@@ -264,21 +264,18 @@ def learn(
     run = in_folder(run, folder, resume=resume, screening=screening, search=found)
     if folder is not None:
         (Path(folder) / TRIALS).unlink(missing_ok=True)
-    trainer = run.trainer
     if started is not None and not is_told:
-        started(trainer.config, trainer.epoch)
-    run.tell_estimate(remark, runs=1 if found is None else trainings(found, trainer))
-    banks = _bank(trainer) if trainer.epoch == 0 else []
-    began, seconds_before = time.monotonic(), trainer.seconds
-    _run(run, progress)
+        started(run.trainer.config, run.trainer.epoch)
+    prepare = partial(prepare_run, begun, actions=actions, describe=describe)
+    train = partial(_run, progress=progress)
+    began = time.monotonic()
+    run = compared(run, asked, prepare, train, remark)
+    trainer = run.trainer
+    run.tell_estimate(remark, runs=1 if run.search is None else trainings(run.search, trainer))
+    banks, seconds_before = _bank(trainer) if trainer.epoch == 0 else [], trainer.seconds
+    train(run)
     run.save()  # before the verdicts, so that they can be interrupted
-    run = confirmed(
-        run,
-        asked,
-        lambda other: prepare_run(begun, other, actions=actions, describe=describe),
-        lambda other: _run(other, progress),
-        remark,
-    )
+    run = confirmed(run, asked, prepare, train, remark)
     result = _outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
     banks += _bank(run.trainer)
     if banks:

@@ -564,6 +564,11 @@ def trained_sentences(learned: Learned) -> list[str]:
             f"had to lead by {number_text(search.least_lead, 0)} nats. Train for more epochs to "
             "compare them more closely."
         )
+    if search.trained_steps > 0:
+        sentences.append(
+            f"These networks had {number_text(search.trained_steps, 0)} weight steps, enough to "
+            "compare amounts; the network of this run was trained for longer, with what stayed."
+        )
     return sentences
 
 

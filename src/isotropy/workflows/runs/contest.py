@@ -20,9 +20,11 @@ Few weight steps favour small ranges, and no symmetry at all, which are trained 
 fewer than 1,000 a rival must therefore lead by 0.05 nats per example, where log 20 is told above.
 
 The last rival needs one copy of each example and takes little time; the others take as long as the
-run. Where the run has a folder, each rival is kept in a folder below it until this is decided,
-so that what was interrupted goes on where it was. What was trained, and what stayed, goes into the
-record of the search.
+run (`confirmed`). On many examples that is long, and then the comparison comes first (`compared`):
+networks of 2,000 weight steps, of all data too, decide among themselves, and only the run with the
+amounts that stay is trained in full. Where the run has a folder, each rival is kept in a folder
+below it until this is decided, so that what was interrupted goes on where it was. What was trained,
+and what stayed, goes into the record of the search.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,44 +57,123 @@ ENOUGH_STEPS = 1000
 """Weight steps from which on a network is trained well enough to be compared closely. With 10,000
 digits turned by any angle ±90° leads ±180° by 0.006 and 0.008 nats per example after 240 and 480
 steps, and is behind by 0.016 after 1,000 (results/profiles)."""
+COMPARED_STEPS, COMPARED_BATCH, COMPARED_COPIES = 2000, 250, 6
+"""Weight steps of networks that are trained only to be compared, their examples and copies of each,
+at most."""
+WORTH = 2
+"""Times the copies that such a network sees from which on a run is long enough for it."""
 NARROWINGS = 3
 """Trainings that this takes, most often."""
 RIVALS = "rivals"
 """The folder of a run folder that holds rivals while they are trained."""
 
 
+Prepare = Callable[[LearnConfig], PreparedRun]
+"""A run before its first epoch, with other settings."""
+Train = Callable[[PreparedRun], None]
+"""All its epochs."""
+Remark = Callable[[str], None]
+
+
 def confirmed(
     run: PreparedRun,
     settings: LearnConfig,
-    prepare: Callable[[LearnConfig], PreparedRun],
-    train: Callable[[PreparedRun], None],
-    remark: Callable[[str], None] | None = None,
+    prepare: Prepare,
+    train: Train,
+    remark: Remark | None = None,
 ) -> PreparedRun:
     """A run that has been trained with what its search found, or the rival that is better.
 
     settings: those that the search had
-    prepare:  a run before its first epoch, with other settings
-    train:    all its epochs
     A rival that is better takes the run's folder. One that a run before had begun goes on. Nothing
     is tried where nothing was found or amounts were refined, nor a second time.
     """
     found = run.search
     if found is not None and "trained" in found and run.folder is not None:
         shutil.rmtree(run.folder / RIVALS, ignore_errors=True)  # of one that was stopped here
-    if found is None or found["nothing_learned"] or "trained" in found:
+    if found is None or not _is_open(run):
         return run
-    if run.trainer.config.refine or not any(found["amounts"].values()):
-        return run
-    contest = _Contest(found, settings, prepare, train, remark or (lambda _: None), run.folder)
+    contest = _Contest(found, settings, prepare, train, remark or _silent, run.folder)
     amounts = contest.decide(run)
-    record = plain(with_amounts(found, amounts, contest.trained, contest.intervals))
+    return _taken(contest.kept, run, contest, amounts)
+
+
+def compared(
+    run: PreparedRun,
+    settings: LearnConfig,
+    prepare: Prepare,
+    train: Train,
+    remark: Remark | None = None,
+) -> PreparedRun:
+    """A run before its first epoch with the amounts that short trainings on all data prefer.
+
+    settings: those that the search had
+    The same run where it is not long enough for this (`compares_first`).
+    """
+    found = run.search
+    if found is None or not compares_first(run):
+        return run
+    short, tell = shortened(run.trainer), remark or _silent
+    contest = _Contest(found, short, prepare, train, tell, run.folder)
+    first = contest.begun(found["amounts"])
+    steps = weight_steps(first.trainer)
+    tell(f"comparing amounts first, by networks of {steps:,} weight steps on all data")
+    first.tell_estimate(remark, runs=1 + (1 if halved(found) else NARROWINGS))
+    amounts = contest.decide(contest.ended(first))
+    contest.found = {**found, "trained_steps": steps}
+    stays = prepare(settings_from(settings, {**found, "amounts": amounts}))
+    return _taken(stays, run, contest, amounts)
+
+
+def compares_first(run: PreparedRun) -> bool:
+    """Whether a run takes much longer than networks that are trained only to be compared."""
+    found, config, examples = run.search, run.trainer.config, run.trainer.examples
+    few = COMPARED_STEPS * COMPARED_BATCH * min(COMPARED_COPIES, config.samples)
+    is_long = config.epochs * examples * config.samples >= WORTH * few
+    return is_long and found is not None and _is_open(run) and may_narrow(found, run.trainer)
+
+
+def shortened(trainer: Trainer[Any]) -> LearnConfig:
+    """The settings of networks that are trained only to be compared, from those of their run.
+
+    What depends on the length of a run is left open.
+    """
+    own = trainer.config
+    given = LearnConfig(**{each.name: getattr(own, each.name) for each in fields(LearnConfig)})
+    batch = min(own.batch_size, COMPARED_BATCH)
+    epochs = math.ceil(COMPARED_STEPS / math.ceil(trainer.examples / batch))
+    return replace(
+        given,
+        epochs=epochs, batch_size=batch, samples=min(own.samples, COMPARED_COPIES),
+        evaluate_every=epochs, warm_up=own.warm_up * epochs / own.epochs, update_every=1,
+        burn_in=None, compiled=None, prior_rate=None, range_rate=None, range_rate_end=None,
+    )  # fmt: skip
+
+
+def _is_open(run: PreparedRun) -> bool:
+    """Whether something was found that training has neither confirmed nor is to move."""
+    found = run.search
+    if found is None or found["nothing_learned"] or "trained" in found:
+        return False
+    return not run.trainer.config.refine and any(found["amounts"].values())
+
+
+def _taken(
+    stays: PreparedRun, run: PreparedRun, contest: _Contest, amounts: Amounts
+) -> PreparedRun:
+    """The run that stays, in the folder of the first one, with a record of what was trained."""
+    record = plain(with_amounts(contest.found, amounts, contest.trained, contest.intervals))
     record["least_lead"] = contest.margin
     if run.folder is not None:  # interrupted from here on, the one that stays begins again
         (run.folder / CHECKPOINT).unlink(missing_ok=True)
-    kept = in_folder(contest.kept, run.folder, screening=run.screening, search=record)
+    taken = in_folder(stays, run.folder, screening=run.screening, search=record)
     if run.folder is not None:
         shutil.rmtree(run.folder / RIVALS, ignore_errors=True)
-    return kept
+    return taken
+
+
+def _silent(_: str) -> None:
+    pass
 
 
 class _Contest:
@@ -99,9 +181,9 @@ class _Contest:
         self,
         found: Mapping[str, Any],
         settings: LearnConfig,
-        prepare: Callable[[LearnConfig], PreparedRun],
-        train: Callable[[PreparedRun], None],
-        remark: Callable[[str], None],
+        prepare: Prepare,
+        train: Train,
+        remark: Remark,
         folder: Path | None = None,
     ) -> None:
         self.found, self.settings = found, settings
@@ -192,14 +274,22 @@ class _Contest:
         run = self._run(amounts)
         return run, self._value(run, amounts)
 
-    def _run(self, amounts: Amounts) -> PreparedRun:
+    def begun(self, amounts: Amounts) -> PreparedRun:
+        """A run with these amounts, where it was stopped before."""
         run = self.prepare(settings_from(self.settings, {**self.found, "amounts": amounts}))
-        if self.folder is not None:
-            number = len(self.trained)  # they are tried in the same order every time
-            run = kept_in(run, self.folder / RIVALS / str(number), resume=True)
+        if self.folder is None:
+            return run
+        number = len(self.trained)  # they are tried in the same order every time
+        return kept_in(run, self.folder / RIVALS / str(number), resume=True)
+
+    def ended(self, run: PreparedRun) -> PreparedRun:
+        """The run after its last epoch."""
         self.train(run)
         run.save()
         return run
+
+    def _run(self, amounts: Amounts) -> PreparedRun:
+        return self.ended(self.begun(amounts))
 
     def _value(self, run: PreparedRun, amounts: Amounts) -> float:
         evidence = run.trainer.final_evidence()
@@ -210,9 +300,13 @@ class _Contest:
 
 def least_lead(trainer: Trainer[Any]) -> float:
     """Nats by which a rival must lead in a short run; 0.0 in a long one, where log 20 decides."""
-    config, examples = trainer.config, trainer.examples
-    steps = config.epochs * math.ceil(examples / config.batch_size)
-    return 0.0 if steps >= ENOUGH_STEPS else SETTLED_NATS * examples
+    is_long = weight_steps(trainer) >= ENOUGH_STEPS
+    return 0.0 if is_long else SETTLED_NATS * trainer.examples
+
+
+def weight_steps(trainer: Trainer[Any]) -> int:
+    """Of all epochs."""
+    return trainer.config.epochs * math.ceil(trainer.examples / trainer.config.batch_size)
 
 
 def halved(found: Mapping[str, Any]) -> dict[str, float]:
@@ -250,6 +344,8 @@ def scaled(amounts: Amounts, ranges: Collection[str], factor: float) -> dict[str
 
 def trainings(found: Mapping[str, Any], trainer: Trainer[Any]) -> int:
     """How many runs as long as the first are likely, the first among them."""
+    if "trained" in found:
+        return 1
     if halved(found):
         return 2
     return 1 + NARROWINGS * may_narrow(found, trainer)
