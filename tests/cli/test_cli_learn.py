@@ -377,3 +377,21 @@ def test_what_cannot_be_trained_is_refused(
     start = ("learn", "--data", "bars.npz", *FAST, "--out", "run")
     assert_one_sentence(run_here(capsys, *start, "--quiet", *words), sentence)
     assert not Path("run").exists()
+
+
+# -- how long a run is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"), [((), False), (("--set", "refine=true"), True), (("--no-search",), True)]
+)
+def test_few_epochs_are_told_where_ranges_move(
+    folder: Path, capsys: Capture, words: tuple[str, ...], is_told: bool
+) -> None:
+    """Amounts that a search has found stay as they are, however short the run."""
+    given = [word for word in FAST if word != "--no-search"]
+    told = run_here(
+        capsys, "learn", "--data", "bars.npz", *given, "--generators", "rotation",
+        "--set", "search_examples=10", "--verdicts", "2", "--out", "run", *words,
+    )  # fmt: skip
+    assert ("3 epochs are too few for the ranges to settle" in told.stdout + told.stderr) == is_told

@@ -49,6 +49,7 @@ from isotropy.report.pages.screen import screen_sentences
 from isotropy.report.wording import number_text
 from isotropy.workflows.exploring import SCREENED, ScreenResult, screen
 from isotropy.workflows.learning import LearnResult, learn
+from isotropy.workflows.runs.searching import keeps_amounts
 
 SEVERAL = ("seeds", *ENGINE_NAMES)
 """Options of several seeds, which a run itself does not have."""
@@ -295,7 +296,8 @@ def _learn(options: dict[str, Any], request: _Request) -> LearnResult:
             f"objective {resolved.objective}, {resolved.samples} samples, {resolved.epochs} epochs "
             f"of batches of {resolved.batch_size}, {place}"
         )
-        if too_short(resolved, len(split.train)):
+        moves = not (resolved.search and keeps_amounts(config))
+        if moves and too_short(resolved, len(split.train)):
             display.say(
                 f"{resolved.epochs} epochs are too few for the ranges to settle; read them as a "
                 "trend"

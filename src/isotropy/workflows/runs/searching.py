@@ -113,8 +113,9 @@ def settings_from(settings: LearnConfig, found: Mapping[str, Any]) -> LearnConfi
     amounts = {} if found["nothing_learned"] else dict(found["amounts"])
     taken = {name: amount for name, amount in amounts.items() if amount}
     absent = {name: 0.0 for name in found["amounts"] if name not in taken}
-    complete = settings.distribution == "independent" and settings.bound == "none"
-    refine = not complete and bool(taken) if settings.refine is None else settings.refine
+    refine = settings.refine
+    if refine is None:
+        refine = bool(taken) and not keeps_amounts(settings)
     return replace(
         settings,
         start=taken,
@@ -122,6 +123,13 @@ def settings_from(settings: LearnConfig, found: Mapping[str, Any]) -> LearnConfi
         refine=refine,
         samples=settings.samples if taken or refine else 1,
     )
+
+
+def keeps_amounts(settings: LearnConfig) -> bool:
+    """Whether amounts stay as a search finds them, and are not moved by gradient afterwards."""
+    if settings.refine is not None:
+        return not settings.refine
+    return settings.distribution == "independent" and settings.bound == "none"
 
 
 def _record(found: Search, trials: Trials) -> dict[str, Any]:
