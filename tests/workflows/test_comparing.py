@@ -92,6 +92,10 @@ def test_a_frozen_network_is_not_long() -> None:
     assert not compares_first(run_of(searched(PART), LONG, JUST, features=object()))
 
 
+def test_a_run_that_has_begun_goes_on() -> None:
+    assert not compares_first(run_of(searched(PART), LONG, JUST, epoch=1))
+
+
 @pytest.mark.parametrize("examples", [4688, 10_000, 60_000, 500_001])
 @pytest.mark.parametrize("as_read", [False, True])
 def test_short_networks_have_the_steps_they_need(examples: int, as_read: bool) -> None:

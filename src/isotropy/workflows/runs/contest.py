@@ -63,7 +63,7 @@ at most."""
 WORTH = 2
 """Times the copies that such a network sees from which on a run is long enough for it."""
 NARROWINGS = 3
-"""Trainings that this takes, most often."""
+"""Trainings that smaller ranges take, most often."""
 RIVALS = "rivals"
 """The folder of a run folder that holds rivals while they are trained."""
 
@@ -120,17 +120,18 @@ def compared(
     tell(f"comparing amounts first, by networks of {steps:,} weight steps on all data")
     first.tell_estimate(remark, runs=1 + (1 if halved(found) else NARROWINGS))
     amounts = contest.decide(contest.ended(first))
-    contest.found = {**found, "trained_steps": steps}
     stays = prepare(settings_from(settings, {**found, "amounts": amounts}))
-    return _taken(stays, run, contest, amounts)
+    return _taken(stays, run, contest, amounts, trained_steps=steps)
 
 
 def compares_first(run: PreparedRun) -> bool:
     """Whether a run takes much longer than networks that are trained only to be compared."""
     found, config, examples = run.search, run.trainer.config, run.trainer.examples
+    if found is None or run.trainer.epoch or not _is_open(run):
+        return False
     few = COMPARED_STEPS * COMPARED_BATCH * min(COMPARED_COPIES, config.samples)
     is_long = config.epochs * examples * config.samples >= WORTH * few
-    return is_long and found is not None and _is_open(run) and may_narrow(found, run.trainer)
+    return is_long and may_narrow(found, run.trainer)
 
 
 def shortened(trainer: Trainer[Any]) -> LearnConfig:
@@ -159,11 +160,11 @@ def _is_open(run: PreparedRun) -> bool:
 
 
 def _taken(
-    stays: PreparedRun, run: PreparedRun, contest: _Contest, amounts: Amounts
+    stays: PreparedRun, run: PreparedRun, contest: _Contest, amounts: Amounts, **entries: int
 ) -> PreparedRun:
     """The run that stays, in the folder of the first one, with a record of what was trained."""
     record = plain(with_amounts(contest.found, amounts, contest.trained, contest.intervals))
-    record["least_lead"] = contest.margin
+    record |= {"least_lead": contest.margin, **entries}
     if run.folder is not None:  # interrupted from here on, the one that stays begins again
         (run.folder / CHECKPOINT).unlink(missing_ok=True)
     taken = in_folder(stays, run.folder, screening=run.screening, search=record)
