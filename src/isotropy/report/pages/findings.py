@@ -567,7 +567,7 @@ def trained_sentences(learned: Learned) -> list[str]:
     if search.trained_steps > 0:
         sentences.append(
             f"These networks had {number_text(search.trained_steps, 0)} weight steps, enough to "
-            "compare amounts; the network of this run was trained for longer, with what stayed."
+            "compare amounts; the network of this run was trained anew with what stayed."
         )
     return sentences
 
