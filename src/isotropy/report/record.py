@@ -142,7 +142,7 @@ class Trained:
 class Search:
     """The search before a run; densities in nats over its examples. trials: NaN without one.
 
-    trained_steps: weight steps of the networks in `trained` that are shorter than the run; else NaN
+    trained_steps: weight steps of the networks in `trained` that were only compared; else NaN
     """
 
     trials: float
