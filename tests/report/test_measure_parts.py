@@ -9,9 +9,10 @@ import pytest
 from report_pages import Page, result_of
 from sentence_cases import action, measured
 
+from isotropy.report.measured import Difference, MeasuredAction
 from isotropy.report.pages.measure import action_sentence, measure_page, shares_by_kind
 from isotropy.report.pages.measure_parts import MOST_LAYERS, Bar, clearness, error_axis, layer_table
-from isotropy.report.record import Difference, MeasuredAction, read
+from isotropy.report.record import read
 
 
 def rotation(**changes: Any) -> MeasuredAction:

@@ -14,13 +14,12 @@ from report_pages import PAGES, learn_record, stored
 
 from isotropy.checks import CallerError
 from isotropy.report import record as records
+from isotropy.report.measured import Difference, Measured
 from isotropy.report.pages.learn import LearnRecord, save_samples
 from isotropy.report.pages.represent import Represented
 from isotropy.report.record import (
     Correlations,
-    Difference,
     Learned,
-    Measured,
     Profiled,
     Relaxed,
     Screened,

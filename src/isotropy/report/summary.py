@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from isotropy.report.measured import Measured
 from isotropy.report.page import KeyNumber, render, time_number
 from isotropy.report.pages import (
     certify,
@@ -23,17 +24,7 @@ from isotropy.report.pages import (
 )
 from isotropy.report.pages.findings import finding_sentences
 from isotropy.report.pages.measure import with_code
-from isotropy.report.record import (
-    Built,
-    Head,
-    Learned,
-    Measured,
-    Profiled,
-    Relaxed,
-    Screened,
-    Solved,
-    read,
-)
+from isotropy.report.record import Built, Head, Learned, Profiled, Relaxed, Screened, Solved, read
 from isotropy.report.wording import error_text, known_text, number_text
 
 MOST_REMARKS = 4

@@ -23,6 +23,14 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from isotropy.report.canvas import Drawing
+from isotropy.report.measured import (
+    Attribution,
+    Difference,
+    Measured,
+    MeasuredAction,
+    MeasuredEntry,
+    Moved,
+)
 from isotropy.report.page import KeyNumber, Table, render_page, settings_groups, time_number
 from isotropy.report.pages.measure_parts import (
     accuracy_drawings,
@@ -38,15 +46,7 @@ from isotropy.report.pages.measure_parts import (
     local_table,
     single_bars,
 )
-from isotropy.report.record import (
-    Attribution,
-    Difference,
-    Measured,
-    MeasuredAction,
-    MeasuredEntry,
-    Moved,
-    read,
-)
+from isotropy.report.record import read
 from isotropy.report.wording import (
     MISSING,
     SUPERSCRIPTS,

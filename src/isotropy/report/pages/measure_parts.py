@@ -38,8 +38,7 @@ from isotropy.report.canvas import (
     set_value_axis,
     tick_text,
 )
-from isotropy.report.page import Cell, Table, named, number
-from isotropy.report.record import (
+from isotropy.report.measured import (
     Contribution,
     Difference,
     Measured,
@@ -47,6 +46,7 @@ from isotropy.report.record import (
     MeasuredEntry,
     Moved,
 )
+from isotropy.report.page import Cell, Table, named, number
 from isotropy.report.wording import (
     MISSING,
     error_text,
