@@ -298,10 +298,11 @@ def test_profiles_try_the_same_evenly_spaced_ranges_whatever_the_truth() -> None
     rows = read_experiment("profiles")["rows"].values()
     bounds = [row for row in rows if "evidence" in row["options"]]
     larger = [row for row in rows if "subset" in row["options"]]
-    others = [row for row in rows if row not in bounds and row not in larger]
+    whole = [row for row in rows if "data" in row and row not in larger]
+    others = [row for row in rows if not any(row in kind for kind in (bounds, larger, whole))]
     for kind in (others, larger):
         assert len({row["truth"]["rotation"] for row in kind}) > 1
-    for kind, first in ((others, 0), (bounds, 5), (larger, 45)):
+    for kind, first in ((others, 0), (bounds, 5), (larger, 45), (whole, 30)):
         (tried,) = {row["options"]["amounts"] for row in kind}
         amounts = [float(each) for each in tried.split(",")]
         assert amounts[0] == first and amounts[-1] == 180
