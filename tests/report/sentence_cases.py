@@ -195,13 +195,7 @@ LEARN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "less of it is enough, none of it is better": (
         after_training(NONE, (HALF, -1742.5), *NARROWED[:2], (NONE, -1600.0)), {}
     ),
-    "small leads do not count in a short run": (
-        after_training(WHOLE, *RIVALS, least_lead=100.0), {}
-    ),
-    "nothing leads in a short run": (
-        after_training(WHOLE, (WHOLE, -1767.2), (HALF, -2090.6), least_lead=100.0), {}
-    ),
-    "compared before a long run": (
+    "compared before the run": (
         after_training(NARROWER, (HALF, -1742.5), *NARROWED, trained_steps=2160.0), {}
     ),
     "no rival was trained": (after_training(WHOLE, (WHOLE, None), (HALF, -1.0)), {}),

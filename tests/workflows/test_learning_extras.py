@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from isotropy.evidence.search.trials import Trial, Trials
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.finite import flip
 from isotropy.workflows import learning
-from isotropy.workflows.runs import searching
+from isotropy.workflows.runs import contest, searching
 from isotropy.workflows.runs.searching import TRIALS, KeptTrials
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]
@@ -182,6 +183,17 @@ def alike(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return result, rows
 
 
+RIVAL_EPOCHS = 2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_rivals() -> Iterator[None]:
+    """Networks that are trained only to be compared take a moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contest, "LEAST_STEPS", 3 * RIVAL_EPOCHS)  # of 20 of 60 examples each
+        yield
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unbroken") / "run"
@@ -223,8 +235,9 @@ def test_stopped(
     given = {} if is_kept else {"screening": SCREENING}
     learned(resume=True, verdicts=2, progress=epochs.append, **given, **options)
     assert bool(searches) is not is_kept, "what was found must not be looked for again"
-    both = 2 * (CONFIG.epochs or 0)  # with the flip, and without
-    assert len(epochs) == (0 if name == "judge" else both)
+    own = CONFIG.epochs or 0
+    compared = 2 * RIVAL_EPOCHS  # with the flip, and without
+    assert len(epochs) == (0 if name == "judge" else compared + own)
     assert alike(folder) == alike(unbroken)
     kept = json.loads((folder / "search.json").read_text())
     assert kept["amounts"] == json.loads((unbroken / "search.json").read_text())["amounts"]

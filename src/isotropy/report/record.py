@@ -132,10 +132,11 @@ class Searched:
 
 @dataclass(frozen=True)
 class Trained:
-    """A network trained with these amounts, and its log evidence in nats."""
+    """A network trained with these amounts, its log evidence in nats, and its test score."""
 
     amounts: dict[str, float]
     log_evidence: float
+    test_log_likelihood: float
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,6 @@ class Search:
     symmetries: dict[str, Searched]
     trained: list[Trained]
     trained_steps: float
-    least_lead: float
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ from isotropy.records import (
 from isotropy.report.pages.learn import SAMPLES_FILE, LearnRecord, learn_page, save_samples
 from isotropy.symmetry.actions.images import AffineAction
 from isotropy.symmetry.actions.warp import half_extent, pixel_centres
-from isotropy.workflows.runs.contest import compared, confirmed, trainings
+from isotropy.workflows.runs.contest import compared
 from isotropy.workflows.runs.prepared import (
     SEARCH,
     Actions,
@@ -270,12 +270,13 @@ def learn(
     train = partial(_run, progress=progress)
     began = time.monotonic()
     run = compared(run, asked, prepare, train, remark)
-    trainer = run.trainer
-    run.tell_estimate(remark, runs=1 if run.search is None else trainings(run.search, trainer))
-    banks, seconds_before = _bank(trainer) if trainer.epoch == 0 else [], trainer.seconds
+    run.tell_estimate(remark)
+    banks, seconds_before = (
+        _bank(run.trainer) if run.trainer.epoch == 0 else [],
+        run.trainer.seconds,
+    )
     train(run)
     run.save()  # before the verdicts, so that they can be interrupted
-    run = confirmed(run, asked, prepare, train, remark)
     result = _outcome(run, verdicts=verdicts, calibrate=calibrate, remark=remark)
     banks += _bank(run.trainer)
     if banks:

@@ -82,7 +82,6 @@ EVIDENCE_NATS = 3.0
 """Nats, over all examples of the search, by which L or the evidence must differ: log 20."""
 LEARNED_NATS = math.log(20)
 """Nats by which the evidence of a trained network that predicts exceeds that of a constant."""
-SMALL_LEAD = "the lead is too small to count"
 
 _SHARES = {0.0: "none", 0.5: "½", 1.0: "1, learned", 2.0: "2"}
 
@@ -524,8 +523,6 @@ def trained_sentences(learned: Learned) -> list[str]:
         half = rivals.pop(0)
         is_needed = kept == first.amounts
         end = "all of it is needed" if is_needed else "no more is needed than half"
-        if is_needed and half.log_evidence >= first.log_evidence:
-            end = SMALL_LEAD
         sentences.append(
             f"Trained with half the period, {_changed(half, first, learned)}, the network has a "
             f"log evidence of {number_text(half.log_evidence, 1)} nats, with the whole of it "
@@ -544,8 +541,6 @@ def trained_sentences(learned: Learned) -> list[str]:
         )
         is_needed = stays is first
         end = "less is not enough" if is_needed else f"{_changed(stays, first, learned)} is enough"
-        if is_needed and max(each.log_evidence for each in ranges) >= first.log_evidence:
-            end = SMALL_LEAD
         sentences.append(f"Trained on all data, the log evidence in nats is {told}: {end}.")
         first = stays
     for rival in rivals:
@@ -557,17 +552,10 @@ def trained_sentences(learned: Learned) -> list[str]:
                 f"{number_text(rival.log_evidence, 1)} nats, with what the search found "
                 f"{number_text(first.log_evidence, 1)}: {end}."
             )
-    own = next((each.log_evidence for each in rows if each.amounts == kept), math.inf)
-    if search.least_lead > 0 and max(each.log_evidence for each in rows) > own:
-        sentences.append(
-            "These networks took few weight steps, which favours small ranges: a smaller range "
-            f"had to lead by {number_text(search.least_lead, 0)} nats. Train for more epochs to "
-            "compare them more closely."
-        )
     if search.trained_steps > 0:
         sentences.append(
-            f"These networks had {number_text(search.trained_steps, 0)} weight steps, enough to "
-            "compare amounts; the network of this run was trained anew with what stayed."
+            f"These networks had {number_text(search.trained_steps, 0)} weight steps; the network "
+            "of this run was trained after them, with what stayed."
         )
     return sentences
 

@@ -1,30 +1,26 @@
-"""Which amounts a run of `learn` ends with: rivals of what its search found are trained.
+"""Which amounts a run of `learn` has: rivals of what its search found are trained on all data.
 
 A linearised network learns no features: averages help it where a trained network needs less, or
-none. So once the run has been trained with what was found, rivals are trained like it, and the
-Laplace evidence log Z of the trained networks decides:
+none. So small trainings of the network come before the run, one at each of a few amounts, and their
+Laplace evidence log Z decides:
 
-    half of every whole period   stays unless the whole leads by log 20: of equally good amounts
-                                 the least. A whole period that leads is confirmed, and nothing
-                                 else is tried
-    smaller ranges               where there are at least twice as many examples as in the search:
-                                 with more data, averaging beyond what they contain pays off less.
-                                 All ranges shrink by the same factor until log 20 are lost; then
-                                 the peak of the evidences is tried. Their density gives the
-                                 interval, as in a profile (`amounts`)
-    no symmetry at all           if it leads by log 20, the amounts that were found are not
-                                 confirmed; what was found without each of its symmetries is
-                                 trained too, and the best of these stays
+    smaller ranges       where there are at least twice as many examples as in the search: with more
+                         data, averaging beyond what they contain pays off less. All ranges shrink
+                         by the same factor until log 20 are lost; then the peak of the evidences
+                         is tried. Their density gives the interval, as in a profile (`amounts`)
+    half of every        where there are fewer examples, which cannot tell more; the half stays
+    whole period         unless the whole leads by log 20: of equally good amounts the least
+    no symmetry at all   if it leads by log 20, the amounts that were found are not confirmed; what
+                         was found without each of its symmetries is trained too, and the best of
+                         these stays
 
-Few weight steps favour small ranges, and no symmetry at all, which are trained sooner. In a run of
-fewer than 1,000 a rival must therefore lead by 0.05 nats per example, where log 20 is told above.
+All have at least 1,600 weight steps: the more a network is averaged over, the longer it takes to
+train, so that few steps favour small ranges, whatever the data contain. Few examples a step and few
+copies of each make them cheap (`shortened`). Then the run is trained once, with what stays.
 
-The last rival needs one copy of each example and takes little time; the others take as long as the
-run (`confirmed`). On many examples that is long, and then the comparison comes first (`compared`):
-networks of 2,000 weight steps, of all data too, decide among themselves, and only the run with the
-amounts that stay is trained in full. Where the run has a folder, each rival is kept in a folder
-below it until this is decided, so that what was interrupted goes on where it was. What was trained,
-and what stayed, goes into the record of the search.
+Where the run has a folder, each rival is kept in a folder below it until this is decided, so that
+what was interrupted goes on where it was. What was trained, and what stayed, goes into the record
+of the search.
 """
 
 from __future__ import annotations
@@ -33,7 +29,6 @@ import math
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,9 +36,8 @@ import numpy as np
 from isotropy.evidence.search.amounts import peak_of
 from isotropy.evidence.search.selection import LEAST_GAIN, NEAR
 from isotropy.evidence.search.trials import Amounts
-from isotropy.evidence.settings import LearnConfig
+from isotropy.evidence.settings import LEAST_STEPS, LearnConfig, default_batch
 from isotropy.evidence.training import Trainer
-from isotropy.evidence.verdict import SETTLED_NATS
 from isotropy.records import CHECKPOINT, plain
 from isotropy.report.wording import spoken_name
 from isotropy.workflows.runs.prepared import PreparedRun, in_folder, kept_in
@@ -53,17 +47,10 @@ MANY_MORE = 2
 """Times the examples of the search from which on ranges are compared on all data."""
 NARROWER = 0.7
 """From one range to the next smaller one."""
-ENOUGH_STEPS = 1000
-"""Weight steps from which on a network is trained well enough to be compared closely. With 10,000
-digits turned by any angle ±90° leads ±180° by 0.006 and 0.008 nats per example after 240 and 480
-steps, and is behind by 0.016 after 1,000 (results/profiles)."""
-COMPARED_STEPS, COMPARED_BATCH, COMPARED_COPIES = 2000, 250, 6
-"""Weight steps of networks that are trained only to be compared, their examples and copies of each,
-at most."""
-WORTH = 2
-"""Times the copies that such a network sees from which on a run is long enough for it."""
 NARROWINGS = 3
 """Trainings that smaller ranges take, most often."""
+LARGEST_BATCH, COPIES = 250, 6
+"""Examples of a weight step of networks that are compared, and copies of each, at most."""
 RIVALS = "rivals"
 """The folder of a run folder that holds rivals while they are trained."""
 
@@ -75,29 +62,6 @@ Train = Callable[[PreparedRun], None]
 Remark = Callable[[str], None]
 
 
-def confirmed(
-    run: PreparedRun,
-    settings: LearnConfig,
-    prepare: Prepare,
-    train: Train,
-    remark: Remark | None = None,
-) -> PreparedRun:
-    """A run that has been trained with what its search found, or the rival that is better.
-
-    settings: those that the search had
-    A rival that is better takes the run's folder. One that a run before had begun goes on. Nothing
-    is tried where nothing was found or amounts were refined, nor a second time.
-    """
-    found = run.search
-    if found is not None and "trained" in found and run.folder is not None:
-        shutil.rmtree(run.folder / RIVALS, ignore_errors=True)  # of one that was stopped here
-    if found is None or not _is_open(run):
-        return run
-    contest = _Contest(found, settings, prepare, train, remark or _silent, run.folder)
-    amounts = contest.decide(run)
-    return _taken(contest.kept, run, contest, amounts)
-
-
 def compared(
     run: PreparedRun,
     settings: LearnConfig,
@@ -105,157 +69,130 @@ def compared(
     train: Train,
     remark: Remark | None = None,
 ) -> PreparedRun:
-    """A run before its first epoch with the amounts that short trainings on all data prefer.
+    """A run before its first epoch with the amounts that networks trained on all data prefer.
 
     settings: those that the search had
-    The same run where it is not long enough for this (`compares_first`).
+    The same run where nothing was found, amounts are moved by gradient, or this was decided before.
     """
     found = run.search
-    if found is None or not compares_first(run):
+    if found is None or not _is_open(run):
         return run
-    short, tell = shortened(run.trainer), remark or _silent
-    contest = _Contest(found, short, prepare, train, tell, run.folder)
-    first = contest.begun(found["amounts"])
-    steps = weight_steps(first.trainer)
-    tell(f"comparing amounts first, by networks of {steps:,} weight steps on all data")
-    first.tell_estimate(remark, runs=1 + (1 if halved(found) else NARROWINGS))
-    amounts = contest.decide(contest.ended(first))
+    contest = _Contest(run, prepare, train, remark)
+    amounts = contest.decide()
+    record = with_amounts(found, amounts, contest.trained, contest.intervals)
+    record = plain({**record, "trained_steps": weight_steps(contest.short, run.trainer.examples)})
     stays = prepare(settings_from(settings, {**found, "amounts": amounts}))
-    return _taken(stays, run, contest, amounts, trained_steps=steps)
+    if run.folder is not None:  # interrupted from here on, the one that stays begins again
+        (run.folder / CHECKPOINT).unlink(missing_ok=True)
+    stays = in_folder(stays, run.folder, screening=run.screening, search=record)
+    if run.folder is not None:
+        shutil.rmtree(run.folder / RIVALS, ignore_errors=True)
+    return stays
 
 
-def compares_first(run: PreparedRun) -> bool:
-    """Whether a run takes much longer than networks that are trained only to be compared."""
-    found, config, examples = run.search, run.trainer.config, run.trainer.examples
-    if found is None or run.trainer.epoch or not _is_open(run):
+def _is_open(run: PreparedRun) -> bool:
+    """Whether something was found that training has neither decided on nor is to move."""
+    found, trainer = run.search, run.trainer
+    if found is None or found["nothing_learned"] or "trained" in found:
         return False
-    few = COMPARED_STEPS * COMPARED_BATCH * min(COMPARED_COPIES, config.samples)
-    is_long = config.epochs * examples * config.samples >= WORTH * few
-    return is_long and may_narrow(found, run.trainer)
+    return not trainer.epoch and not trainer.config.refine and any(found["amounts"].values())
 
 
 def shortened(trainer: Trainer[Any]) -> LearnConfig:
     """The settings of networks that are trained only to be compared, from those of their run.
 
-    What depends on the length of a run is left open.
+    `LEAST_STEPS` weight steps, also where the run has fewer. What depends on the length of a run is
+    left open.
     """
-    own = trainer.config
+    own, examples = trainer.config, trainer.examples
     given = LearnConfig(**{each.name: getattr(own, each.name) for each in fields(LearnConfig)})
-    batch = min(own.batch_size, COMPARED_BATCH)
-    epochs = math.ceil(COMPARED_STEPS / math.ceil(trainer.examples / batch))
+    batch = min(own.batch_size, LARGEST_BATCH, default_batch(examples, own.epochs))
+    epochs = math.ceil(LEAST_STEPS / math.ceil(examples / batch))
     return replace(
         given,
-        epochs=epochs, batch_size=batch, samples=min(own.samples, COMPARED_COPIES),
-        evaluate_every=epochs, warm_up=own.warm_up * epochs / own.epochs, update_every=1,
-        burn_in=None, compiled=None, prior_rate=None, range_rate=None, range_rate_end=None,
+        epochs=epochs, batch_size=batch, samples=min(own.samples, COPIES), evaluate_every=epochs,
+        warm_up=own.warm_up * epochs / own.epochs, update_every=1, burn_in=None, compiled=None,
+        prior_rate=None, range_rate=None, range_rate_end=None,
     )  # fmt: skip
 
 
-def _is_open(run: PreparedRun) -> bool:
-    """Whether something was found that training has neither confirmed nor is to move."""
-    found = run.search
-    if found is None or found["nothing_learned"] or "trained" in found:
-        return False
-    return not run.trainer.config.refine and any(found["amounts"].values())
-
-
-def _taken(
-    stays: PreparedRun, run: PreparedRun, contest: _Contest, amounts: Amounts, **entries: int
-) -> PreparedRun:
-    """The run that stays, in the folder of the first one, with a record of what was trained."""
-    record = plain(with_amounts(contest.found, amounts, contest.trained, contest.intervals))
-    record |= {"least_lead": contest.margin, **entries}
-    if run.folder is not None:  # interrupted from here on, the one that stays begins again
-        (run.folder / CHECKPOINT).unlink(missing_ok=True)
-    taken = in_folder(stays, run.folder, screening=run.screening, search=record)
-    if run.folder is not None:
-        shutil.rmtree(run.folder / RIVALS, ignore_errors=True)
-    return taken
-
-
-def _silent(_: str) -> None:
-    pass
+def weight_steps(config: LearnConfig, examples: int) -> int:
+    """Of all epochs."""
+    assert config.epochs is not None and config.batch_size is not None
+    return config.epochs * math.ceil(examples / config.batch_size)
 
 
 class _Contest:
+    """Rivals, trained one after the other.
+
+    trained: of each, amounts, log evidence in nats, and log likelihood per test example, if there
+             are any; it decides nothing
+    intervals: of ranges that were made smaller
+    """
+
     def __init__(
-        self,
-        found: Mapping[str, Any],
-        settings: LearnConfig,
-        prepare: Prepare,
-        train: Train,
-        remark: Remark,
-        folder: Path | None = None,
+        self, run: PreparedRun, prepare: Prepare, train: Train, remark: Remark | None
     ) -> None:
-        self.found, self.settings = found, settings
+        assert run.search is not None
+        self.run, self.found = run, run.search
         self.prepare, self.train, self.remark = prepare, train, remark
-        self.folder = folder
-        self.margin = 0.0
-        """Nats by which a rival must lead because the run is short; 0 in long ones."""
+        self.short = shortened(run.trainer)
         self.trained: list[dict[str, Any]] = []
         self.intervals: dict[str, tuple[float, float]] = {}
-        """By trained networks, of ranges that were made smaller."""
 
-    def decide(self, run: PreparedRun) -> Amounts:
-        """The amounts that stay; `kept` is then their run."""
-        self.kept, amounts = run, self.found["amounts"]
-        best, self.margin = self._value(run, amounts), least_lead(run.trainer)
-        if half := halved(self.found):
-            self.remark(
-                "training once more, about as long: with half of what was found whole, to see "
-                "whether all of it is needed"
-            )
-            other = self._run(half)
-            value = self._value(other, half)
-            if not value >= best + (self.margin or -LEAST_GAIN):
-                return amounts
-            self.kept, amounts, best = other, half, value
-        if may_narrow(self.found, run.trainer):
-            amounts, best = self._narrow(amounts, best, run.trainer.examples)
-        self.remark("training once more without any symmetry, to see whether it is needed")
+    def decide(self) -> Amounts:
+        """The amounts that stay."""
+        found: Amounts = self.found["amounts"]
+        half, narrows = halved(self.found), may_narrow(self.found, self.run.trainer)
+        steps = weight_steps(self.short, self.run.trainer.examples)
+        self._say(f"comparing amounts by networks of {steps:,} weight steps on all data")
+        amounts, best = found, self._value(found, told=2 + (NARROWINGS - 1) * narrows)
+        if narrows:
+            amounts, best = self._narrow(amounts, best)
+        elif half:
+            self._say("comparing: half of what was found whole, to see whether all is needed")
+            value = self._value(half)
+            if value >= best - LEAST_GAIN:
+                amounts, best = half, value
+        return self._without(amounts, best)
+
+    def _without(self, amounts: Amounts, best: float) -> Amounts:
+        """The amounts, unless none at all do better, or without one of them."""
+        self._say("comparing: no symmetry, to see whether any is needed")
         none = dict.fromkeys(amounts, 0.0)
-        other = self._run(none)
-        value = self._value(other, none)
-        if not value > best + max(self.margin, LEAST_GAIN):
+        value = self._value(none)
+        if not value > best + LEAST_GAIN:
             return amounts
         taken = [name for name, amount in amounts.items() if amount]
-        self.kept, before, amounts, best = other, amounts, none, value
+        stays, best = none, value
         for name in taken if len(taken) > 1 else ():
-            self.remark(
-                f"training once more without {spoken_name(name)}: it did better without any"
-            )
-            without = {**before, name: 0.0}
-            other = self._run(without)
-            value = self._value(other, without)
+            self._say(f"comparing: without {spoken_name(name)}, since none at all did better")
+            without = {**amounts, name: 0.0}
+            value = self._value(without)
             if value > best:
-                self.kept, amounts, best = other, without, value
-        return amounts
+                stays, best = without, value
+        return stays
 
-    def _narrow(self, amounts: Amounts, best: float, examples: int) -> tuple[Amounts, float]:
+    def _narrow(self, amounts: Amounts, best: float) -> tuple[Amounts, float]:
         """Amounts with all ranges times the factor that trains best, and their log evidence."""
         ranges = ranges_of(self.found, amounts)
-        values = {1.0: best}
-        if all(2 * amounts[name] == self.found["amounts"][name] for name in ranges):
-            values[2.0] = self.trained[0]["log_evidence"]  # whole periods, of which these are half
-        factor = 1.0
+        factor, values = 1.0, {1.0: best}
         while all(NARROWER * factor * amounts[name] > floor for name, floor in ranges.items()):
             smaller = NARROWER * factor
-            run, value = self._trained_with(scaled(amounts, ranges, smaller))
-            enough = max(values.values()) + (self.margin or -LEAST_GAIN)
+            value = self._value_with(scaled(amounts, ranges, smaller))
+            enough = max(values.values()) - LEAST_GAIN
             values[smaller] = value
             if not value >= enough:
                 break
-            self.kept, factor, best = run, smaller, value
+            factor, best = smaller, value
         if len(values) < 3 or not all(map(math.isfinite, values.values())):
             return scaled(amounts, ranges, factor), best
-        factors = sorted(values)
+        factors, examples = sorted(values), self.run.trainer.examples
         peak = peak_of(factors, [values[each] for each in factors], examples=examples)
         if all(abs(peak.maximum - each) > NEAR * each for each in factors):
-            run, value = self._trained_with(scaled(amounts, ranges, peak.maximum))
-            if value > best + (self.margin if peak.maximum < factor else 0.0):
-                self.kept, factor, best = run, peak.maximum, value
-        if self.margin and factor == 1.0:  # leads that do not count say nothing of the interval
-            return amounts, best
+            value = self._value_with(scaled(amounts, ranges, peak.maximum))
+            if value > best:
+                factor, best = peak.maximum, value
         for name in ranges:
             low, high = (end * factor for end in self.found["symmetries"][name]["interval"])
             inside = [end * amounts[name] for end in peak.interval]
@@ -265,49 +202,40 @@ class _Contest:
             self.intervals[name] = (low, high)
         return scaled(amounts, ranges, factor), best
 
-    def _trained_with(self, amounts: Amounts) -> tuple[PreparedRun, float]:
-        """A run with other ranges and its log evidence."""
-        told = ", ".join(f"{spoken_name(name)} {a:.3g}" for name, a in amounts.items() if a)
-        self.remark(
-            f"training once more, about as long: with {told}, to see whether this is enough for "
-            "all data"
-        )
-        run = self._run(amounts)
-        return run, self._value(run, amounts)
+    def _value_with(self, amounts: Amounts) -> float:
+        """The log evidence with other ranges."""
+        ranges = ", ".join(f"{spoken_name(name)} {a:.3g}" for name, a in amounts.items() if a)
+        self._say(f"comparing: {ranges}, to see whether this is enough for all data")
+        return self._value(amounts)
 
-    def begun(self, amounts: Amounts) -> PreparedRun:
-        """A run with these amounts, where it was stopped before."""
-        run = self.prepare(settings_from(self.settings, {**self.found, "amounts": amounts}))
-        if self.folder is None:
-            return run
-        number = len(self.trained)  # they are tried in the same order every time
-        return kept_in(run, self.folder / RIVALS / str(number), resume=True)
+    def _say(self, sentence: str) -> None:
+        if self.remark is not None:
+            self.remark(sentence)
 
-    def ended(self, run: PreparedRun) -> PreparedRun:
-        """The run after its last epoch."""
+    def _value(self, amounts: Amounts, told: int = 0) -> float:
+        """The log evidence of a network trained with these amounts, where it was stopped before.
+
+        told: of how many trainings the time is estimated first, with 0 none
+        """
+        run = self.prepare(settings_from(self.short, {**self.found, "amounts": amounts}))
+        if self.run.folder is not None:
+            number = len(self.trained)  # they are tried in the same order every time
+            run = kept_in(run, self.run.folder / RIVALS / str(number), resume=True)
+        if told:
+            run.tell_estimate(self.remark, runs=told)
         self.train(run)
         run.save()
-        return run
-
-    def _run(self, amounts: Amounts) -> PreparedRun:
-        return self.ended(self.begun(amounts))
-
-    def _value(self, run: PreparedRun, amounts: Amounts) -> float:
         evidence = run.trainer.final_evidence()
         assert evidence is not None  # searches are for objectives that have one
-        self.trained.append({"amounts": dict(amounts), "log_evidence": evidence.nats})
+        scored = run.history[-1].get("test_log_likelihood") if run.history else None
+        self.trained.append(
+            {
+                "amounts": dict(amounts),
+                "log_evidence": evidence.nats,
+                "test_log_likelihood": scored,
+            }
+        )
         return evidence.nats
-
-
-def least_lead(trainer: Trainer[Any]) -> float:
-    """Nats by which a rival must lead in a short run; 0.0 in a long one, where log 20 decides."""
-    is_long = weight_steps(trainer) >= ENOUGH_STEPS
-    return 0.0 if is_long else SETTLED_NATS * trainer.examples
-
-
-def weight_steps(trainer: Trainer[Any]) -> int:
-    """Of all epochs."""
-    return trainer.config.epochs * math.ceil(trainer.examples / trainer.config.batch_size)
 
 
 def halved(found: Mapping[str, Any]) -> dict[str, float]:
@@ -341,15 +269,6 @@ def ranges_of(found: Mapping[str, Any], amounts: Amounts) -> dict[str, float]:
 def scaled(amounts: Amounts, ranges: Collection[str], factor: float) -> dict[str, float]:
     """Amounts with these ranges times a factor."""
     return {name: a * factor if name in ranges else a for name, a in amounts.items()}
-
-
-def trainings(found: Mapping[str, Any], trainer: Trainer[Any]) -> int:
-    """How many runs as long as the first are likely, the first among them."""
-    if "trained" in found:
-        return 1
-    if halved(found):
-        return 2
-    return 1 + NARROWINGS * may_narrow(found, trainer)
 
 
 def with_amounts(

@@ -1,4 +1,4 @@
-"""What was found, confirmed by training: which rivals are trained, and which network stays."""
+"""Rivals of what a search found: which are trained, with what settings, and which of them stays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,17 +30,19 @@ from workflows.searched_runs import (
     symmetry,
 )
 
-from isotropy.evidence.settings import LearnConfig
+from isotropy.evidence.settings import LEAST_STEPS, LearnConfig
 from isotropy.workflows import learning
-from isotropy.workflows.runs import contest as confirming
+from isotropy.workflows.runs import contest as contests
 from isotropy.workflows.runs import prepared as prepared_run
-from isotropy.workflows.runs import prepared as runs
 from isotropy.workflows.runs.contest import (
-    ENOUGH_STEPS,
+    COPIES,
+    LARGEST_BATCH,
     LEAST_GAIN,
     MANY_MORE,
-    confirmed,
+    compared,
     halved,
+    shortened,
+    weight_steps,
     with_amounts,
 )
 from isotropy.workflows.runs.prepared import PreparedRun
@@ -80,42 +82,39 @@ def test_half_of_every_whole_period(symmetries, expected: dict[str, float]) -> N
 
 
 def contest(
-    found: dict[str, Any],
-    surface: Surface,
-    examples: int = EXAMPLES,
-    epochs: int = ENOUGH_STEPS,
-    **settings: Any,
-) -> tuple[PreparedRun, list]:
-    """The run that stays, and the amounts of all that were trained after the first."""
+    found: dict[str, Any], surface: Surface, examples: int = EXAMPLES, **settings: Any
+) -> tuple[PreparedRun, list[dict[str, float]]]:
+    """The run that stays, not trained yet, and the amounts of all that were trained."""
     trained: list[dict[str, float]] = []
+    asked = LearnConfig(**settings)
 
     def prepare(config: LearnConfig) -> PreparedRun:
         start = dict(config.start or {})
-        evidence = SimpleNamespace(nats=surface(start))
-        trainer = SimpleNamespace(
-            config=replace(
-                config, refine=bool(config.refine), epochs=epochs, batch_size=examples
-            ),
-            final_evidence=lambda: evidence, examples=examples, features=None,
+        resolved = config.resolved(examples=examples, on_gpu=False)
+        trainer: Any = SimpleNamespace(
+            config=replace(resolved, refine=bool(config.refine)), examples=examples, epoch=0,
+            final_evidence=lambda: SimpleNamespace(nats=surface(start)), features=None,
         )  # fmt: skip
-        return PreparedRun(trainer, None, {}, search=found)  # type: ignore[arg-type]
+        return PreparedRun(trainer, None, {})  # type: ignore[arg-type]
 
     def train(run: PreparedRun) -> None:
         trained.append(dict(run.trainer.config.start or {}))
 
-    config = LearnConfig(**settings)
-    first = prepare(replace(config, start={n: a for n, a in found["amounts"].items() if a}))
-    return confirmed(first, config, prepare, train), trained
+    amounts = {name: amount for name, amount in found["amounts"].items() if amount}
+    first = replace(prepare(replace(asked, start=amounts)), search=found)
+    run = compared(first, asked, prepare, train)
+    assert compared(run, asked, prepare, stop) is run, "what was decided is not decided again"
+    return run, trained
 
 
 EVIDENCE = {
     # Log evidence of the whole, of the half and of neither; what stays.
-    "the whole leads by more": (LEAST_GAIN + 1e-6, 0.0, 90.0, 180.0),
+    "the whole leads by more": (LEAST_GAIN + 1e-6, 0.0, -90.0, 180.0),
     "the whole leads by just so much": (LEAST_GAIN, 0.0, -90.0, 90.0),
     "equal": (-300.0, -300.0, -400.0, 90.0),
     "the half leads": (-300.0, -200.0, -400.0, 90.0),
     "no number for the whole": (math.nan, -200.0, -100.0, 180.0),
-    "no number for the half": (-300.0, math.nan, -100.0, 180.0),
+    "no number for the half": (-300.0, math.nan, -400.0, 180.0),
     "nothing leads the half": (-300.0, -200.0, -200.0 + LEAST_GAIN + 1e-6, 0.0),
     "nothing leads by just so much": (-300.0, -200.0, -200.0 + LEAST_GAIN, 90.0),
     "no number for nothing": (-300.0, -200.0, math.nan, 90.0),
@@ -124,7 +123,7 @@ EVIDENCE = {
 
 @pytest.mark.parametrize(("whole", "half", "none", "stays"), EVIDENCE.values(), ids=EVIDENCE)
 def test_a_whole_period(whole: float, half: float, none: float, stays: float) -> None:
-    """One that leads is confirmed without a third network."""
+    """It must lead half of it by log 20, and neither may be led so by a network without."""
     values = {180.0: whole, 90.0: half, 0.0: none}
     found = record(WHOLE, examples=200)
     before = copy.deepcopy(found)
@@ -134,9 +133,9 @@ def test_a_whole_period(whole: float, half: float, none: float, stays: float) ->
     assert search is not None and search["amounts"] == {"rotation": stays}
     assert search["symmetries"]["rotation"]["amount"] == stays
     assert (run.trainer.config.start or {}).get("rotation", 0.0) == stays
-    amounts = [180.0, 90.0] if stays == 180.0 else [180.0, 90.0, 0.0]
+    amounts = [180.0, 90.0, 0.0]
     assert [row["amounts"]["rotation"] for row in search["trained"]] == amounts
-    assert [each.get("rotation", 0.0) for each in trained] == amounts[1:]
+    assert [each.get("rotation", 0.0) for each in trained] == amounts
     written = [row["log_evidence"] for row in search["trained"]]
     expected = [None if math.isnan(values[amount]) else values[amount] for amount in amounts]
     assert written == expected, "as JSON can hold it"
@@ -163,9 +162,9 @@ def test_parts_that_are_not_confirmed_go(tilt: float, scale: float, stays: set[s
     assert {name for name, amount in run.search["amounts"].items() if amount} == stays
     assert (run.trainer.config.start or {}).keys() == stays
     alone = [] if tilt + scale > 0 else [{"scale_x": 0.5}, {"tilt": 100.0}]
-    assert trained == [{}, *alone]
+    assert trained == [{"tilt": 100.0, "scale_x": 0.5}, {}, *alone]
     copies = run.trainer.config.samples
-    assert copies == (None if stays else 1), "without any symmetry one copy is enough"
+    assert copies == (16 if stays else 1), "without any symmetry one copy is enough"
 
 
 PART = {"rotation": symmetry(100.0)}
@@ -185,7 +184,7 @@ def test_ranges_become_smaller_on_more_data(best: float) -> None:
     assert own["amount"] == amount and low <= amount <= high
     tried = [row["amounts"]["rotation"] for row in run.search["trained"]]
     assert tried[:2] == pytest.approx([100.0, 70.0]) and tried[-1] == 0.0
-    assert len(trained) == len(tried) - 1 <= 8
+    assert len(trained) == len(tried) <= 9
 
 
 def test_ranges_that_are_enough_stay() -> None:
@@ -194,7 +193,7 @@ def test_ranges_that_are_enough_stay() -> None:
     run, trained = contest(found, peaked(110.0), examples=MANY_MORE * EXAMPLES)
     assert run.search is not None and run.search["amounts"] == {"rotation": 100.0}
     assert run.search["symmetries"] == found["symmetries"]
-    assert [each.get("rotation", 0.0) for each in trained] == pytest.approx([70.0, 0.0])
+    assert [each.get("rotation", 0.0) for each in trained] == pytest.approx([100.0, 70.0, 0.0])
 
 
 def test_small_losses_do_not_add_up() -> None:
@@ -206,77 +205,37 @@ def test_small_losses_do_not_add_up() -> None:
 
     run, trained = contest(record(PART), surface, examples=MANY_MORE * EXAMPLES)
     assert run.search is not None
-    assert [each["rotation"] for each in trained[:2]] == pytest.approx([70.0, 49.0])
+    assert [each["rotation"] for each in trained[1:3]] == pytest.approx([70.0, 49.0])
     assert run.search["amounts"]["rotation"] == pytest.approx(70.0)
-    assert len(trained) == 3, "nothing is trained twice"
+    assert len(trained) == 4, "nothing is trained twice"
 
 
-def test_half_of_a_whole_period_becomes_smaller() -> None:
-    """The whole is a value beside the half."""
-    run, trained = contest(record(WHOLE), peaked(75.0), examples=MANY_MORE * EXAMPLES)
+@pytest.mark.parametrize("best", [75.0, 90.0, 135.0])
+def test_whole_periods_become_smaller_too(best: float) -> None:
+    """On many examples, by the same steps as other ranges."""
+    run, trained = contest(record(WHOLE), peaked(best), examples=MANY_MORE * EXAMPLES)
     assert run.search is not None
-    assert run.search["amounts"]["rotation"] == pytest.approx(75.0, rel=0.13)
-    assert trained[0] == {"rotation": 90.0} and trained[1] == {"rotation": pytest.approx(63.0)}
+    assert run.search["amounts"]["rotation"] == pytest.approx(best, rel=0.13)
+    assert [each["rotation"] for each in trained[:2]] == pytest.approx([180.0, 126.0])
     low, high = run.search["symmetries"]["rotation"]["interval"]
-    assert low < 75 < high < 180
+    assert best / 2 < low < best < high <= 180
 
 
-SHORT = {
-    # Leads over the whole in nats per example, in a short run and in a long one, and what stays.
-    "the half leads by little": ({90.0: 0.04}, 180.0, 90.0),
-    "the half leads by much": ({90.0: 0.06}, 90.0, 90.0),
-    "nothing leads the half by little": ({90.0: 0.06, 0.0: 0.1}, 90.0, 0.0),
-    "nothing leads the half by much": ({90.0: 0.06, 0.0: 0.12}, 0.0, 0.0),
-}
-
-
-@pytest.mark.parametrize(("leads", "short", "long"), SHORT.values(), ids=SHORT)
-def test_small_leads_in_a_short_run(leads: dict[float, float], short: float, long: float) -> None:
-    """They are those of networks that are trained sooner."""
-    for epochs, stays in ((ENOUGH_STEPS - 1, short), (ENOUGH_STEPS, long)):
-        run, _ = contest(
-            record(WHOLE),
-            lambda start: EXAMPLES * leads.get(start.get("rotation", 0.0), 0.0),
-            epochs=epochs,
-        )
-        assert run.search is not None and run.search["amounts"] == {"rotation": stays}
-        assert run.search["least_lead"] == (0.05 * EXAMPLES if epochs < ENOUGH_STEPS else 0.0)
-
-
-@pytest.mark.parametrize(("lead", "stays"), [(0.06, 70.0), (0.04, 100.0)])
-def test_smaller_ranges_in_a_short_run(lead: float, stays: float) -> None:
-    many = MANY_MORE * EXAMPLES
-    values = {100.0: 0.0, 70.0: lead * many, 0.0: -1e4}
-
-    def surface(start: Mapping[str, float]) -> float:
-        return values.get(round(start.get("rotation", 0.0), 6), 0.0)
-
-    run, _ = contest(record(PART), surface, examples=many, epochs=10)
-    assert run.search is not None
-    assert run.search["amounts"]["rotation"] == pytest.approx(stays)
-
-
-def test_leads_that_do_not_count_say_nothing_of_the_interval() -> None:
-    many = MANY_MORE * EXAMPLES
-    leads = {90.0: 0.5, 63.0: 0.54, 0.0: -1e3}
-
-    def surface(start: Mapping[str, float]) -> float:
-        return many * leads.get(round(start.get("rotation", 0.0), 6), 0.0)
-
-    own = {}
-    for epochs in (10, ENOUGH_STEPS):
-        run, _ = contest(record(WHOLE), surface, examples=many, epochs=epochs)
-        assert run.search is not None
-        own[epochs] = run.search["symmetries"]["rotation"]
-    assert own[10]["amount"] == 90.0 and own[10]["interval"] == [90.0, 180.0]
-    assert own[ENOUGH_STEPS]["amount"] < 90.0 and own[ENOUGH_STEPS]["interval"][1] < 180.0
+def test_a_whole_period_that_leads_on_many_examples() -> None:
+    """One smaller range is tried."""
+    found = record(WHOLE)
+    run, trained = contest(found, peaked(180.0), examples=MANY_MORE * EXAMPLES)
+    assert run.search is not None and run.search["amounts"] == {"rotation": 180.0}
+    assert run.search["symmetries"] == found["symmetries"]
+    tried = [each.get("rotation", 0.0) for each in trained]
+    assert tried == pytest.approx([180.0, 126.0, 0.0])
 
 
 def test_finite_elements_stay_as_they_are() -> None:
     found = record({"tilt": symmetry(100.0), "flip": symmetry(0.5, "finite", 0.45)})
     run, trained = contest(found, peaked(50.0), examples=MANY_MORE * EXAMPLES)
     assert run.search is not None and run.search["amounts"]["flip"] == 0.5
-    assert all(each.get("flip") in (0.5, None) for each in trained)
+    assert all(each.get("flip") == 0.5 for each in trained if each)
     flip = run.search["symmetries"]["flip"]
     assert flip == found["symmetries"]["flip"]
 
@@ -292,7 +251,55 @@ def test_ranges_without_numbers_are_not_made_smaller() -> None:
 def test_few_more_examples_change_no_range() -> None:
     run, trained = contest(record(PART), peaked(40.0), examples=MANY_MORE * EXAMPLES - 1)
     assert run.search is not None and run.search["amounts"] == {"rotation": 100.0}
-    assert trained == [{}]
+    assert trained == [{"rotation": 100.0}, {}]
+
+
+# -- their settings --------------------------------------------------------------------------------
+
+SIZES = {
+    # Settings and examples of a run, and the batch of its rivals.
+    "the digits": ({}, 2000, 100),
+    "all of MNIST": ({}, 60_000, LARGEST_BATCH),
+    "very many": ({"epochs": 7}, 500_001, LARGEST_BATCH),
+    "few epochs": ({"epochs": 12}, 10_000, 75),
+    "few epochs of large batches": ({"epochs": 12, "batch_size": 1000}, 10_000, 75),
+    "one epoch": ({"epochs": 1}, 10_000, 32),
+    "few copies": ({"samples": 3, "epochs": 5}, 60_000, 187),
+    "few examples": ({}, 100, 32),
+    "very few examples": ({}, 10, 10),
+    "its own batch": ({"batch_size": 8}, 2000, 8),
+}
+
+
+@pytest.mark.parametrize(("settings", "examples", "batch"), SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("as_read", [False, True])
+def test_rivals_have_the_steps_they_need(
+    settings: dict[str, Any], examples: int, batch: int, as_read: bool
+) -> None:
+    """Their settings are the same for a run that is read from its folder again."""
+    config = LearnConfig(warm_up=0.5, curvature="diagonal-ggn", refine=False, **settings)
+    run = config.resolved(examples=examples, on_gpu=False)
+    if as_read:
+        run = run.resolved(examples=examples, on_gpu=False)
+    trainer: Any = SimpleNamespace(config=run, examples=examples)
+    short = shortened(trainer).resolved(examples=examples, on_gpu=False)
+    assert (short.batch_size, short.samples) == (batch, min(COPIES, run.samples))
+    assert LEAST_STEPS <= weight_steps(short, examples) < LEAST_STEPS + math.ceil(examples / batch)
+    assert short.warm_up == pytest.approx(short.epochs * run.warm_up / run.epochs)
+    assert short.burn_in <= short.epochs // 6
+    same = {"curvature", "start", "refine", "caps", "weight_rate", "prior_precision", "seed"}
+    assert all(getattr(short, name) == getattr(run, name) for name in same)
+    open_ones = {each.name for each in fields(LearnConfig) if getattr(short, each.name) is None}
+    assert open_ones <= {"micro_batch", "start", "ranges", "caps"}
+
+
+def test_the_run_keeps_its_own_settings() -> None:
+    run, _ = contest(record(WHOLE), peaked(90.0), epochs=7, samples=9)
+    assert (run.trainer.config.epochs, run.trainer.config.samples) == (7, 9)
+    assert run.search is not None and run.search["trained_steps"] >= LEAST_STEPS
+
+
+# -- what is not tried -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,6 +316,12 @@ def test_nothing_is_trained(entries: dict[str, Any], settings: dict[str, Any]) -
     found = {**record(WHOLE), **entries}
     run, trained = contest(found, lambda _: 0.0, **settings)
     assert not trained and run.search is found
+
+
+def test_a_run_that_has_begun_goes_on() -> None:
+    trainer = SimpleNamespace(config=SimpleNamespace(refine=False), epoch=1)
+    run = PreparedRun(trainer, None, {}, search=record(WHOLE))  # type: ignore[arg-type]
+    assert compared(run, LearnConfig(), stop, stop) is run
 
 
 def test_what_is_said_of_others_is_left() -> None:
@@ -355,107 +368,127 @@ def test_what_is_said_of_the_half(
 
 # -- runs ------------------------------------------------------------------------------------------
 
+SHORT_EPOCHS = 2
+RIVALS = [(WHOLE_TURN, SHORT_EPOCHS), (HALF_TURN, SHORT_EPOCHS), ({}, SHORT_EPOCHS)]
+
 
 @pytest.fixture
 def half_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However far the whole leads, in runs of three epochs too."""
-    monkeypatch.setattr(confirming, "ENOUGH_STEPS", 0)
-    monkeypatch.setattr(confirming, "LEAST_GAIN", math.inf)
+    """However far the whole leads, in rivals of two epochs of sixty points."""
+    monkeypatch.setattr(contests, "LEAST_STEPS", SHORT_EPOCHS * math.ceil(60 / 30))
+    monkeypatch.setattr(contests, "COPIES", 3)
+    monkeypatch.setattr(contests, "LEAST_GAIN", math.inf)
+    monkeypatch.setattr(prepared_run, "CHECKPOINT_SECONDS", 0.0)
+
+
+SHORT = replace(SETTINGS, batch_size=30)
 
 
 @pytest.mark.parametrize("whole_stays", [False, True])
-def test_the_better_of_both_runs_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_stays: bool
+def test_a_run_is_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays, whole_stays: bool
 ) -> None:
-    """It is what a run with its amounts is, in all files of the folder."""
-    monkeypatch.setattr(confirming, "ENOUGH_STEPS", 0)
-    monkeypatch.setattr(confirming, "LEAST_GAIN", -math.inf if whole_stays else math.inf)
+    """With what its rivals prefer; it is what a run with these amounts is, in all files."""
+    if whole_stays:
+        monkeypatch.setattr(contests, "halved", lambda _: {})
     told: list[learning.LearnProgress] = []
     said: list[str] = []
-    result = learned(folder=tmp_path, progress=told.append, remark=said.append)
-    rivals = [HALF_TURN] if whole_stays else [HALF_TURN, {}]
-    assert starts_of(told) == [start for start in (WHOLE_TURN, *rivals) for _ in range(EPOCHS)]
-    assert sum("training once more" in sentence for sentence in said) == len(rivals)
-    start = WHOLE_TURN if whole_stays else HALF_TURN
+    result = learned(config=SHORT, folder=tmp_path, progress=told.append, remark=said.append)
+    rivals, start = ([RIVALS[0], RIVALS[-1]], WHOLE_TURN) if whole_stays else (RIVALS, HALF_TURN)
+    expected = [amounts for amounts, epochs in rivals for _ in range(epochs)]
+    assert starts_of(told) == expected + [start] * EPOCHS
+    copies = [1 if not amounts else 3 for amounts in expected]
+    assert [each.config.samples for each in told] == copies + [4] * EPOCHS
+    assert sum("comparing" in sentence for sentence in said) == len(rivals)
     turn, mirrored = result.symmetries
     assert turn.high == pytest.approx(start["turn"]) and mirrored.high == 0.0
-    record = json.loads((tmp_path / "result.json").read_text())
-    found = record["search"]
+    written = json.loads((tmp_path / "result.json").read_text())
+    found = written["search"]
     assert found["amounts"] == {**start, "mirror_x": 0.0}
     assert found["symmetries"]["turn"]["amount"] == start["turn"]
-    amounts = [row["amounts"]["turn"] for row in found["trained"]]
-    assert amounts == [180.0, *(rival.get("turn", 0.0) for rival in rivals)]
-    assert found["trained"][0 if whole_stays else 1]["log_evidence"] == result.log_evidence
+    assert found["trained_steps"] == 2 * SHORT_EPOCHS
+    amounts = [each["amounts"]["turn"] for each in found["trained"]]
+    assert amounts == [each.get("turn", 0.0) for each, _ in rivals]
     tried = [row["amount"] for row in found["symmetries"]["turn"]["beside_held_out"]]
     assert tried == [0.0, 45.0, 90.0, 180.0]
-    verdict = next(each for each in record["verdicts"] if each["name"] == "turn")
+    verdict = next(each for each in written["verdicts"] if each["name"] == "turn")
     assert verdict["verdict"] == ("present" if whole_stays else "partial")
     assert verdict["gain_nats"] == found["symmetries"]["turn"]["gain_nats"]
+    assert not (tmp_path / "rivals").exists()
 
-    config = replace(SETTINGS, start=start, caps={"mirror_x": 0.0}, refine=False)
-    expected = learned(config=config)
-    assert result.log_evidence == expected.log_evidence
-    assert record["test_accuracy"] == expected.test_accuracy
-    for given, wanted in zip(result.history, expected.history, strict=True):
-        assert {**given, "seconds": 0} == {**wanted, "seconds": 0}
-    weights, wanted = result.model.state_dict(), expected.model.state_dict()
+    config = replace(SHORT, start=start, caps={"mirror_x": 0.0}, refine=False)
+    alone = learned(config=config)
+    assert result.log_evidence == alone.log_evidence
+    assert written["test_accuracy"] == alone.record["test_accuracy"]
+    weights, wanted = result.model.state_dict(), alone.model.state_dict()
     assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
 
-    _, rows, kept, search = before = numbers(tmp_path)
-    assert kept["schedule"]["start"] == start and search["amounts"] == found["amounts"]
-    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    before = numbers(tmp_path)
+    assert before[2]["schedule"]["start"] == start and len(before[1]) == EPOCHS
     monkeypatch.setattr(learning, "find_amounts", stop)
-    again = learned(folder=tmp_path, resume=True, progress=pytest.fail)
+    again = learned(config=SHORT, folder=tmp_path, resume=True, progress=pytest.fail)
     assert numbers(tmp_path) == before
     weights = again.model.state_dict()
     assert all(torch.equal(weights[name], wanted[name]) for name in wanted), "the checkpoint's"
 
 
-STOPS = {
-    # Where, and the epochs of both rivals that are left: saved after each epoch, and at their end.
-    "in the second training": (None, (1, EPOCHS), (EPOCHS, EPOCHS)),
-    "before it is decided": ((confirming, "with_amounts"), (0, 0), (0, 0)),
-    "in the verdicts": ((learning, "judge"), (0, 0), (0, 0)),
+@pytest.mark.parametrize("epoch", [1, 2, 3, 4, 5, 6, 8, 9])
+def test_stopped_runs_end_as_unbroken_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays, epoch: int
+) -> None:
+    """In every epoch of its rivals, and of the run; settings as `--resume` reads them."""
+    folder = tmp_path / "stopped"
+    learned(config=SHORT, folder=tmp_path / "unbroken", dropout=0.3)
+    told: list[learning.LearnProgress] = []
+
+    def progress(each: learning.LearnProgress) -> None:
+        told.append(each)
+        if len(told) == epoch:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        learned(config=SHORT, folder=folder, progress=progress, dropout=0.3)
+    kept = LearnConfig.from_dict(json.loads((folder / "config.json").read_text())["schedule"])
+    before = len(told)
+    monkeypatch.setattr(learning, "find_amounts", stop)
+    learned(config=kept, folder=folder, resume=True, progress=told.append, dropout=0.3)
+    assert numbers(folder) == numbers(tmp_path / "unbroken")
+    whole = sum(epochs for _, epochs in RIVALS) + EPOCHS
+    assert before <= len(told) <= whole + 1 and not (folder / "rivals").exists()
+
+
+PLACES = {
+    "before it is decided": (contests, "with_amounts"),
+    "in the verdicts": (learning, "judge"),
 }
 
 
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("saved", ["after each epoch", "at the end"])
-@pytest.mark.parametrize(("place", "often", "seldom"), STOPS.values(), ids=STOPS)
-def test_stopped_runs_end_as_unbroken_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays, place, often, seldom, saved: str
+def test_what_was_trained_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays, place: Any, saved: str
 ) -> None:
-    """The first run is kept, and so are its rivals: what is left of them is trained."""
     seconds = 0.0 if saved == "after each epoch" else math.inf
-    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(prepared_run, "CHECKPOINT_SECONDS", seconds)
     unbroken, folder = tmp_path / "unbroken", tmp_path / "stopped"
-    learned(folder=unbroken, dropout=0.3)
-
-    def progress(told: learning.LearnProgress) -> None:
-        if place is None and told.config.start == HALF_TURN and told.row.epoch == 2:
-            raise Stopped
-
+    learned(config=SHORT, folder=unbroken)
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        if place is not None:
-            patch.setattr(*place, stop)
-        learned(folder=folder, progress=progress, dropout=0.3)
+        patch.setattr(*place, stop)
+        learned(config=SHORT, folder=folder)
     assert not (folder / "result.json").exists()
     told: list[learning.LearnProgress] = []
-    monkeypatch.setattr(learning, "find_amounts", stop)
-    learned(folder=folder, resume=True, progress=told.append, dropout=0.3)
-    half, none = often if saved == "after each epoch" else seldom
-    assert starts_of(told) == [HALF_TURN] * half + [{}] * none
-    assert not (folder / "rivals").exists() and not (unbroken / "rivals").exists()
-    mine, theirs = numbers(folder), numbers(unbroken)
-    assert mine == theirs
-    assert mine[0]["search"]["amounts"]["turn"] == 90.0
+    learned(config=SHORT, folder=folder, resume=True, progress=told.append)
+    left = [] if place == PLACES["in the verdicts"] else [HALF_TURN] * EPOCHS
+    assert starts_of(told) == left
+    assert numbers(folder) == numbers(unbroken)
 
 
-def test_stopped_while_the_second_run_takes_the_folder(
+def test_stopped_while_the_run_takes_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_stays
 ) -> None:
-    """No weights of the first are left beside the record of the second, which begins again."""
+    """No weights of what was found are left beside the record of what stays."""
     unbroken, folder = tmp_path / "unbroken", tmp_path / "stopped"
-    learned(folder=unbroken)
+    learned(config=SHORT, folder=unbroken)
     save = prepared_run.save_trainer
 
     def saved(place: Path, trainer, history, config) -> None:
@@ -465,10 +498,10 @@ def test_stopped_while_the_second_run_takes_the_folder(
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(prepared_run, "save_trainer", saved)
-        learned(folder=folder)
+        learned(config=SHORT, folder=folder)
     assert not (folder / "checkpoint.safetensors").exists()
     told: list[learning.LearnProgress] = []
-    learned(folder=folder, resume=True, progress=told.append)
+    learned(config=SHORT, folder=folder, resume=True, progress=told.append)
     assert starts_of(told) == [HALF_TURN] * EPOCHS
     assert numbers(folder) == numbers(unbroken)
 
@@ -476,13 +509,9 @@ def test_stopped_while_the_second_run_takes_the_folder(
 def test_a_run_that_was_left_without_a_symmetry_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(self: Any, run: PreparedRun) -> dict[str, float]:
-        none = dict.fromkeys(self.found["amounts"], 0.0)
-        self.kept = self._run(none)
-        return none
-
+    none = {"turn": 0.0, "mirror_x": 0.0}
     with monkeypatch.context() as patch:
-        patch.setattr(confirming._Contest, "decide", nothing)
+        patch.setattr(contests._Contest, "decide", lambda _: none)
         result = learned(folder=tmp_path)
     assert [each.high for each in result.symmetries] == [0.0, 0.0]
     words = {each["name"]: each["verdict"] for each in result.record["verdicts"]}
@@ -494,7 +523,7 @@ def test_a_run_that_was_left_without_a_symmetry_resumes(
 
 def test_amounts_that_are_refined_are_trained_once(half_stays) -> None:
     told: list[learning.LearnProgress] = []
-    config = replace(SETTINGS, refine=True)
+    config = replace(SHORT, refine=True)
     found = learned(config=config, progress=told.append).record["search"]
     assert starts_of(told) == [WHOLE_TURN] * EPOCHS
     assert found["amounts"]["turn"] == 180.0 and "trained" not in found
