@@ -23,7 +23,6 @@ from isotropy.experiments.runner import ROWS, read_rows
 from isotropy.experiments.story import (
     by_angle,
     goals,
-    interval_of,
     mean_and_error,
     range_text,
     values_of,
@@ -103,14 +102,14 @@ def _learned(axes: Any, rows: Rows) -> None:
     for angle, own in rows.items():
         for place, each in enumerate(own):
             at = angle + 2.5 * (place - (len(own) - 1) / 2)
-            axes.plot([at, at], interval_of(each), color="#2e8b57", linewidth=1.4, alpha=0.7)
+            axes.plot([at, at], each["interval"], color="#2e8b57", linewidth=1.4, alpha=0.7)
             axes.plot([at], [each["learned"]], "o", color="#2e8b57", markersize=3.5)
     axes.plot([0, 180], [0, 180], color="#57606a", linewidth=1, linestyle="--")
     axes.set_yticks([0, 45, 90, 135, 180])
 
 
 def _gain(axes: Any, rows: Rows) -> None:
-    gains = [[each["gain"] or 0.0 for each in own] for own in rows.values()]
+    gains = [[each["gain"] for each in own] for own in rows.values()]
     _band(axes, list(rows), gains, "#2e8b57")
 
 

@@ -1,20 +1,19 @@
 """The figure of `isotropy story`: an imposed rotation against all that is said about it.
 
-Images are turned once by an angle ~ U[−a, a]. Each row is one angle a. First the range is learned:
-`isotropy.profile` trains a network at each of some amounts on a part of the training data, and
-compares its Laplace evidence. Then `isotropy.story` has this range, and quarter turns built in,
-hard and soft, at every angle: also where they are wrong, because a 6 is not a 9. A row keeps
+Images are turned once by an angle ~ U[−a, a]. Each row is one angle a and one `isotropy.story` of
+these images, with quarter turns built in, hard and soft, at every angle: also where they are wrong,
+because a 6 is not a 9. A row keeps
 
-    learned     the half-width in degrees at which the evidence is largest
+    learned     the half-width in degrees that `learn` found
     interval    its 95 % interval
-    gain        log evidence at the best amount less that without rotation, in nats
-    log_evidence, held_out_log_likelihood   at each of `amounts`, the latter of further images
+    trained     networks that were compared: their ranges (`amounts`), log evidence, and log
+                likelihood per test example
+    gain        log evidence of the largest of these less that without rotation, in nats
     networks    by name: test error, Lie derivative along rotations, error under the elements of
                 C(4), certified error
 
 The digits have a range of their own, about ±30°, which shows at small angles and adds to
-what was imposed. `learn` is not used here: it searches with a linearised network, which prefers
-larger ranges than trained ones, and compares trained ones at few amounts (`docs/decisions.md`).
+what was imposed.
 """
 
 from __future__ import annotations
@@ -33,27 +32,19 @@ from typing import Any
 
 import torch
 
-from isotropy.bounds.admission import drawn_by
 from isotropy.checks import CallerError
 from isotropy.data.labelled import Split
 from isotropy.data.readers import digits, read
 from isotropy.data.variants import turned
-from isotropy.evidence.search.amounts import peak_of
-from isotropy.evidence.settings import LearnConfig
 from isotropy.experiments.runner import Job, Series, goal_lines
-from isotropy.networks.zoo.specification import default_network
-from isotropy.records import make_folder, read_json, write_json
-from isotropy.symmetry.actions.catalogue import actions_named
-from isotropy.workflows.exploring import profile
+from isotropy.records import RESULT, read_json
 from isotropy.workflows.story import StoryConfig, story
+from isotropy.workflows.story_steps import LEARNED
 
-DIGITS, ROTATION, CURVATURE = "digits", "rotation", "kfac-ggn"
+DIGITS, ROTATION = "digits", "rotation"
 PLAIN, HARD, SOFT = "plain", "built", "relaxed"
 CLEAR = 2.0
 """Standard errors that two numbers may lie apart in the wrong order."""
-RANGE = "range.json"
-"""What a row that was cut off keeps of its learned range."""
-FORMER_EXAMPLES = 1500
 LEAST_ANGLE = 45.0
 """From which on the imposed range must be in the learned interval."""
 LEAST_FACTOR = 100.0
@@ -78,8 +69,8 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     return [_told(job, seed, device) for seed in job.seeds]
 
 
-def _data(own: Mapping[str, Any], seed: int) -> tuple[Split, Split]:
-    """All images, turned; and the same with the training images of the story alone."""
+def _data(own: Mapping[str, Any], seed: int) -> Split:
+    """Images, turned; so many of them for training."""
     name = own["data"]
     if name == DIGITS:
         split = digits()
@@ -88,7 +79,7 @@ def _data(own: Mapping[str, Any], seed: int) -> tuple[Split, Split]:
     else:
         raise CallerError(f"the row needs {name}; say where it is with --data {name}=FOLDER")
     whole = turned(split, own["angle"])
-    return whole, replace(whole, train=whole.train.subset(own["examples"], seed))
+    return replace(whole, train=whole.train.subset(own["examples"], seed))
 
 
 @contextmanager
@@ -104,78 +95,33 @@ def _folder(job: Job, seed: int) -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-# --- the range --------------------------------------------------------------------------------
-
-
-def learned_range(
-    own: Mapping[str, Any], split: Split, seed: int, device: torch.device
-) -> dict[str, Any]:
-    """Half-width, interval and gain from networks that are trained at each of some amounts.
-
-    On a GPU settings of `on_gpu` hold: more images, which leave less to the digits' own range.
-    """
-    own = {**own, **(own["on_gpu"] if device.type == "cuda" else {})}
-    count = min(own["learn_examples"], len(split.train) - own["held_out"])
-    part, rest = split.train.subset(count, seed), split.train.without_subset(count, seed)
-    beside = rest.subset(min(own["held_out"], len(rest)), seed)
-    shape = tuple(part.inputs.shape[1:])
-    with drawn_by(seed):
-        words = default_network(part.inputs, [ROTATION]).specification
-        network = words.build(shape, part.num_outputs)
-    config = LearnConfig(
-        epochs=own["learn_epochs"], samples=own["learn_samples"], seed=seed,
-        test_samples=own["test_samples"], evaluate_every=own["learn_epochs"],
-    )  # fmt: skip
-    result = profile(
-        network, part, beside, generator=ROTATION, amounts=own["amounts"], curvatures=[CURVATURE],
-        actions=actions_named([ROTATION], shape), config=config, device=device,
-    )  # fmt: skip
-    (found,) = result.record["profiles"]
-    evidences = found["log_evidence"]
-    return {
-        "learned": found["maximum"],
-        "interval": found["interval"],
-        "gain": max(evidences) - evidences[found["amounts"].index(0.0)],
-        "learn_examples": len(part),
-        "amounts": found["amounts"],
-        "log_evidence": evidences,
-        "held_out_log_likelihood": found["test_log_likelihood"],
-    }
-
-
 def _told(job: Job, seed: int, device: torch.device) -> dict[str, Any]:
     started, own = time.perf_counter(), job.settings
-    whole, split = _data(own, seed)
     known = {each.name for each in fields(StoryConfig)}
-    found = _kept_range(job, whole, seed, device)
-    config = StoryConfig(
-        **{name: value for name, value in own.items() if name in known}
-        | {"seed": seed, "ranges": {ROTATION: round(found["learned"], 3)}}
-    )
+    config = StoryConfig(**{name: own[name] for name in known & own.keys()} | {"seed": seed})
     with _folder(job, seed) as folder:
-        result = story(split, config=config, device=device, folder=folder, resume=True)
-    record = result.record
+        record = story(
+            _data(own, seed), config=config, device=device, folder=folder, resume=True
+        ).record
+        found = read_json(folder / LEARNED / RESULT)["search"]
     return {
         "angle": own["angle"],
         "data": own["data"],
         "examples": own["examples"],
-        **found,
+        **_range(found),
         "networks": {each["name"]: _numbers(each) for each in record["networks"]},
         "steps": {each["name"]: each["seconds"] for each in record["steps"]},
         "seconds": time.perf_counter() - started,
     }
 
 
-def _kept_range(job: Job, split: Split, seed: int, device: torch.device) -> dict[str, Any]:
-    """The learned range, read again where a row that was cut off had it already."""
-    place = job.settings.get("unfinished")
-    path = None if place is None else Path(place) / f"{job.row}-{seed}" / RANGE
-    if path is not None and path.exists():
-        return read_json(path)
-    found = learned_range(job.settings, split, seed, device)
-    if path is not None:
-        write_json(make_folder(path.parent) / RANGE, found)
-    return found
+def _range(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What `learn` says of rotation; without a gain where its search found nothing to compare."""
+    own = found["symmetries"][ROTATION]
+    trained = [{**each, "amounts": each["amounts"][ROTATION]} for each in found.get("trained", ())]
+    without = [each["log_evidence"] for each in trained if not each["amounts"]]
+    gain = max(each["log_evidence"] for each in trained) - without[0] if without else 0.0
+    return {"learned": own["amount"], "interval": own["interval"], "gain": gain, "trained": trained}
 
 
 def _numbers(network: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,19 +158,9 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return mean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def interval_of(record: Mapping[str, Any]) -> tuple[float, float]:
-    """The interval of the learned range, from the evidences that the record holds.
-
-    Records that do not say how many examples these had, and keep the interval of an exact model,
-    have `FORMER_EXAMPLES`.
-    """
-    examples = record.get("learn_examples", FORMER_EXAMPLES)
-    return peak_of(record["amounts"], record["log_evidence"], examples=examples).interval
-
-
 def range_text(record: Mapping[str, Any]) -> str:
     """`±61° (52 to 72)`: the learned range and its interval."""
-    low, high = interval_of(record)
+    low, high = record["interval"]
     return f"±{record['learned']:.0f}° ({low:.0f} to {high:.0f})"
 
 
@@ -239,7 +175,7 @@ def goals(records: Records) -> dict[str, bool]:
     grouped = by_angle(records)
     for angle, rows in grouped.items():
         if angle >= LEAST_ANGLE:
-            inside = [low <= angle <= high for low, high in map(interval_of, rows)]
+            inside = [r["interval"][0] <= angle <= r["interval"][1] for r in rows]
             what = f"{angle:g}°: the imposed range is in the learned interval"
             found[f"{what} ({sum(inside)} of {len(inside)} seeds)"] = all(inside)
     factors = [

@@ -84,7 +84,7 @@ class StoryConfig(Settings):
     generators: str = "rotation,translation_x,translation_y,horizontal_flip"
     ranges: Mapping[str, float] | None = None
     group: str | None = None
-    learn_examples: int = 2000
+    learn_examples: int = 10_000
     learn_epochs: int = 20
     learn_samples: int = 8
     search_examples: int = 1000
@@ -130,7 +130,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 """Settings of a story that shows in two minutes what a story is."""
 FULL: dict[str, Any] = {
-    "model": "turnable:16", "epochs": 40, "samples": 8, "learn_examples": 5000,
+    "model": "turnable:16", "epochs": 40, "samples": 8, "learn_examples": 60_000,
     "search_examples": 1500, "learn_epochs": 40, "learn_samples": 16,
 }  # fmt: skip
 """Settings of a story of MNIST on a GPU."""
