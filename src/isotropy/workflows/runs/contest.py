@@ -51,6 +51,8 @@ NARROWINGS = 3
 """Trainings that smaller ranges take, most often."""
 LARGEST_BATCH, COPIES = 250, 6
 """Examples of a weight step of networks that are compared, and copies of each, at most."""
+UPDATES = 20
+"""Steps on priors and noise of such a network, about; enough for both to settle."""
 RIVALS = "rivals"
 """The folder of a run folder that holds rivals while they are trained."""
 
@@ -111,8 +113,8 @@ def shortened(trainer: Trainer[Any]) -> LearnConfig:
     return replace(
         given,
         epochs=epochs, batch_size=batch, samples=min(own.samples, COPIES), evaluate_every=epochs,
-        warm_up=own.warm_up * epochs / own.epochs, update_every=1, burn_in=None, compiled=None,
-        prior_rate=None, range_rate=None, range_rate_end=None,
+        warm_up=own.warm_up * epochs / own.epochs, update_every=max(1, epochs // UPDATES),
+        burn_in=None, compiled=None, prior_rate=None, range_rate=None, range_rate_end=None,
     )  # fmt: skip
 
 
@@ -146,7 +148,8 @@ class _Contest:
         half, narrows = halved(self.found), may_narrow(self.found, self.run.trainer)
         steps = weight_steps(self.short, self.run.trainer.examples)
         self._say(f"comparing amounts by networks of {steps:,} weight steps on all data")
-        amounts, best = found, self._value(found, told=2 + (NARROWINGS - 1) * narrows)
+        likely = 1 + (NARROWINGS if narrows else bool(half))
+        amounts, best = found, self._value(found, told=likely)
         if narrows:
             amounts, best = self._narrow(amounts, best)
         elif half:
