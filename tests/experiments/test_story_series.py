@@ -12,6 +12,7 @@ import torch
 
 from isotropy.experiments.runner import Job, keep, read_table
 from isotropy.experiments.story import SERIES, goals, run
+from isotropy.workflows.runs import contest
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +55,8 @@ def test_goals_hold_and_fail() -> None:
 
 
 @pytest.mark.slow
-def test_a_row_runs_and_goes_on(tmp_path: Path) -> None:
+def test_a_row_runs_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "LEAST_STEPS", 20)
     (job, _) = SERIES.jobs(read_table("story"), True)
     small = {"examples": 300, "learn_examples": 60, "search_examples": 30, "learn_epochs": 2,
              "epochs": 1, "model": "turnable:2", "dimension": 20,

@@ -7,9 +7,12 @@ are tested in `tests/report`; a test that wants one here asks for `drawn_pages`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from isotropy.workflows import learning
+from isotropy.workflows.runs import contest
 
 
 @pytest.fixture
@@ -21,3 +24,11 @@ def drawn_pages() -> None:
 def _undrawn_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "drawn_pages" not in request.fixturenames:
         monkeypatch.setattr(learning, "learn_page", lambda record: f"<!DOCTYPE html>\n{record!r}")
+
+
+@pytest.fixture(scope="module")
+def short_rivals() -> Iterator[int]:
+    """Networks that `learn` trains only to compare amounts take so many weight steps: too few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contest, "LEAST_STEPS", 6)
+        yield contest.LEAST_STEPS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from isotropy.evidence.search.trials import Trial, Trials
 from isotropy.networks.zoo.specification import parse_network
 from isotropy.symmetry.actions.finite import flip
 from isotropy.workflows import learning
-from isotropy.workflows.runs import contest, searching
+from isotropy.workflows.runs import searching
 from isotropy.workflows.runs.searching import TRIALS, KeptTrials
 
 ACTIONS = [isotropy.affine(("rotation", "scale_x")), flip("horizontal")]
@@ -36,7 +35,9 @@ def learned(**options: Any) -> isotropy.LearnResult:
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[isotropy.LearnResult, Path, list]:
+def full(
+    tmp_path_factory: pytest.TempPathFactory, short_rivals: int
+) -> tuple[isotropy.LearnResult, Path, list]:
     folder = tmp_path_factory.mktemp("full") / "run"
     told: list[str] = []
     config = replace(CONFIG, search=True)
@@ -183,19 +184,8 @@ def alike(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return result, rows
 
 
-RIVAL_EPOCHS = 2
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_rivals() -> Iterator[None]:
-    """Networks that are trained only to be compared take a moment."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contest, "LEAST_STEPS", 3 * RIVAL_EPOCHS)  # of 20 of 60 examples each
-        yield
-
-
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unbroken(tmp_path_factory: pytest.TempPathFactory, short_rivals: int) -> Path:
     folder = tmp_path_factory.mktemp("unbroken") / "run"
     learned(config=SEARCHED, folder=folder, verdicts=2, screening=SCREENING, actions=FLIPPED)
     return folder
@@ -212,8 +202,9 @@ STOPS = {
 
 @pytest.mark.parametrize(("place", "name", "is_kept"), STOPS.values(), ids=STOPS)
 def test_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path, place, name: str, is_kept: bool
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path, short_rivals: int,
+    place: Any, name: str, is_kept: bool,
+) -> None:  # fmt: skip
     """What was found and trained is kept, and the rest ends with the numbers of an unbroken run."""
     folder = tmp_path / "run"
     options: dict[str, Any] = {"config": SEARCHED, "folder": folder, "actions": FLIPPED}
@@ -236,7 +227,7 @@ def test_stopped(
     learned(resume=True, verdicts=2, progress=epochs.append, **given, **options)
     assert bool(searches) is not is_kept, "what was found must not be looked for again"
     own = CONFIG.epochs or 0
-    compared = 2 * RIVAL_EPOCHS  # with the flip, and without
+    compared = 2 * math.ceil(short_rivals / 3)  # with the flip and without; 20 of 60 in a step
     assert len(epochs) == (0 if name == "judge" else compared + own)
     assert alike(folder) == alike(unbroken)
     kept = json.loads((folder / "search.json").read_text())

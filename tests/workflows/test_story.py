@@ -25,13 +25,15 @@ TINY = isotropy.StoryConfig(
 FOLDERS = [LEARNED, "plain", "augmented", "averaged", "built", "relaxed", MEASURED,
            "certified-plain", "certified-built", "certified-relaxed"]  # fmt: skip
 
+pytestmark = pytest.mark.usefixtures("short_rivals")
+
 
 def data() -> tuple[Any, Any]:
     return bar_tensors(90), bar_tensors(30, seed=1)
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> isotropy.StoryResult:
+def told(tmp_path_factory: pytest.TempPathFactory, short_rivals: int) -> isotropy.StoryResult:
     return isotropy.story(*data(), config=TINY, folder=tmp_path_factory.mktemp("runs") / "story")
 
 
