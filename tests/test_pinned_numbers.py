@@ -1,8 +1,9 @@
 """Small runs of `learn` and `relax` end with the numbers they have always ended with.
 
 The numbers are in pinned_numbers.json. On a machine like the one that wrote it (same torch, same
-vector instructions) they must agree to the last bit, weights included; elsewhere to rounding. A
-change that is meant to alter them writes them again, and says so:
+processor) they must agree to the last bit, weights included; elsewhere to rounding, since libraries
+choose their kernels by the processor. A change that is meant to alter them writes them again, and
+says so:
 
     python tests/test_pinned_numbers.py
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,7 +102,20 @@ def machine() -> dict[str, str]:
     return {
         "torch": torch.__version__,
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "processor": _processor(),
     }
+
+
+def _processor() -> str:
+    """What the system calls it; on Linux vendor, family, model and a hash of its flags."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    rows = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    own = {name.strip(): value.strip() for name, value in rows}
+    flags = hashlib.sha256(own.get("flags", "").encode()).hexdigest()[:12]
+    return " ".join([*(own.get(n, "") for n in ("vendor_id", "cpu family", "model")), flags])
 
 
 def _digest(network: nn.Module) -> str:
