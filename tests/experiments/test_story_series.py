@@ -58,12 +58,13 @@ def test_goals_hold_and_fail() -> None:
 def test_a_row_runs_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "LEAST_STEPS", 20)
     (job, _) = SERIES.jobs(read_table("story"), True)
-    small = {"examples": 300, "learn_examples": 60, "search_examples": 30, "learn_epochs": 2,
+    small = {"train_examples": 300, "learn_examples": 60, "search_examples": 30, "learn_epochs": 2,
              "epochs": 1, "model": "turnable:2", "dimension": 20,
              "certified_epochs": 2, "measured": 6, "unfinished": str(tmp_path)}  # fmt: skip
     (found,) = run(Job(job.row, (0,), {**job.settings, **small}), torch.device("cpu"))
     assert set(found["networks"]) >= {"plain", "relaxed", "built"}
     assert found["networks"]["built"]["elements"] < 1e-8 < found["networks"]["plain"]["elements"]
+    assert (found["learn_examples"], found["train_examples"]) == (60, 300)
     assert not list(tmp_path.iterdir())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from workflows.searched_runs import (
@@ -30,6 +31,7 @@ from workflows.searched_runs import (
     symmetry,
 )
 
+from isotropy.evidence.search.amounts import peak_of
 from isotropy.evidence.settings import LEAST_STEPS, LearnConfig
 from isotropy.workflows import learning
 from isotropy.workflows.runs import contest as contests
@@ -185,6 +187,29 @@ def test_ranges_become_smaller_on_more_data(best: float) -> None:
     tried = [row["amounts"]["rotation"] for row in run.search["trained"]]
     assert tried[:2] == pytest.approx([100.0, 70.0]) and tried[-1] == 0.0
     assert len(trained) == len(tried) <= 9
+
+
+@pytest.mark.parametrize("with_flip", [False, True])
+def test_the_interval_ends_where_the_evidence_does(with_flip: bool) -> None:
+    """Between the last range that was tried and none at all it is that of the line between both."""
+    found = {"rotation": {**symmetry(100.0), "interval": [95.0, 105.0]}}
+    if with_flip:  # nothing at all is then no range of 0
+        found["flip"] = symmetry(0.5, "finite", 0.45)
+    amounts, values = [0.0, 49.0, 70.0, 100.0], [-400.0, -6.0, 0.0, -30.0]
+    examples = MANY_MORE * EXAMPLES
+    run, _ = contest(
+        record(found),
+        lambda start: float(np.interp(start.get("rotation", 0.0), amounts, values)),
+        examples=examples,
+    )
+    assert run.search is not None and run.search["amounts"]["rotation"] == 70.0
+    low, high = run.search["symmetries"]["rotation"]["interval"]
+    if with_flip:
+        assert low == pytest.approx(49.0) and high > 70.0
+        return
+    expected = peak_of(amounts, values, examples=examples).interval
+    assert (low, high) == pytest.approx(expected)
+    assert 40 < low < 49
 
 
 def test_ranges_that_are_enough_stay() -> None:

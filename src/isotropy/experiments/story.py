@@ -25,7 +25,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -69,8 +69,8 @@ def run(job: Job, device: torch.device) -> list[dict[str, Any]]:
     return [_told(job, seed, device) for seed in job.seeds]
 
 
-def _data(own: Mapping[str, Any], seed: int) -> Split:
-    """Images, turned; so many of them for training."""
+def _data(own: Mapping[str, Any]) -> Split:
+    """Images, turned."""
     name = own["data"]
     if name == DIGITS:
         split = digits()
@@ -78,8 +78,7 @@ def _data(own: Mapping[str, Any], seed: int) -> Split:
         split = read(own["places"][name], hold_out_fraction=0.0)
     else:
         raise CallerError(f"the row needs {name}; say where it is with --data {name}=FOLDER")
-    whole = turned(split, own["angle"])
-    return replace(whole, train=whole.train.subset(own["examples"], seed))
+    return turned(split, own["angle"])
 
 
 @contextmanager
@@ -101,13 +100,13 @@ def _told(job: Job, seed: int, device: torch.device) -> dict[str, Any]:
     config = StoryConfig(**{name: own[name] for name in known & own.keys()} | {"seed": seed})
     with _folder(job, seed) as folder:
         record = story(
-            _data(own, seed), config=config, device=device, folder=folder, resume=True
+            _data(own), config=config, device=device, folder=folder, resume=True
         ).record
         found = read_json(folder / LEARNED / RESULT)["search"]
     return {
         "angle": own["angle"],
         "data": own["data"],
-        "examples": own["examples"],
+        **{name: own[name] for name in ("learn_examples", "train_examples")},
         **_range(found),
         "networks": {each["name"]: _numbers(each) for each in record["networks"]},
         "steps": {each["name"]: each["seconds"] for each in record["steps"]},

@@ -67,7 +67,8 @@ class StoryConfig(Settings):
     learn_epochs     its passes over them
     learn_samples    copies of an example in it
     search_examples  examples of a trial of its search
-    epochs           passes over the training data, of every network
+    train_examples   examples of every later step, at most. None: all
+    epochs           passes over these, of every network
     batch_size       examples a weight step. None: an eightieth of the examples, 32 to 256
     weight_rate      learning rate of the weights
     samples          copies of an example that the averaged network is trained with
@@ -88,6 +89,7 @@ class StoryConfig(Settings):
     learn_epochs: int = 20
     learn_samples: int = 8
     search_examples: int = 1000
+    train_examples: int | None = None
     epochs: int = 20
     batch_size: int | None = None
     weight_rate: float = 5e-3
@@ -102,8 +104,8 @@ class StoryConfig(Settings):
     seed: int = 0
 
     counts: ClassVar[tuple[str, ...]] = (
-        "learn_examples", "learn_epochs", "learn_samples", "search_examples", "epochs",
-        "batch_size", "samples", "test_samples", "dimension", "certified_epochs",
+        "learn_examples", "learn_epochs", "learn_samples", "search_examples", "train_examples",
+        "epochs", "batch_size", "samples", "test_samples", "dimension", "certified_epochs",
         "certified_copies", "measured",
     )  # fmt: skip
     positive: ClassVar[tuple[str, ...]] = ("weight_rate",)
@@ -157,10 +159,13 @@ class Trained:
 
 @dataclass
 class Steps:
-    """The steps of one story; each is read from its folder where it has ended."""
+    """The steps of one story; each is read from its folder where it has ended.
+
+    whole: the data as they were given; `split` has the training examples of the steps after `learn`
+    """
 
     settings: StoryConfig
-    split: Split
+    whole: Split
     folder: Path
     place: torch.device
     progress: Callable[[StoryProgress], None] | None
@@ -170,7 +175,11 @@ class Steps:
     steps: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        own, train = self.settings, self.split.train
+        own, train = self.settings, self.whole.train
+        count = own.train_examples or len(train)
+        self.split = self.whole
+        if count < len(train):
+            self.split = replace(self.whole, train=train.subset(count, own.seed))
         self.shape: tuple[int, ...] = tuple(train.inputs.shape[1:])
         border = chosen_border(train.inputs)
         self.actions = actions_named(
@@ -223,9 +232,9 @@ class Steps:
 
     def found(self) -> Mapping[str, Any]:
         """The run of `learn` that finds the symmetry, with the network that suits the data."""
-        own, train = self.settings, self.split.train
+        own, train = self.settings, self.whole.train
         count = min(len(train), own.learn_examples)
-        part = replace(self.split, train=train.subset(count, own.seed))
+        part = replace(self.whole, train=train.subset(count, own.seed))
         words = default_network(part.train.inputs, own.names).specification
         with drawn_by(own.seed):
             network = words.build(self.shape, train.num_outputs)

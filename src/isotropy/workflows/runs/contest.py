@@ -7,7 +7,8 @@ Laplace evidence log Z decides:
     smaller ranges       where there are at least twice as many examples as in the search: with more
                          data, averaging beyond what they contain pays off less. All ranges shrink
                          by the same factor until log 20 are lost; then the peak of the evidences
-                         is tried. Their density gives the interval, as in a profile (`amounts`)
+                         is tried. Their density, and that of no symmetry, gives the interval, as
+                         in a profile (`amounts`)
     half of every        where there are fewer examples, which cannot tell more; the half stays
     whole period         unless the whole leads by log 20: of equally good amounts the least
     no symmetry at all   if it leads by log 20, the amounts that were found are not confirmed; what
@@ -33,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from isotropy.evidence.search.amounts import peak_of
+from isotropy.evidence.search.amounts import Peak, peak_of
 from isotropy.evidence.search.selection import LEAST_GAIN, NEAR
 from isotropy.evidence.search.trials import Amounts
 from isotropy.evidence.settings import LEAST_STEPS, LearnConfig, default_batch
@@ -81,7 +82,7 @@ def compared(
         return run
     contest = _Contest(run, prepare, train, remark)
     amounts = contest.decide()
-    record = with_amounts(found, amounts, contest.trained, contest.intervals)
+    record = with_amounts(found, amounts, contest.trained, contest.intervals(amounts))
     record = plain({**record, "trained_steps": weight_steps(contest.short, run.trainer.examples)})
     stays = prepare(settings_from(settings, {**found, "amounts": amounts}))
     if run.folder is not None:  # interrupted from here on, the one that stays begins again
@@ -129,7 +130,7 @@ class _Contest:
 
     trained: of each, amounts, log evidence in nats, and log likelihood per test example, if there
              are any; it decides nothing
-    intervals: of ranges that were made smaller
+    narrowed: log evidence by the factor of all ranges, where these were made smaller
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class _Contest:
         self.prepare, self.train, self.remark = prepare, train, remark
         self.short = shortened(run.trainer)
         self.trained: list[dict[str, Any]] = []
-        self.intervals: dict[str, tuple[float, float]] = {}
+        self.narrowed: dict[float, float] = {}
 
     def decide(self) -> Amounts:
         """The amounts that stay."""
@@ -190,20 +191,46 @@ class _Contest:
             factor, best = smaller, value
         if len(values) < 3 or not all(map(math.isfinite, values.values())):
             return scaled(amounts, ranges, factor), best
-        factors, examples = sorted(values), self.run.trainer.examples
-        peak = peak_of(factors, [values[each] for each in factors], examples=examples)
-        if all(abs(peak.maximum - each) > NEAR * each for each in factors):
+        self.narrowed = dict(values)
+        peak = self._peak(values)
+        if all(abs(peak.maximum - each) > NEAR * each for each in values):
             value = self._value_with(scaled(amounts, ranges, peak.maximum))
             if value > best:
                 factor, best = peak.maximum, value
-        for name in ranges:
-            low, high = (end * factor for end in self.found["symmetries"][name]["interval"])
-            inside = [end * amounts[name] for end in peak.interval]
-            # Where the density reaches the last factor that was tried, the search says how far.
-            low = inside[0] if peak.interval[0] > factors[0] else min(low, inside[0])
-            high = inside[1] if peak.interval[1] < factors[-1] else max(high, inside[1])
-            self.intervals[name] = (low, high)
         return scaled(amounts, ranges, factor), best
+
+    def intervals(self, amounts: Amounts) -> dict[str, tuple[float, float]]:
+        """Of ranges that were made smaller: those of the density over their common factor.
+
+        No symmetry at all is their factor 0, unless finite elements are among the amounts. Where
+        the density reaches the last factor, the search says how far.
+        amounts: those that stay
+        """
+        found: Amounts = self.found["amounts"]
+        ranges, values = ranges_of(self.found, amounts), dict(self.narrowed)
+        if not values:
+            return {}
+        if ranges.keys() == {name for name, amount in found.items() if amount}:
+            (none,) = (x["log_evidence"] for x in self.trained if not any(x["amounts"].values()))
+            if math.isfinite(none):
+                values[0.0] = none
+        peak, least = self._peak(values).interval, min(values)
+        intervals = {}
+        for name in ranges:
+            factor = amounts[name] / found[name]
+            low, high = (end * factor for end in self.found["symmetries"][name]["interval"])
+            inside = [end * found[name] for end in peak]
+            low = inside[0] if peak[0] > least or not least else min(low, inside[0])
+            high = inside[1] if peak[1] < 1.0 else max(high, inside[1])
+            intervals[name] = (low, high)
+        return intervals
+
+    def _peak(self, values: Mapping[float, float]) -> Peak:
+        """Of log evidences by factor."""
+        factors = sorted(values)
+        return peak_of(
+            factors, [values[each] for each in factors], examples=self.run.trainer.examples
+        )
 
     def _value_with(self, amounts: Amounts) -> float:
         """The log evidence with other ranges."""
