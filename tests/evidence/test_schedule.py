@@ -11,7 +11,14 @@ import torch
 from isotropy.checks import CallerError
 from isotropy.evidence.layers.settings import FREE_SHARE, RelaxConfig
 from isotropy.evidence.objectives import OBJECTIVES, RECIPES
-from isotropy.evidence.settings import TRAVEL, LearnConfig, cosine, stream, too_short
+from isotropy.evidence.settings import (
+    PRIOR_STEPS,
+    TRAVEL,
+    LearnConfig,
+    cosine,
+    stream,
+    too_short,
+)
 
 MAY_STAY_EMPTY = {"ranges", "caps", "start", "micro_batch"}
 LARGEST_RATE = 0.25
@@ -104,6 +111,25 @@ PASSES = {
 def test_evidence_passes(settings, examples: int, deep: bool, some: int, curvature: str):
     resolved = LearnConfig(**settings).resolved(examples=examples, on_gpu=False, deep=deep)
     assert (resolved.curvature_examples, resolved.curvature) == (some, curvature)
+
+
+PRIORS = {
+    # Settings, hyper steps of the run, and steps on precisions in each.
+    "many hyper steps": ({}, 70, 1),
+    "as many as are needed": ({"epochs": 30}, 25, 1),
+    "few epochs": ({"epochs": 7}, 6, 4),
+    "rare hyper steps": ({"update_every": 7}, 10, 2),
+    "none at all": ({"epochs": 1, "update_every": 2}, 0, PRIOR_STEPS),
+    "as asked": ({"epochs": 7, "prior_steps": 1}, 6, 1),
+}
+
+
+@pytest.mark.parametrize(("settings", "updates", "steps"), PRIORS.values(), ids=PRIORS)
+def test_precisions_take_twenty_steps_at_least(settings, updates: int, steps: int):
+    resolved = LearnConfig(**settings).resolved(examples=60_000, on_gpu=False)
+    assert (resolved.epochs - resolved.burn_in) // resolved.update_every == updates
+    assert resolved.prior_steps == steps
+    assert steps == 1 or steps * max(1, updates) >= PRIOR_STEPS
 
 
 SEARCHES = {

@@ -32,7 +32,7 @@ from workflows.searched_runs import (
 )
 
 from isotropy.evidence.search.amounts import peak_of
-from isotropy.evidence.settings import LEAST_STEPS, LearnConfig
+from isotropy.evidence.settings import LEAST_STEPS, PRIOR_STEPS, LearnConfig
 from isotropy.workflows import learning
 from isotropy.workflows.runs import contest as contests
 from isotropy.workflows.runs import prepared as prepared_run
@@ -312,6 +312,8 @@ def test_rivals_have_the_steps_they_need(
     assert LEAST_STEPS <= weight_steps(short, examples) < LEAST_STEPS + math.ceil(examples / batch)
     assert short.warm_up == pytest.approx(short.epochs * run.warm_up / run.epochs)
     assert short.burn_in <= short.epochs // 6
+    updates = (short.epochs - short.burn_in) // short.update_every
+    assert updates * short.prior_steps >= PRIOR_STEPS, "enough for precisions to settle"
     same = {"curvature", "start", "refine", "caps", "weight_rate", "prior_precision", "seed"}
     assert all(getattr(short, name) == getattr(run, name) for name in same)
     open_ones = {each.name for each in fields(LearnConfig) if getattr(short, each.name) is None}

@@ -59,6 +59,9 @@ LEAST_STEPS = 1600
 over too little: of 10,000 digits turned by any angle, those with ±90° have more evidence than those
 with ±180° after 240 and 480 steps, and less after 1,000; of 60,000 turned by up to ±90° the
 interval holds that after 1,920 steps, and not after 480 of as many copies (results/profiles)."""
+PRIOR_STEPS = 20
+"""Steps on log precisions and noise of a run, at least; enough for both to settle. A run with fewer
+hyper steps takes several in each."""
 SEARCH_EXAMPLES = 1500
 """Trials take so many examples at most."""
 
@@ -218,7 +221,9 @@ class LearnConfig(Settings):
     range_memory     decay of the squared gradients in the ranges' Adam (β₂); that of the gradients
                      is the same, or 0.9 if less. Where the bound is solved its gradient is exact,
                      and the memory short
-    prior_rate       learning rate of log precisions and log noise; `prior_steps` a hyper step
+    prior_rate       learning rate of log precisions and log noise
+    prior_steps      steps on both a hyper step. None: 1, and more in a run of fewer than 20 hyper
+                     steps; 20 with a bound
     curvature        structure and Fisher, such as kfac-ggn, kfac-ef, diagonal-ggn (`kinds`). None:
                      kfac-ggn, of networks with many layers or outputs kfac-mc (`machine.is_deep`)
     fallback         what becomes of a layer without a curvature rule: refuse, diagonal, fixed
@@ -419,7 +424,7 @@ class LearnConfig(Settings):
             range_rate_end=range_rate / 10,
             range_memory=0.99 if by_bound else 0.5 if solved else 0.9,
             prior_rate=0.1 if by_bound else range_rate,
-            prior_steps=20 if bound_fits else 1,
+            prior_steps=PRIOR_STEPS if bound_fits else 1 if by_elbo else _share(updates),
             # An eighth of a weight step's examples costs about as much as the step.
             bound_batch=max(4, min(16, batch_size // 12)),
             bound_fits=bound_fits,
@@ -488,6 +493,11 @@ def too_short(schedule: LearnSchedule, examples: int = 0) -> bool:
         updates = updates * steps // (1 if sampled else schedule.bound_every)
     learns = schedule.recipe.ranges == "evidence"
     return learns and schedule.range_rate * updates < TRAVEL * (1 - 1e-9)
+
+
+def _share(updates: int) -> int:
+    """Steps on precisions in each of so many hyper steps."""
+    return max(1, math.ceil(PRIOR_STEPS / max(1, updates)))
 
 
 def default_epochs(on_gpu: bool) -> int:

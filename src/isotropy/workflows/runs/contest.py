@@ -37,7 +37,7 @@ import numpy as np
 from isotropy.evidence.search.amounts import Peak, peak_of
 from isotropy.evidence.search.selection import LEAST_GAIN, NEAR
 from isotropy.evidence.search.trials import Amounts
-from isotropy.evidence.settings import LEAST_STEPS, LearnConfig, default_batch
+from isotropy.evidence.settings import LEAST_STEPS, PRIOR_STEPS, LearnConfig, default_batch
 from isotropy.evidence.training import Trainer
 from isotropy.records import CHECKPOINT, plain
 from isotropy.report.wording import spoken_name
@@ -52,8 +52,6 @@ NARROWINGS = 3
 """Trainings that smaller ranges take, most often."""
 LARGEST_BATCH, COPIES = 250, 6
 """Examples of a weight step of networks that are compared, and copies of each, at most."""
-UPDATES = 20
-"""Steps on priors and noise of such a network, about; enough for both to settle."""
 RIVALS = "rivals"
 """The folder of a run folder that holds rivals while they are trained."""
 
@@ -114,8 +112,9 @@ def shortened(trainer: Trainer[Any]) -> LearnConfig:
     return replace(
         given,
         epochs=epochs, batch_size=batch, samples=min(own.samples, COPIES), evaluate_every=epochs,
-        warm_up=own.warm_up * epochs / own.epochs, update_every=max(1, epochs // UPDATES),
-        burn_in=None, compiled=None, prior_rate=None, range_rate=None, range_rate_end=None,
+        warm_up=own.warm_up * epochs / own.epochs, update_every=max(1, epochs // PRIOR_STEPS),
+        burn_in=None, compiled=None, prior_rate=None, prior_steps=None, range_rate=None,
+        range_rate_end=None,
     )  # fmt: skip
 
 
