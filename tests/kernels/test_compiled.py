@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from isotropy.kernels import compiled
 from isotropy.kernels.compiled import LEAST_ROWS, NetworkPass, is_convolutional, pays
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -106,6 +107,19 @@ def test_what_does_not_compile_runs_as_it_is(where: str, monkeypatch: pytest.Mon
     assert told["not_compiled_because"] == "RuntimeError: no code for this"
 
 
+@pytest.mark.parametrize("has_it", [False, True])
+def test_bfloat16_on_a_cpu_made_for_it(has_it: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded to 8 bits and back in float32, gradients too; elsewhere nothing changes."""
+    monkeypatch.setattr(compiled, "has_bfloat16", lambda *_: has_it)
+    network, rows = perceptron(), torch.rand(64, 1, 4, 4)
+    called = NetworkPass(network, CPU, compiled=False, autocast=True)
+    found, right = called(rows), network(rows)
+    assert called.described()["autocast"] == ("bfloat16" if has_it else None)
+    assert found.dtype == right.dtype and torch.equal(found, right) is not has_it
+    torch.testing.assert_close(found, right, rtol=2e-2, atol=2e-2)
+    _have_near_gradients(network, found, right, 6e-2)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("autocast", [False, True])
 def test_on_a_gpu_it_is_the_network(autocast: bool) -> None:
@@ -117,10 +131,16 @@ def test_on_a_gpu_it_is_the_network(autocast: bool) -> None:
     assert called.described()["compiled"] is True and found.dtype == right.dtype
     tolerance = 2e-2 if autocast else 2e-3
     torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance)
+    _have_near_gradients(network, found, right, 3 * tolerance)
+
+
+def _have_near_gradients(
+    network: nn.Module, found: torch.Tensor, right: torch.Tensor, tolerance: float
+) -> None:
     gradients = [
         torch.autograd.grad(outputs.square().sum(), list(network.parameters()))
         for outputs in (found, right)
     ]
     for ours, theirs in zip(*gradients, strict=True):
         size = theirs.abs().max()
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=float(3 * tolerance * size))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=float(tolerance * size))

@@ -555,7 +555,8 @@ def train_fully(
     place, photographs = problem.inputs.device, moved is not None
     if not photographs:
         network, problem = after_fixed_layers(network, problem)
-    forward = NetworkPass(network, place, compiled=photographs, autocast=photographs)
+    on_gpu = photographs and place.type == "cuda"
+    forward = NetworkPass(network, place, compiled=on_gpu, autocast=on_gpu)
     smoothing = LABEL_SMOOTHING if photographs else 0.0
 
     def loss(inputs: Tensor, targets: Tensor, _: Tensor) -> Tensor:

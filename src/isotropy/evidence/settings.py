@@ -202,7 +202,8 @@ class LearnConfig(Settings):
     batch_size       examples a weight step
     curvature_batch  examples held at once in an evidence pass; sets its memory, not its result
     micro_batch      examples held at once in a weight step; the same. None: as many as fit
-    precision        of products on a GPU: float32, tf32, or bfloat16 (that in weight steps alone)
+    precision        of products: float32, on a GPU tf32, or bfloat16, that in weight steps alone
+                     and on a CPU where it has instructions for it
     captured         weight steps as CUDA graphs on a GPU, where the network allows it
     compiled         convolutional networks compiled for weight steps on a GPU, where that works; by
                      default in runs long enough to gain from it (`kernels.compiled`)

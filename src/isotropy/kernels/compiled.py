@@ -1,4 +1,4 @@
-"""A network as weight steps call it on a GPU: channels last, compiled, in bfloat16 if asked.
+"""A network as weight steps call it: in bfloat16 if asked, on a GPU channels last and compiled.
 
 cuDNN's convolutions are fastest where the channels of a pixel lie side by side, and a compiler
 writes what follows a convolution (biases, activations, sums) as one kernel. Networks without a
@@ -6,7 +6,9 @@ convolution are left as they are: a product of matrices gains nothing from eithe
 
     channels_last   images (rows, channels, height, width) are laid out pixel by pixel
     compiled        `torch.compile`, for rows of the shape that comes first; others run as they are
-    bfloat16        products and convolutions by autocast; outputs are float32 again
+    bfloat16        products and convolutions by autocast; outputs are float32 again. Also on a CPU
+                    with instructions for it, where wide layers gain twofold and small convolutions
+                    nothing
 
 What does not compile runs as it is, and `failure` says why. Compiling takes from ten seconds to a
 minute, so that it pays for long runs alone: `pays` says from how many rows on.
@@ -20,6 +22,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from isotropy.kernels.precision import has_bfloat16
 
 LEAST_ROWS = 10_000_000
 """Rows through the network in a whole run from which compiling pays: about a minute without it."""
@@ -39,7 +43,7 @@ class NetworkPass:
     """`network(rows)` with outputs in the precision of the rows.
 
     compiled: whether to compile; only on a GPU, and only convolutional networks
-    autocast: whether products are in bfloat16
+    autocast: whether products are in bfloat16, where the device has instructions for it
     failure:  why the network was not compiled, if that was tried
     """
 
@@ -48,7 +52,8 @@ class NetworkPass:
     ) -> None:
         self.network = network
         self.failure: str | None = None
-        self.autocast = autocast and device.type == "cuda"
+        is_made_for_it = device.type == "cuda" or has_bfloat16(device, torch.float32)
+        self.autocast = autocast and is_made_for_it
         self.channels_last = device.type == "cuda" and is_convolutional(network)
         self._compiled: Any = None
         self._shape: torch.Size | None = None
@@ -90,7 +95,7 @@ class NetworkPass:
         if not self.autocast:
             outputs: Tensor = self.network(rows)
             return outputs
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(rows.device.type, torch.bfloat16):
             outputs = self.network(rows)
         return outputs.to(rows.dtype)
 

@@ -4,8 +4,9 @@ float32 has 24 bits of each factor, tf32 11 bits, with products and sums in floa
 faster. Ranges that are learned do not tell the two apart (benchmarks/orbit_training.py);
 determinants are always in float64. On a CPU both are one.
 
-bfloat16 has 8 bits. On a GPU it is for weight steps alone, on request. On a CPU with instructions
-for it (`has_bfloat16`), layers of which no gradient is taken are about twice as fast in it.
+bfloat16 has 8 bits. It is for weight steps alone, on request: on a GPU, and on a CPU with
+instructions for it (`has_bfloat16`). There layers of which no gradient is taken are in it without a
+request, where they are precise enough, and about twice as fast.
 """
 
 from __future__ import annotations

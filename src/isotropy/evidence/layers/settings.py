@@ -89,7 +89,7 @@ class RelaxConfig(Settings):
     free_precision   δ of fully connected pathways, and free gates, beside others: at the start with
                      laplace, throughout with map, where it is `prior_precision` unless given
     augmentation     of images in weight steps: none, shifts, flips (and shifts)
-    precision        of products on a GPU: float32, tf32 or bfloat16 (`settings`)
+    precision        of products: float32, tf32 or bfloat16 (`settings`)
     captured         weight steps as CUDA graphs on a GPU
     compiled         convolutional networks compiled for weight steps on a GPU, where that works; by
                      default in runs long enough to gain from it (`kernels.compiled`)
