@@ -57,11 +57,12 @@ def test_a_plan_without_calls_is_refused(script: ModuleType, tmp_path: Path, tex
         script.read_plan(tmp_path / "plan.toml")
 
 
-def test_the_plan_for_a_gpu_names_rows_that_there_are(script: ModuleType) -> None:
+@pytest.mark.parametrize("plan", ["gpu_lanes.toml", "gpu_tables.toml"])
+def test_plans_for_a_gpu_name_rows_that_there_are(script: ModuleType, plan: str) -> None:
     from isotropy.cli.reproduce import SERIES
     from isotropy.experiments.runner import read_table
 
-    for calls in script.read_plan(ROOT / "scripts" / "gpu_lanes.toml"):
+    for calls in script.read_plan(ROOT / "scripts" / plan):
         for experiment, *arguments in calls:
             jobs = {job.row: job for job in SERIES[experiment].jobs(read_table(experiment), False)}
             pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
