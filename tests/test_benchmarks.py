@@ -90,12 +90,14 @@ def small_ablation(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     case = replace(ablation.CASES["resnet"], shape=(3, 8, 8), **small)
     few = {"batch": 100, "examples": 400, "arguments": {"epochs": 2}}
     certified = replace(ablation.CASES["certify"], **few)
-    patch.setattr(ablation, "CASES", {"resnet": case, "certify": certified})
+    soft = replace(ablation.CASES["soft"], batch=4, examples=4, arguments={"width": 1})
+    patch.setattr(ablation, "CASES", {"resnet": case, "soft": soft, "certify": certified})
     kept = (
         "warp kernel", "CUDA graphs", "constant convolutions", "first layers without weights once",
+        "bfloat16",
     )  # fmt: skip
     patch.setattr(ablation, "PATHS", {name: ablation.PATHS[name] for name in kept})
-    return ablation.run(["resnet", "certify"], CPU, 0)
+    return ablation.run(["resnet", "soft", "certify"], CPU, 0)
 
 
 def small_networks(patch: pytest.MonkeyPatch) -> dict[str, Any]:
