@@ -38,7 +38,9 @@ from isotropy.data.readers import read
 from isotropy.data.table_images import table_images
 from isotropy.evidence.layers.settings import RelaxConfig, precision_of
 from isotropy.evidence.layers.structure import free_parameters, pathway_prefix, relaxed_layers
+from isotropy.evidence.predictive import plain_scores
 from isotropy.evidence.settings import cosine
+from isotropy.evidence.training import Trainer
 from isotropy.experiments.runner import Job, Series, goal_lines
 from isotropy.experiments.thesis.data_efficiency import (
     RegressionSettings,
@@ -57,12 +59,14 @@ from isotropy.experiments.thesis.problems import (
 )
 from isotropy.experiments.thesis.seed_stack import SeedStack, seed_records, seeded_network
 from isotropy.kernels.captured import set_rate
-from isotropy.networks.pathways.relax import relax
+from isotropy.likelihoods import Categorical
+from isotropy.networks.pathways.relax import relax, relaxed_cnn
 from isotropy.networks.pathways.relaxed_layer import FREE
 from isotropy.networks.zoo.backbones import HamiltonianNetwork
 from isotropy.symmetry.groups.catalogue import group_named
 from isotropy.symmetry.groups.representations import Representation, Scalar
-from isotropy.workflows.relaxing import CLOSED_PENALTY, learn_layers, relax_and_learn
+from isotropy.workflows.relaxing import CLOSED_PENALTY, learn_layers
+from isotropy.workflows.runs.prepared import tensors_for
 
 MLP, EMLP, RPP, LEARNED, TRIVIAL = "mlp", "emlp", "rpp", "rpp-learned", "rpp-trivial"
 CONV, CONSTANT = "conv", "constant"
@@ -377,25 +381,39 @@ def _images(
     """The network of eight stages of `networks.pathways.relax`, errors in percent. λ is beside the
     mean cross-entropy, δ = 2 λ N."""
     split = read(_place(own, "CIFAR-10"))
-    free = None if own["lambda"] is None else 2 * own["lambda"] * len(split.train)
-    other = 2 * own["equivariant_lambda"] * len(split.train)
+    assert split.test is not None  # it is of the data set
+    examples, on_gpu = len(split.train), device.type == "cuda"
+    free = None if own["lambda"] is None else 2 * own["lambda"] * examples
+    other = 2 * own["equivariant_lambda"] * examples
     records = []
     for seed in seeds:
-        config = RelaxConfig(
+        schedule = RelaxConfig(
             objective="map", seed=seed, prior_precision=other, free_precision=free, **own["trained"]
-        )
-        trained = relax_and_learn(
-            split,
+        ).resolved(examples=examples, on_gpu=on_gpu)
+        network = relaxed_cnn(
+            split.train.inputs.shape[1:],
+            split.train.num_outputs,
             pathways=PATHWAYS[own["network"]],
             width=own["channels"],
-            config=config,
-            device=device,
-        ).record
-        found = {key: trained[key] for key in ("test_accuracy", "test_nll", "seconds")}
-        found["test_error"] = 100 * (1 - trained["test_accuracy"])
+            generator=torch.Generator().manual_seed(seed),
+        ).to(device)
+        # Without `learn_layers`, whose evidence takes as long as training and decides nothing here.
+        likelihood = Categorical().to(device)
+        trainer = Trainer(network, likelihood, schedule, *tensors_for(network, split.train, device))
+        for _ in range(schedule.epochs):
+            trainer.run_epoch()
+        scores = plain_scores(network, likelihood, *tensors_for(network, split.test, device))
+        assert scores.accuracy is not None
+        found: dict[str, Any] = {
+            "test_accuracy": scores.accuracy,
+            "test_nll": -scores.log_likelihood,
+            "test_error": 100 * (1 - scores.accuracy),
+            "seconds": trainer.seconds,
+            "parameters": sum(each.numel() for each in network.parameters()),
+        }
         if free is not None:
-            found["free_precision"] = {layer["name"]: free for layer in trained["layers"]}
-        records.append({**found, "parameters": trained["num_parameters"]})
+            found["free_precision"] = dict.fromkeys(relaxed_layers(network), free)
+        records.append(found)
     return records
 
 
