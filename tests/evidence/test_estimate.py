@@ -57,6 +57,20 @@ def test_parts_are_multiplied_by_how_often_they_come(monkeypatch: pytest.MonkeyP
     assert found.seconds == pytest.approx(found.weight_steps + found.evidence + found.scoring)
 
 
+def test_a_pass_for_the_record_is_over_all_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no hyper step takes all, or where there is none."""
+    counted(monkeypatch, [2.0, 7.0, 10.0, 5.0])
+    made = trainer(curvature_examples=10)
+    assert made.hyper.few == 10
+    made.hyper.closing_passes = 1
+    once = 3 * 4 + 4  # 4 batches of 6 of 20 examples
+    assert estimate_run(made).evidence == pytest.approx(6 * (3 * 2 + 4 + 5 * 2) + once)
+    counted(monkeypatch, [2.0, 7.0, 10.0])
+    made = trainer(objective="augerino")
+    made.hyper.closing_passes = 1
+    assert estimate_run(made).evidence == pytest.approx(once)
+
+
 def test_no_evidence_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     counted(monkeypatch, [2.0])
     found = estimate_run(trainer(objective="augerino"))

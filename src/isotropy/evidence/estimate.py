@@ -5,7 +5,8 @@ Every part of a run is tried once or twice on a few examples, and multiplied:
     weight step    forward and backward of one batch, × batches × epochs
     factors        a pass over two batches minus one over one, × batches; what is left of the one,
                    the eigenvalues of the factors, once a hyper step. Where the first pass is slow
-                   it is the only one, and its batch and its eigenvalues are timed apart
+                   it is the only one, and its batch and its eigenvalues are timed apart. Once
+                   more where a record is of a pass over all examples (`closing_passes`)
     gradient       one batch with a graph to the ranges, × batches
     bound          one estimate and its gradient, × hyper steps by a bound; factors × its passes
     scoring        the forward passes of the test data, about a third of a weight step's
@@ -94,16 +95,28 @@ def _estimated(trainer: Trainer, test_examples: int) -> Estimate:
     evidence = memory = 0.0
     if isinstance(trainer.hyper, BoundSteps):
         evidence, memory = _by_bound(trainer, trainer.hyper)
-    elif updates := sum(map(trainer.hyper.due, range(trainer.epoch + 1, config.epochs + 1))):
-        factors, spectra, gradient, memory = _evidence_batches(trainer)
-        passes = math.ceil((trainer.hyper.few or count) / config.curvature_batch)
-        limit = trainer.hyper.gradient_limit or count
-        gradients = math.ceil(min(limit, count) / config.curvature_batch)
-        evidence = updates * (factors * passes + spectra + gradient * gradients)
+    else:
+        evidence, memory = _by_passes(trainer)
     per_copy = step / (min(config.batch_size, count) * trainer.model.samples)
     scores = max(1, epochs // config.evaluate_every) if test_examples else 0
     scoring = FORWARD_SHARE * per_copy * test_examples * max(1, config.test_samples) * scores
     return Estimate(weight_steps, evidence, scoring, max(step_memory, memory))
+
+
+def _by_passes(trainer: Trainer) -> tuple[float, float]:
+    """Seconds of the hyper steps that are left and of the passes after them; bytes on a GPU."""
+    config, hyper, count = trainer.config, trainer.hyper, trainer.examples
+    updates = sum(map(hyper.due, range(trainer.epoch + 1, config.epochs + 1)))
+    if not updates + hyper.closing_passes:
+        return 0.0, 0.0
+
+    def batches(examples: int) -> int:
+        return math.ceil(examples / config.curvature_batch)
+
+    factors, spectra, gradient, memory = _evidence_batches(trainer)
+    gradients = batches(min(hyper.gradient_limit or count, count))
+    seconds = updates * (factors * batches(hyper.few or count) + spectra + gradient * gradients)
+    return seconds + hyper.closing_passes * (factors * batches(count) + spectra), memory
 
 
 def _by_features(trainer: Trainer, features: AveragedFeatures, test_examples: int) -> Estimate:

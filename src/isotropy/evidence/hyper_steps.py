@@ -38,12 +38,14 @@ class HyperSteps:
     keeps_roots:     whether spectra of few are found by their roots (`laplace.fit_of_few`)
     moves_ranges:    whether a hyper step moves ranges by a gradient of the evidence, and from how
     gradient_limit:  many examples at most; 0: all
+    closing_passes:  evidence passes over all examples after the last epoch, for the record
     """
 
     few: int = 0
     keeps_roots: bool = False
     moves_ranges: bool = False
     gradient_limit: int = 0
+    closing_passes: int = 0
 
     @abstractmethod
     def due(self, epoch: int) -> bool:

@@ -174,6 +174,8 @@ class PathwaySteps(HyperSteps):
     off: names of parameters by layer and kind of pathway
     """
 
+    closing_passes = 1  # `structures`, also where priors are fixed
+
     def __init__(self, trainer: Trainer[RelaxSchedule]) -> None:
         assert isinstance(trainer.weight_steps, ProximalSteps)
         self.config, self.weight_steps = trainer.config, trainer.weight_steps
