@@ -390,3 +390,19 @@ def test_many_directions_of_back_propagation(batch_last: bool) -> None:
     (again,) = torch.autograd.grad(of_rows.square().sum(), weight)
     once = sum(pulled(cotangent)[0].square().sum() for cotangent in cotangents)
     assert_equal(again, torch.autograd.grad(once, weight)[0], "second derivative")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", ["stride", "one pixel"])
+def test_autocast_rounds_products_and_leaves_float64(kind: str, shape: str) -> None:
+    pathway = drawn(KINDS[kind](SHAPES[shape]))
+    maps = numbers(4, *pathway.shape.source, seed=9)
+    right = pathway(maps)
+    exact = torch.autograd.grad(right.square().sum(), list(pathway.parameters()))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(pathway(maps), right)
+        found = pathway.float()(maps.float())
+    assert relative_difference(found.double(), right) < 2e-2
+    gradients = torch.autograd.grad(found.float().square().sum(), list(pathway.parameters()))
+    for ours, theirs in zip(gradients, exact, strict=True):
+        assert relative_difference(ours.double(), theirs) < 5e-2

@@ -152,7 +152,12 @@ def products_by_channel(rows: Tensor, matrices: Tensor, *, batch_last: bool) -> 
 
     batch_last: what lies side by side in memory, the batch of the result or its last axis; the
     gradient of `rows` has it the other way round. Values are the same.
+    Under autocast both are in its type, as of torch's own products.
     """
+    place = rows.device.type
+    if torch.is_autocast_enabled(place) and torch.float64 not in (rows.dtype, matrices.dtype):
+        lower = torch.get_autocast_dtype(place)
+        rows, matrices = rows.to(lower), matrices.to(lower)
     found: Tensor = _Products.apply(rows, matrices, batch_last)
     return found
 
