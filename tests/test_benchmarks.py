@@ -184,10 +184,12 @@ def test_numbers_of_a_report_belong_together(small_run: tuple[str, dict[str, Any
     elif name == "ablation":
         for network, rows in report["times_as_long"].items():
             seconds = report["seconds"][network]
-            parts = ("certificate",) if network == "certify" else ("epoch", "evidence")
+            parts, own = {
+                "resnet": (("epoch", "evidence"), {"CUDA graphs", "warp kernel"}),
+                "soft": (("epoch",), {"bfloat16"}),
+                "certify": (("certificate",), {"first layers without weights once"}),
+            }[network]
             assert seconds["run"] == pytest.approx(sum(seconds[part] for part in parts))
-            moving = {"CUDA graphs", "warp kernel"}
-            own = {"first layers without weights once"} if network == "certify" else moving
             assert own <= rows.keys()
     elif name == "built_networks":
         assert all(row["change"] < 1e-5 for row in report["exact"].values())
