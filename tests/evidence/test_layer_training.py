@@ -283,8 +283,10 @@ def test_a_captured_run_is_the_run(augmentation: str) -> None:
 
 @pytest.mark.parametrize("few", [0, 20])
 def test_trying_a_run_out_leaves_it_as_it_was(few: int) -> None:
-    """Passes are of as many examples as hyper steps have, which are counted from the burn-in on, and
-    the last one, which results are from, has all."""
+    """Passes are of as many examples as hyper steps have, which are counted from the burn-in on.
+
+    The last one, which results are from, has all.
+    """
     data = _stripes(60, 0)
     config = RelaxConfig(epochs=5, burn_in=1, update_every=2, curvature_batch=10, weight_rate=0.02,
                          curvature_examples=few).resolved(examples=60, on_gpu=False)  # fmt: skip
