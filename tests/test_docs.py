@@ -47,6 +47,8 @@ HOWTO = sorted(DOCS.glob("howto/*.md"))
 PAGES = [README, MAP, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 PAGES += HOWTO
 LONG = ("export_augmentation", "learn_rotation", "own_layer_rule", "whole_story")
+EXAMPLES = {"whole_story": 200}
+"""Of a script in which something has to be found: 100 rotated digits cannot tell."""
 """Scripts of the gallery that take more than ten seconds."""
 QUICK = ("own-bound", "own-group", "own-layer-rule")
 """How-to pages that take less than five seconds."""
@@ -258,7 +260,7 @@ def test_gallery_runs(
     assert len(text_of(path).splitlines()) <= 50
     if "torchvision" in text_of(path) and importlib.util.find_spec("torchvision"):
         request.getfixturevalue("torchvision_imports")
-    assert script(path).main(epochs=2, examples=40)
+    assert script(path).main(epochs=2, examples=EXAMPLES.get(path.stem, 40))
     assert list(elsewhere.iterdir()) == []
 
 
