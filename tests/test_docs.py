@@ -47,9 +47,9 @@ HOWTO = sorted(DOCS.glob("howto/*.md"))
 PAGES = [README, MAP, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 PAGES += HOWTO
 LONG = ("export_augmentation", "learn_rotation", "own_layer_rule", "whole_story")
+"""Scripts of the gallery that take more than ten seconds."""
 EXAMPLES = {"whole_story": 200}
 """Of a script in which something has to be found: 100 rotated digits cannot tell."""
-"""Scripts of the gallery that take more than ten seconds."""
 QUICK = ("own-bound", "own-group", "own-layer-rule")
 """How-to pages that take less than five seconds."""
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
